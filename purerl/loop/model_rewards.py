@@ -19,6 +19,7 @@ from purerl.config.schema import Role, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet
+from purerl.errors import ConfigError
 from purerl.loop.classifiers import Classifier
 from purerl.loop.failures import MissingSample
 from purerl.loop.generators import open_generator
@@ -145,12 +146,29 @@ def _chat_of_judge(role: Role) -> Chat:
 
 
 def check_questions(config: RunConfig, data: Iterable[DataSet]) -> None:
-    """Raise ConfigError if the template of a judge in `roles.rewards` reads a column that `data` does not have."""
+    """Raise ConfigError if the template of a judge in `roles.rewards` reads a column that `data` does not have.
+
+    Models in `roles.rewards` read no images, so a classifier is refused if `data` has any, and so is a judge that is
+    shown the prompt.
+    """
+    data = [*data]
+    if any(each.example_format.has_images for each in data):
+        _check_images(config)
     tables = [table for each in data for table in each.tables]
     for name, role in judge_roles(config).items():
         needed = as_alternatives(Question(role.judge).columns())
         for table in tables:
             check_columns(f"roles.{name}", needed, table.column_names)
+
+
+def _check_images(config: RunConfig) -> None:
+    for name, role in reward_roles(config).items():
+        if role.judge is None:
+            got, need = "a classifier, and prompts with images", "a model that need not see them: it reads only text"
+            do = "use a judge that compares with the correct answer, or a reward function"
+            raise ConfigError(f"roles.rewards.{name}", got=got, need=need, do=do)
+        with in_section(f"roles.rewards.{name}.judge", type(role.judge)):
+            Question(role.judge).check_images()
 
 
 def open_model_rewards(

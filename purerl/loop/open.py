@@ -351,9 +351,12 @@ def _evaluate(
 
 
 def check_columns(runner: RewardRunner, data: Iterable[DataSet]) -> None:
-    """Raise ConfigError if a reward function reads a column that `data` does not have."""
-    for table in (table for each in data for table in each.tables):
-        runner.check_columns(table.column_names)
+    """Raise ConfigError if a reward function reads a column that `data` does not have, or cannot read its images."""
+    for each in data:
+        for table in each.tables:
+            runner.check_columns(table.column_names)
+        if each.example_format.has_images:
+            runner.check_images()
 
 
 def reward_runner(

@@ -16,7 +16,7 @@ from purerl.rewards.adapters import LoadedReward, RewardFunction, RewardInput, a
 from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
 from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls, without_totals
 from purerl.rewards.settings import Gate, Reward, by_name, to_gates, to_rewards
-from purerl.rewards.sources import check_columns, columns_of, columns_of_kind, load, source_of
+from purerl.rewards.sources import check_columns, check_images, columns_of, columns_of_kind, load, source_of
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
@@ -192,6 +192,7 @@ class RewardRunner:
         remote = {name: reward for name, reward in every.items() if name not in functions}
         self._columns = {reward.name: columns_of(reward) for reward in self._local}
         self._columns |= {name: _columns_of(reward) for name, reward in remote.items()}
+        self._configs = {name: reward.config for name, reward in remote.items() if reward.config is not None}
         options = {"num_workers": num_workers, "timeout": timeout, "max_memory": max_memory}
         self._pool = WorkerPool([*map(source_of, remote.values())], **options) if remote else None
         self._run_here: RunHere = _call_in_this_thread
@@ -205,6 +206,11 @@ class RewardRunner:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
         for name, needed in self._columns.items():
             check_columns(name, needed, columns)
+
+    def check_images(self) -> None:
+        """Raise ConfigError if a kind of reward cannot score completions of prompts with images."""
+        for name, config in self._configs.items():
+            check_images(name, config)
 
     def start(self, run_here: RunHere | None = None) -> None:
         """Start the worker processes, unless they run already.

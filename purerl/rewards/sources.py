@@ -2,14 +2,15 @@
 
 A kind is a plugin of the group "reward", a module with
 
-    Config             a frozen attrs class with its settings
-    build(config)      returns a reward function of any calling convention, sync or async. It is called once in each
-                       worker process, outside of any timeout. The function may be an object with a method `close`, or
-                       an async method `aclose`, which is called when the run ends
-    check(config)      optional; raises ConfigError for what can be seen before the run, such as a missing library
-    columns(config)    optional; the columns of the data that it reads: names, and tuples of names of which one is
-                       needed
-    seconds(config)    optional; how long a call may take, in place of `reward_workers.timeout`
+    Config                a frozen attrs class with its settings
+    build(config)         returns a reward function of any calling convention, sync or async. It is called once in each
+                          worker process, outside of any timeout. The function may be an object with a method `close`,
+                          or an async method `aclose`, which is called when the run ends
+    check(config)         optional; raises ConfigError for what can be seen before the run, such as a missing library
+    check_images(config)  optional; raises ConfigError if it cannot score completions of prompts with images
+    columns(config)       optional; the columns of the data that it reads: names, and tuples of names of which one is
+                          needed
+    seconds(config)       optional; how long a call may take, in place of `reward_workers.timeout`
 """
 
 from __future__ import annotations
@@ -31,11 +32,13 @@ from purerl.rewards.adapters import (
     required_columns,
 )
 from purerl.rewards.settings import Gate, Reward, to_gates, to_rewards
+from purerl.settings import in_section
 
 __all__ = [
     "Source",
     "as_alternatives",
     "check_columns",
+    "check_images",
     "columns_of",
     "columns_of_kind",
     "load",
@@ -113,6 +116,14 @@ def columns_of_kind(config: Any) -> list[tuple[str, ...]]:
     """The columns that the kind of reward with the Config `config` needs, as `columns_of`."""
     columns: Iterable[str | tuple[str, ...]] = getattr(find("reward", kind_of(config)), "columns", lambda _: ())(config)
     return as_alternatives(columns)
+
+
+def check_images(name: str, config: Any) -> None:
+    """Raise ConfigError if the kind of reward with the Config `config` cannot score prompts with images."""
+    check = getattr(find("reward", kind_of(config)), "check_images", None)
+    if check is not None:
+        with in_section(f"reward {name!r}: config", type(config)):
+            check(config)
 
 
 def as_alternatives(columns: Iterable[str | tuple[str, ...]]) -> list[tuple[str, ...]]:

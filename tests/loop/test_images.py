@@ -14,13 +14,16 @@ from purerl.algos.modifiers import bypass
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.processor import load_processor
 from purerl.composition import Composition
-from purerl.config.schema import RunConfig
+from purerl.config.schema import Role, RunConfig
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError, RolloutError
 from purerl.images import decode, hex_id
 from purerl.loop.dry_run import dry_run
 from purerl.loop.train import train
 from purerl.recipes.addition import write_parquet
+from purerl.rewards.endpoint.settings import Endpoint
+from purerl.rewards.judges.settings import Judge
+from purerl.rewards.kinds import judge, remote_classifier
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
@@ -32,6 +35,7 @@ from tests.test_images import png_header
 
 from .image_runs import image_run, prepare, without_sampling
 from .runs import failures, records, train_until, without_times
+from .test_model_judges import ONE_DIGIT, parrot
 
 
 @pytest.fixture(scope="module")
@@ -132,7 +136,23 @@ def test_a_dry_run_accepts_images(folder: Path) -> None:
     dry_run(image_run(folder))
 
 
+def judged(judge: Judge | None) -> dict[str, Any]:
+    """The settings of a run with a model that scores completions."""
+    role = Role(model="judge", judge=judge, generator=fake_generator.Config(vocab_size=14) if judge else None)
+    return {"roles": {"rewards": {"strict": role}}}
+
+
+ENDPOINT = Endpoint(url="http://127.0.0.1:9", model="m")
+BLIND = "and prompts with images"
+
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "classifier": (judged(None), f"^roles.rewards.strict\n  got:  a classifier, {BLIND}"),
+    "judge": (judged(Judge()), f"^roles.rewards.strict.judge.template\n  got:  {{{{ prompt }}}}, {BLIND}"),
+    "served judge": ({"rewards": (judge.Config(endpoint=ENDPOINT),)}, f"judge.template\n  got:  .*{BLIND}"),
+    "served classifier": (
+        {"rewards": (remote_classifier.Config(endpoint=ENDPOINT),)},
+        f"config.template\n  got:  .*{BLIND}",
+    ),
     "generator": ({"generator": fake_generator.Config(vocab_size=116)}, "the generator\n  got:  prompts with images"),
     "model": ({"model": "text"}, "and images in its prompts"),
 }
@@ -147,6 +167,19 @@ def test_what_reads_no_images_is_refused_before_a_model_is_loaded(folder: Path, 
         changes = {"model": Model(path)}
     with pytest.raises(ConfigError, match=message):
         dry_run(image_run(folder, **changes))
+
+
+def test_a_judge_that_is_not_shown_the_prompt_scores_completions(folder: Path, tmp_path: Path) -> None:
+    answers = {"template": "+{{ answer }}={{ completion }}", "answer": ONE_DIGIT, "max_tokens": 1}
+    role = Role(
+        model=parrot(tmp_path / "judge"),
+        judge=Judge(**answers),
+        generator=fake_generator.Config(vocab_size=14),
+    )
+    config = image_run(folder, max_steps=1, roles={"rewards": {"strict": role}}, evaluate=None)
+    run = train(evolve(config, reward_workers=RewardWorkers(max_failure_rate=1.0)), directory=tmp_path / "run")
+    rows = read_rollouts(run.directory / "rollouts", 1)
+    assert any(row.get("reward/strict") is not None for row in rows), rows[0].keys()
 
 
 def test_a_huge_image_is_refused_with_its_row(folder: Path, tmp_path: Path) -> None:

@@ -77,11 +77,18 @@ class Question:
         prompt: list[str | tuple[str, ...]] = [_PROMPTS] if "prompt" in used else []
         return [*prompt, *sorted(used - _OWN)]
 
+    def check_images(self) -> None:
+        """Raise ConfigError if the template shows the prompt, whose images would be missing: only text is read."""
+        if _PROMPTS in self.columns():
+            got, need = "{{ prompt }}, and prompts with images", "a template without the prompt: only text is read"
+            do = "show what is needed as text, such as {{ answer }} and {{ completion }}"
+            raise ConfigError(self._key, got=got, need=need, do=do)
+
     def check(self) -> None:
         """Raise ConfigError if there is no such template, if it is invalid, or if it does not use the completion."""
         from jinja2 import TemplateSyntaxError, meta
 
-        key = "template" if self.judge.template_file is None else "template_file"
+        key = self._key
         try:
             used = meta.find_undeclared_variables(self._environment.parse(self._source))
         except TemplateSyntaxError as error:
@@ -93,6 +100,10 @@ class Question:
             got = f"a template that uses {', '.join(sorted(used)) or 'no variables'}"
             need = "one that shows the completion: {{ completion }}, or {{ conversation }}"
             raise ConfigError(key, got=got, need=need)
+
+    @property
+    def _key(self) -> str:
+        return "template" if self.judge.template_file is None else "template_file"
 
     @cached_property
     def _source(self) -> str:
@@ -117,13 +128,18 @@ def prompt_of(example: Mapping[str, Any]) -> str:
     prompt = next((example[name] for name in _PROMPTS if example.get(name) is not None), "")
     if isinstance(prompt, str):
         return prompt
-    return str(prompt[0]["content"]) if len(prompt) == 1 else as_text(prompt)
+    return _text_of(prompt[0]["content"]) if len(prompt) == 1 else as_text(prompt)
 
 
 def as_text(messages: Sequence[Mapping[str, Any]]) -> str:
-    r"""A transcript of `messages`.
+    r"""A transcript of `messages`, with ``[image]`` in the place of each image.
 
     >>> as_text([{"role": "user", "content": "6 * 7?"}, {"role": "assistant", "content": "42"}])
     'user: 6 * 7?\n\nassistant: 42'
     """
-    return "\n\n".join(f"{message['role']}: {message.get('content') or ''}" for message in messages)
+    return "\n\n".join(f"{message['role']}: {_text_of(message.get('content'))}" for message in messages)
+
+
+def _text_of(content: Any) -> str:
+    parts = [{"text": content}] if isinstance(content, str) else content or ()
+    return "".join("[image]" if part.get("type") == "image" else part["text"] for part in parts)

@@ -24,7 +24,7 @@ from purerl.rewards.judges.settings import Judge
 from purerl.rewards.outcomes import Measured
 from purerl.settings import in_section, setting
 
-__all__ = ["Config", "JudgeReward", "build", "check", "columns", "seconds"]
+__all__ = ["Config", "JudgeReward", "build", "check", "check_images", "columns", "seconds"]
 
 _PATH = "/chat/completions"
 
@@ -45,6 +45,12 @@ def check(config: Config) -> None:
     with in_section("judge", Judge):
         Question(config.judge).check()
     check_endpoint(config.endpoint)
+
+
+def check_images(config: Config) -> None:
+    """Refuse a template that shows prompts with images. Raises ConfigError."""
+    with in_section("judge", Judge):
+        Question(config.judge).check_images()
 
 
 def columns(config: Config) -> list[str | tuple[str, ...]]:

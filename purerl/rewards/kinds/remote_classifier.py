@@ -30,7 +30,7 @@ from purerl.rewards.judges.settings import Judge
 from purerl.rewards.outcomes import Measured
 from purerl.settings import one_of, setting
 
-__all__ = ["Config", "RemoteClassifier", "build", "check", "columns", "seconds"]
+__all__ = ["Config", "RemoteClassifier", "build", "check", "check_images", "columns", "seconds"]
 
 Api = Literal["vllm", "sglang", "openrlhf"]
 
@@ -66,6 +66,11 @@ def check(config: Config) -> None:
     if config.endpoint.output_price:
         need = "a model that writes text; a classifier has no tokens of answers"
         raise ConfigError("endpoint.output_price has no effect", got=config.endpoint.output_price, need=need)
+
+
+def check_images(config: Config) -> None:
+    """Refuse a template that shows prompts with images. Raises ConfigError."""
+    _question(config).check_images()
 
 
 def columns(config: Config) -> list[str | tuple[str, ...]]:
