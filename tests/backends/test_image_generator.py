@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
 
 from purerl.backends.hf.generator import Config, HFGenerator, build
 from purerl.batch import collate
@@ -222,6 +223,26 @@ def test_kept_images_do_not_go_through_the_vision_tower_again(qwen: str, qwen_ch
     tokens = [*request.tokens, *completion.tokens, *added.tokens]
     generate(generator, [Request("b", tokens, FREE, 0, image=image)])
     assert patches == [40, 40], "one image of 40 patches in each turn"
+
+
+def test_turns_whose_sequence_was_dropped_are_read_from_the_start(
+    qwen: str, qwen_chat: Chat, store: ImageStore
+) -> None:
+    """There is room for one of two sequences: the second turn of the other one reads its first image again."""
+    prompts = [[message(WIDE, "a?")], [message(TALL, "b?")]]
+    first = [evolve(request, keep=True) for request in requests_for(qwen_chat, prompts, samples=1)]
+    length = max(len(request.tokens) for request in first) + FREE.max_tokens
+    generator = open_generator(qwen, store, max_cached_tokens=length)
+    completions = generate(generator, first)
+    [added] = tokenize_prompts(qwen_chat, [[message("c", OTHER)]])
+    after, second = image_ids(qwen_chat, added.tokens, added.images), []
+    for request, completion in zip(first, completions, strict=True):
+        tokens = [*request.tokens, *completion.tokens, *added.tokens]
+        image = [*request.image, *[0] * len(completion.tokens), *after]
+        second.append(Request(f"{request.key}/next", tokens, FREE, 5, image=image))
+    assert [bool(generator._prefixes.find(request.content)) for request in second].count(False) == 1
+    for request, completion in zip(second, generate(generator, second), strict=True):
+        check_logp(qwen, qwen_chat, store, request, completion)
 
 
 def test_requests_continue_after_new_weights(qwen: str, qwen_chat: Chat, store: ImageStore, folder: Path) -> None:

@@ -13,6 +13,9 @@ from purerl.algos import grpo
 from purerl.algos.modifiers import bypass
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.processor import load_processor
+from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.sglang import generator as sglang
+from purerl.backends.vllm import generator as vllm
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.envs.settings import EnvironmentSettings
@@ -143,6 +146,7 @@ def judged(judge: Judge | None) -> dict[str, Any]:
 
 
 ENDPOINT = Endpoint(url="http://127.0.0.1:9", model="m")
+SERVER = ServerSettings(urls=("http://127.0.0.1:9",))
 BLIND = "and prompts with images"
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
@@ -153,6 +157,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rewards": (remote_classifier.Config(endpoint=ENDPOINT),)},
         f"config.template\n  got:  .*{BLIND}",
     ),
+    "vllm": ({"generator": vllm.Config(server=SERVER)}, "the generator\n  got:  prompts with images"),
+    "sglang": ({"generator": sglang.Config(server=SERVER)}, "the generator\n  got:  prompts with images"),
     "generator": ({"generator": fake_generator.Config(vocab_size=116)}, "the generator\n  got:  prompts with images"),
     "model": ({"model": "text"}, "and images in its prompts"),
 }
