@@ -58,7 +58,7 @@ def test_scores_equal_the_model_and_weights_equal_its_exported_files(tmp_path, f
 @pytest.mark.parametrize("family", ["gemma2", "cohere", "granite"])
 def test_model_with_an_unsupported_change_of_logits_is_refused(tmp_path, family, monkeypatch):
     monkeypatch.setattr("purerl.backends.hf.module.logit_shape", lambda config: {"scale": 1.0, "softcap": None})
-    message = r"cannot be trained: .*\n  got:  logits, from that product: they differ by "
+    message = r"cannot be used: .*\n  got:  logits, from that product: they differ by "
     with pytest.raises(ConfigError, match=message):
         make_trainer(write_model(tmp_path, family))
 

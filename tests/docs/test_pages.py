@@ -267,6 +267,7 @@ def test_write_keeps_unchanged_pages_and_deletes_old_ones(pages, tmp_path: Path)
     generate.write(tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
         "algorithms",
+        "frameworks",
         "mathematics",
         "migration",
         "modifiers",

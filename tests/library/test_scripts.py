@@ -43,6 +43,8 @@ def test_scripts_import_names_that_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_pages_import_names_that_exist(path: Path) -> None:
+    if path.name == "trl.md":
+        pytest.importorskip("trl", reason="TRL is not installed: nox -s oracle")
     blocks = [textwrap.dedent(block) for _, block in BLOCK.findall(path.read_text(encoding="utf-8"))]
     assert [line for block in blocks for line in _missing(block)] == []
 
