@@ -139,7 +139,7 @@ def test_a_dry_run_accepts_images(folder: Path) -> None:
     dry_run(image_run(folder))
 
 
-def judged(judge: Judge | None) -> dict[str, Any]:
+def with_scores_of(judge: Judge | None) -> dict[str, Any]:
     """The settings of a run with a model that scores completions."""
     role = Role(model="judge", judge=judge, generator=fake_generator.Config(vocab_size=14) if judge else None)
     return {"roles": {"rewards": {"strict": role}}}
@@ -150,8 +150,8 @@ SERVER = ServerSettings(urls=("http://127.0.0.1:9",))
 BLIND = "and prompts with images"
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "classifier": (judged(None), f"^roles.rewards.strict\n  got:  a classifier, {BLIND}"),
-    "judge": (judged(Judge()), f"^roles.rewards.strict.judge.template\n  got:  {{{{ prompt }}}}, {BLIND}"),
+    "classifier": (with_scores_of(None), f"^roles.rewards.strict\n  got:  a classifier, {BLIND}"),
+    "judge": (with_scores_of(Judge()), f"^roles.rewards.strict.judge.template\n  got:  {{{{ prompt }}}}, {BLIND}"),
     "served judge": ({"rewards": (judge.Config(endpoint=ENDPOINT),)}, f"judge.template\n  got:  .*{BLIND}"),
     "served classifier": (
         {"rewards": (remote_classifier.Config(endpoint=ENDPOINT),)},

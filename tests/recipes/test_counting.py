@@ -33,7 +33,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
 @pytest.mark.training
 def test_rl_teaches_the_model_to_count(run: Summary) -> None:
     assert run.before["eval/accuracy"] < 0.75
-    assert run.after["eval/accuracy"] > 0.9
+    assert run.after["eval/accuracy"] > 0.85
 
 
 @pytest.mark.slow
@@ -41,8 +41,8 @@ def test_rl_teaches_the_model_to_count(run: Summary) -> None:
 def test_shuffled_rewards_do_not(run: Summary, tmp_path: Path) -> None:
     control = train_with_shuffled_rewards(counting(max_steps=30), run, tmp_path / "run")
     assert control.before == run.before
-    assert control.after["eval/accuracy"] < control.before["eval/accuracy"] + 0.1
-    assert records(run.directory)[30]["eval/accuracy"] > control.before["eval/accuracy"] + 0.15
+    assert control.after["eval/accuracy"] <= control.before["eval/accuracy"]
+    assert records(run.directory)[30]["eval/accuracy"] > control.before["eval/accuracy"] + 0.05
 
 
 def test_a_step_of_problems(tmp_path: Path) -> None:
