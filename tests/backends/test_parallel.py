@@ -35,7 +35,7 @@ def test_training_on_several_ranks_equals_one_process(tmp_path: Path, which: str
 def test_the_table_has_every_pair_of_values():
     columns = (tuple(MESHES[2]), tuple(ROWS), tuple(MEMORY), tuple(ALGORITHMS))
     rows = pairwise(columns)
-    assert len(rows) <= 30
+    assert len(rows) <= len(ALGORITHMS) * len(MEMORY), "no more than the pairs of the two longest columns"
     # Without the two pairs that a configuration refuses.
     for i in range(4):
         for j in range(i):

@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from tensordict import TensorDict
 
-from purerl.algos import opd_top_k, prime, remax
+from purerl.algos import opd_top_k, prime, remax, reward_model
 from purerl.algos.algebra import Algorithm, prepare_step, reads_of, roles
 from purerl.algos.parts.behavior import has_policy_ratio
 from purerl.backends.fake import trainer as fake_trainer
@@ -50,7 +50,7 @@ def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
     return changes
 
 
-# Of a pair, the fake classifier reads only the last tokens, which are equal. The recipe reward_model trains a real one.
+# The fake classifier reads only the last token, which is the same in both rows of a pair. A real one is tested below.
 @pytest.mark.parametrize("name", sorted({*names("algorithm")} - {"reward_model"}))
 def test_algorithm_trains(name: str, tmp_path: Path) -> None:
     module = find("algorithm", name)
@@ -109,6 +109,12 @@ def test_algorithm_with_special_outputs_trains_a_transformers_model(
     changes = {"roles": {"teacher": teacher} if has_teacher else {}} | steps
     config = small_real(algorithm=module.Config(), evaluate=None, **changes)
     _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
+
+
+def test_reward_model_trains_a_transformers_model(tmp_path: Path) -> None:
+    changes = {**_changes(reward_model.algorithm(), tmp_path), "num_minibatches": 1, "max_steps": 4}
+    config = small_real(algorithm=reward_model.Config(), evaluate=None, rewards=(), generator=None, **changes)
+    _check_trained(train(config, directory=tmp_path / "run"), reward_model.algorithm())
 
 
 def test_model_that_has_not_changed_is_scored_once_in_a_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A local server that behaves as it is told, on real sockets: it answers, waits, fails, lies, or hangs up."""
+"""A local server on real sockets, whose behavior a test chooses: answers, delays, failures, wrong or broken answers."""
 
 from __future__ import annotations
 
