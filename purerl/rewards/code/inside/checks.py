@@ -3,7 +3,7 @@ r"""Running the tests of an example, with `Functions` in place of the functions 
     call NAME\n...    the message of a call; its arguments and keyword arguments as text of `values.encode`
     done ...          the message at the end: a `Report` as JSON
 
-An error of the tests is told apart from a wrong answer: it makes the example invalid, and gives no reward. Errors of
+An error of the tests is distinguished from a wrong answer: it makes the example invalid, and gives no reward. Errors of
 the tests are those before the first call, and names and modules that do not exist. Any other exception, such as a
 TypeError, may come from a value of the wrong type.
 """
