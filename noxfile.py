@@ -84,7 +84,7 @@ def laws(session: nox.Session) -> None:
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def oracle(session: nox.Session) -> None:
-    """Presets and parts against verl, TRL, OpenRLHF and rlax themselves; algorithms inside of other frameworks."""
+    """Presets, rewards and parts against verl, TRL, OpenRLHF and rlax; algorithms inside of other frameworks."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/oracle/requirements.txt")
     session.install("--no-deps", "verl==0.9.1", "openrlhf==0.11.2", "skyrl==0.3.0")
     session.run("python", "-m", "pytest", "tests/oracle", "-q", *session.posargs, env=_ONE_THREAD)

@@ -101,7 +101,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair", requires="pairs"),
     Field("margin", _ROW, _F, "reward", "data", "how much higher the chosen row should score", requires="margins"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome reward is on the last action token"),
-    Field("components", "rows k", _F, "reward", "rewards", "value of each of k rewards", requires="several rewards"),
+    Field("components", "rows k", _F, "reward", "rewards", "k rewards; NaN: it has none", requires="several rewards"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),
     Field("score", _ROW, _F, "reward", "rewards", "the sum of the rewards of the row's episode, for objectives"),
     Field("teacher_index", _ROW, _I, "index", "loop", "which of several teachers scores the row"),

@@ -27,9 +27,10 @@ A plugin may have further attributes:
                                                 outputs, which is read from its files without loading it
     check(config)                               of a tracker, a generator or a kind of reward: raises ConfigError if its
                                                 library is not installed, before a model is loaded
-    columns(config)                             of a kind of reward: the columns of the data that it reads, see
+    columns(config), data_sources(config), seconds(config)
+                                                of a kind of reward: the columns of the data that it reads, the rows
+                                                that it is for, and how long a call may take, see
                                                 `purerl.rewards.sources`
-    seconds(config)                             of a kind of reward: how long a call may take, see the same module
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
     command(config, *, model, host, port)       of a generator that is a server: how one is started by itself, for
@@ -80,13 +81,27 @@ class Group(NamedTuple):
     reserved: tuple[str, ...] = ("kind",)
 
 
+_OF_EVERY_REWARD = (
+    "function",
+    "role",
+    "weight",
+    "kwargs",
+    "name",
+    "data_source",
+    "mean",
+    "std",
+    "clip",
+    "at_least",
+    "config",
+)
+
 GROUPS: Mapping[str, Group] = {
     "algorithm": Group("algos/*.py", "purerl.algorithms", "algorithm"),
     "modifier": Group("algos/modifiers/*.py", "purerl.modifiers", "modify"),
     "trainer": Group("backends/*/trainer.py", "purerl.trainers", "build"),
     "generator": Group("backends/*/generator.py", "purerl.generators", "build"),
     "tracker": Group("tracking/*.py", "purerl.trackers", "build"),
-    "reward": Group("rewards/kinds/*.py", "purerl.rewards", "build", ("kind", "function", "weight", "name", "config")),
+    "reward": Group("rewards/kinds/*.py", "purerl.rewards", "build", ("kind", *_OF_EVERY_REWARD)),
 }
 
 

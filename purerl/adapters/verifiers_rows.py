@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 from purerl.protocols import Completion
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.rollouts.types import Draw, Trajectory
 

@@ -6,7 +6,7 @@ They run before a model, a tokenizer or a data set is read. Checks of one sectio
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from attrs import evolve
@@ -20,7 +20,6 @@ from purerl.config.generators import check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.reward_roles import reward_weights
 from purerl.config.roles import check_roles, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
@@ -28,12 +27,13 @@ from purerl.debugging.settings import check_debug
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
-from purerl.evaluation.accuracy import select_accuracy_reward
+from purerl.evaluation.accuracy import select_accuracy_rewards
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
 from purerl.plugins import kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
+from purerl.rewards.routing import routes_of
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.custom import WORKFLOW, check_workflow_settings, requires_score
 from purerl.rollouts.rows import ENVIRONMENT
@@ -42,7 +42,7 @@ from purerl.settings import in_section, no_effect
 from purerl.tracking.settings import check_trackers
 
 __all__ = [
-    "accuracy_reward_of",
+    "accuracy_rewards_of",
     "algorithm_of",
     "check",
     "learns_from_rewards",
@@ -72,15 +72,17 @@ def algorithm_of(config: RunConfig) -> Algorithm:
     return algorithm if config.rollout is None else with_length_penalty(algorithm, config.rollout)
 
 
-def accuracy_reward_of(config: RunConfig) -> str | None:
-    """The full name of the function that decides which completions of an evaluation are correct.
+def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:
+    """The full names of the functions that decide which completions of an evaluation are correct.
 
-    None without an evaluation or without any function. Raises: ConfigError as `select_accuracy_reward`.
+    Empty without an evaluation or without any function. Raises: ConfigError as `select_accuracy_rewards`.
     """
-    names = [*by_name(config.rewards, config.gates)]
+    every = by_name(config.rewards, config.gates)
+    routed, names = [name for name, reward in every.items() if routes_of(reward)], [*every]
+    models = [name for name, reward in every.items() if reward.role is not None]
     names += [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
     names += [WORKFLOW] if config.rollout and config.rollout.workflow else []
-    return select_accuracy_reward(config.evaluate, names) if config.evaluate else None
+    return select_accuracy_rewards(config.evaluate, names, routed, models) if config.evaluate else ()
 
 
 def learns_from_rewards(algorithm: Algorithm) -> bool:
@@ -126,7 +128,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
             check_environment_settings(
                 config.environment, num_rewards=len(config.rewards), not_imported={*(functions or ())}
             )
-    accuracy_reward_of(config)
+    accuracy_rewards_of(config)
     if config.prepare_data is not None:
         locate(config.prepare_data)
     if config.initial_run is not None:
@@ -237,7 +239,7 @@ def _check_workflow(config: RunConfig, signature: inspect.Signature | None) -> N
     if config.environment is not None:
         need = "rollout.workflow or environment, not both: each of them says what happens after a prompt"
         raise no_effect("environment", config.environment, need)
-    functions = [*by_name(config.rewards, config.gates)]
+    functions = [name for name, each in by_name(config.rewards, config.gates).items() if each.role is None]
     with in_section("rollout.workflow", WorkflowSettings):
         check_workflow_settings(workflow, signature, functions=functions)
 
@@ -248,9 +250,9 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
     has_workflow = config.rollout is not None and config.rollout.workflow is not None
     gives_rewards = config.environment is not None and config.environment.gives_rewards
     gives_rewards = not requires_rewards if has_workflow else gives_rewards
-    models = reward_weights(config)
+    models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
     rewards, gates = (tuple(each.full_name for each in section) for section in (config.rewards, config.gates))
-    needed = {"generator": config.generator, **({} if gives_rewards or models else {"rewards": rewards})}
+    needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": rewards})}
     optional = {"rewards": rewards, "gates": gates, "environment": config.environment}
     for key, value in {**needed, **optional, "reward_workers": workers}.items():
         if value and not is_sampling:
@@ -265,16 +267,22 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)
     if config.rollout is not None:
-        if config.rewards or models:
-            weights = [*(reward.weight for reward in config.rewards), *models.values()]
-            check_weights(weights, algorithm, kind, own=getattr(config.algorithm.base, "weights", ()))
+        if config.rewards:
+            check_weights(config.rewards, algorithm, _weights_of(config.algorithm))
         if models and "greedy_score" in reads_of(algorithm):
-            need = f"reward functions only: {kind} compares with a greedy completion, which models do not score"
-            raise ConfigError("roles.rewards", got=", ".join(models), need=need, do="use another algorithm")
+            need = f"functions and kinds only: {kind} compares with a greedy completion, which models do not score"
+            raise ConfigError("rewards or gates", got=", ".join(models), need=need, do="use another algorithm")
         check_rollout(config.rollout, algorithm, kind)
         if config.rollout.overlong and config.environment:
             need = "completions of one turn; environment.max_episode_tokens limits an episode"
             raise no_effect("rollout.overlong", config.rollout.overlong, need)
+
+
+def _weights_of(composition: Composition) -> dict[str, Sequence[float]]:
+    """The weights of reward components in the settings of an algorithm and of its modifiers, by their keys."""
+    keys = {"algorithm": composition.base}
+    keys |= {f"algorithm.{key_of(kind_of(modifier))}": modifier for modifier in composition.modifiers}
+    return {f"{key}.weights": settings.weights for key, settings in keys.items() if hasattr(settings, "weights")}
 
 
 def _check_sleep(config: RunConfig) -> None:

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from attrs import evolve
 
 from purerl.config.generators import check_generator
 from purerl.config.schema import Role, RunConfig
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, nearest
 from purerl.plugins import find, kind_of
-from purerl.rewards.components import check_component, short_name
+from purerl.rewards.components import check_component
 from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Judge
+from purerl.rewards.settings import Gate, Reward
 from purerl.settings import in_section, no_effect
 
 __all__ = [
     "REWARDS",
     "check_not_reward",
     "check_reward_roles",
+    "check_role_names",
     "is_reward",
     "judge_roles",
     "reward_roles",
-    "reward_weights",
 ]
 
 REWARDS = "rewards"
@@ -30,14 +31,9 @@ REWARDS = "rewards"
 
 
 def reward_roles(config: RunConfig) -> Mapping[str, Role]:
-    """The settings of the models whose scores are rewards, by the names of the rewards."""
+    """The settings of the models whose scores are rewards, by their names."""
     models = config.roles.get(REWARDS, {})
     return models if isinstance(models, Mapping) else {}
-
-
-def reward_weights(config: RunConfig) -> dict[str, float]:
-    """The weight of each model whose scores are rewards, by the name of the reward."""
-    return {name: 1.0 if role.weight is None else role.weight for name, role in reward_roles(config).items()}
 
 
 def is_reward(role: str) -> bool:
@@ -57,27 +53,28 @@ def judge_roles(config: RunConfig) -> dict[str, Role]:
 
 def check_not_reward(name: str, role: Role) -> None:
     """Refuse settings of `role`, called `name`, that only models in `roles.rewards` have."""
-    for setting in ("weight", "steps", "judge", "generator"):
+    for setting in ("steps", "judge", "generator"):
         if (value := getattr(role, setting)) is not None:
             need = "a model whose scores are rewards, in roles.rewards"
             raise no_effect(f"roles.{name}.{setting}", value, need)
 
 
 def check_reward_roles(config: RunConfig) -> None:
-    """Refuse models in `roles.rewards` that are not named, without a model, or with settings of other roles."""
+    """Refuse models in `roles.rewards` that are not named, without a model, or with settings of other roles.
+
+    And models that no reward or gate names, and rewards and gates that name none of them.
+    """
     models, key = config.roles.get(REWARDS), f"roles.{REWARDS}"
+    check_role_names((*config.rewards, *config.gates), reward_roles(config))
     if models is None:
         return
     if isinstance(models, Role) or not models:
         raise ConfigError(key, got="no names", need="models by name", do=f"set {key}.NAME.model")
     if config.rollout is None and config.evaluate is None:
         raise no_effect(key, ", ".join(models), "rollout or evaluate")
-    functions = {short_name(reward.full_name) for reward in (*config.rewards, *config.gates)}
+    used = {reward.role for reward in (*config.rewards, *config.gates)}
     for name, settings in models.items():
         check_component(name)
-        if name in functions:
-            got, do = "also the name of a reward function", f"use another name than {name!r}"
-            raise ConfigError(f"{key}.{name}", got=got, need="a name of its own", do=do)
         if settings.model is None:
             need = "a classifier, such as purerl train reward_model makes, or the language model that is the judge"
             do = f"set {key}.{name}.model"
@@ -86,6 +83,18 @@ def check_reward_roles(config: RunConfig) -> None:
             need = "a model that may follow the policy; one whose scores are rewards does not"
             raise no_effect(f"{key}.{name}.update_every", settings.update_every, need)
         _check_judge(f"{key}.{name}", settings)
+        if name not in used:
+            need, do = "a reward or a gate with this role", f'add {{role = "{name}"}} to rewards'
+            raise ConfigError(f"{key}.{name} has no effect", need=need, do=do)
+
+
+def check_role_names(rewards: Iterable[Reward | Gate], names: Collection[str]) -> None:
+    """Refuse rewards and gates with a role that is not in `names`, the models in `roles.rewards`."""
+    for reward in rewards:
+        if reward.role is not None and reward.role not in names:
+            need = f"a model in roles.{REWARDS}"
+            do = nearest(reward.role, names) if names else f"set roles.{REWARDS}.{reward.role}.model"
+            raise ConfigError(f"role of the reward {reward.full_name!r}", got=repr(reward.role), need=need, do=do)
 
 
 def _check_judge(key: str, role: Role) -> None:

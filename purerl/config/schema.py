@@ -62,14 +62,6 @@ class Role:
         valid=lambda value: 0 < value <= 1,
     )
 
-    weight: float | None = setting(
-        "only in roles.rewards: factor of the score in the weighted sum of rewards; if not given, 1; 0: the score is "
-        "only logged",
-        default=None,
-        need="a finite number",
-        valid=math.isfinite,
-    )
-
     steps: Steps | None = setting(
         "only in roles.rewards: the model scores each step of a completion; if not given, the whole completion",
         default=None,

@@ -7,10 +7,11 @@ example is a row with all columns of its file.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from itertools import accumulate, islice, pairwise, takewhile
+from itertools import accumulate, chain, islice, pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ __all__ = [
     "rows_at",
     "split_out",
     "tokenized_at",
+    "value_counts",
 ]
 
 Example = dict[str, Any]
@@ -102,6 +104,13 @@ def read_examples(
     ranges = [range(start, end) for start, end in pairwise(ends)]
     parts = tuple(ranges) if weights else (range(ends[-1])[:limit],)
     return DataSet(tuple(paths), tuple(tables), example_format, parts, tuple(weights) or (1.0,))
+
+
+def value_counts(data: DataSet, column: str) -> Counter[Any]:
+    """The values of `column` in the rows of `data`, with their numbers of rows. A file without the column has None."""
+    columns = (t[column].to_pylist() if column in t.column_names else [None] * t.num_rows for t in data.tables)
+    values = [*chain.from_iterable(columns)]
+    return Counter(values[index] for part in data.parts for index in part)
 
 
 # --- order -------------------------------------------------------------------------------------------------------

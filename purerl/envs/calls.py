@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any
 
 from purerl.envs.failures import ENVIRONMENT_FILES, CallTimeoutError
-from purerl.rewards.adapters import is_async
+from purerl.rewards.loading import is_async
 
 __all__ = ["Call", "MakeCall", "Threads", "direct", "make_call"]
 

@@ -17,7 +17,7 @@ from purerl.envs.signatures import METHODS, OPTIONAL_METHODS, check_kwargs, chec
 from purerl.envs.sources import tool_functions
 from purerl.errors import ConfigError
 from purerl.plugins import locate
-from purerl.rewards.adapters import is_async
+from purerl.rewards.loading import is_async
 from purerl.settings import no_effect
 
 __all__ = ["check_environment_settings"]

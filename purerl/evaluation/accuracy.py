@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import takewhile
 
 from purerl.errors import ConfigError, nearest
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.components import short_name
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.settings import no_effect
 
-__all__ = ["is_correct", "select_accuracy_reward"]
+__all__ = ["is_correct", "select_accuracy_rewards"]
 
 
-def select_accuracy_reward(settings: Evaluate, names: Sequence[str]) -> str | None:
-    """The full name of the function that decides whether a completion is correct; None without any function.
+def select_accuracy_rewards(
+    settings: Evaluate, names: Sequence[str], routed: Collection[str] = (), models: Collection[str] = ()
+) -> tuple[str, ...]:
+    """The full names of the rewards of which the first one that applies decides whether a completion is correct.
 
-    `names` are the reward functions, and after them the gates. The first one decides if `accuracy_reward` is not set.
+    names   the rewards, and after them the gates
+    routed  those of `names` that apply to some data sources only
+    models  those of `names` that are models: their scores need not say what is correct
+
+    If `accuracy_reward` is not set, they are the first of `names` that is no model, or the first ones up to one that
+    applies to every row.
 
     Raises: ConfigError if `accuracy_reward` is none of `names`, or the short name of several.
     """
     selected, key = settings.accuracy_reward, "evaluate.accuracy_reward"
     if selected is None:
-        return next(iter(names), None)
+        names = [name for name in names if name not in models]
+        routed_first = [*takewhile(lambda name: name in routed, names)]
+        return tuple(names[: len(routed_first) + 1])
     if not names:
         raise no_effect(key, selected, "reward functions, one of which decides what is correct")
     matches = [name for name in names if name == selected] or [name for name in names if short_name(name) == selected]
@@ -32,16 +42,17 @@ def select_accuracy_reward(settings: Evaluate, names: Sequence[str]) -> str | No
     if len(set(matches)) > 1:
         got, do = f"{selected!r}, the short name of several functions", f"use a full name: {' or '.join(matches)}"
         raise ConfigError(key, got=got, need="one reward function or gate", do=do)
-    return matches[0]
+    return (matches[0],)
 
 
-def is_correct(result: RewardResult, name: str | None) -> bool | None:
-    """Whether the first component that the function `name` returned is at least 1.
+def is_correct(result: RewardResult, names: Sequence[str]) -> bool | None:
+    """Whether the first component of the first one of the functions `names` that applies is at least 1.
 
-    None if the completion has no reward, or if the function returned no component because it does not apply.
+    None if the completion has no reward, or if none of the functions applies.
 
-    >>> is_correct(RewardResult({}, {"length": 0.5}, by_function={"m:grade": {"grade": 1.0, "format": 0.0}}), "m:grade")
+    >>> result = RewardResult({}, {"length": 0.5}, by_function={"m:grade": {"grade": 1.0, "format": 0.0}})
+    >>> is_correct(result, ["m:grade"])
     True
     """
-    values = result.by_function.get(name or "", {})
+    values = next((values for name in names if (values := result.by_function.get(name))), {})
     return next((value >= 1 for value in values.values()), None) if result.reward is not None else None

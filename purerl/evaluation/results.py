@@ -16,7 +16,7 @@ from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import accuracy_interval, majority_vote, pass_at_k
 from purerl.images import Image
 from purerl.rewards.components import added
-from purerl.rewards.runner import RewardResult, component_columns, fractions, reward_values
+from purerl.rewards.results import RewardResult, component_columns, fractions, logged_metrics, reward_values
 
 __all__ = ["Attempt", "Problem", "as_json", "as_rows", "dataset_metrics", "is_measurement", "metrics"]
 
@@ -89,7 +89,7 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
     values = {"length": fmean(attempt.tokens for attempt in attempts)}
     values["truncated"] = fmean(attempt.finish == "length" for attempt in attempts)
     results = [attempt.result for attempt in attempts]
-    values |= _mean_counts(attempts) | fractions(results) | _mean_rewards(problems)
+    values |= _mean_counts(attempts) | fractions(results) | _mean_rewards(problems) | logged_metrics(results)
     values |= {f"reward/{name}": total for name, total in added(*(each.totals for each in results)).items()}
     if correct:
         accuracies = [fmean(group) for group in correct]
@@ -196,6 +196,7 @@ def _attempt(attempt: Attempt) -> dict[str, Any]:
         "correct": attempt.is_correct,
         "reward": attempt.result.reward,
         "components": dict(attempt.result.components),
+        **({"logged": dict(attempt.result.columns)} if attempt.result.columns else {}),
     }
     for name in ("messages", "images"):
         if (text := getattr(attempt, name)) is not None:

@@ -41,7 +41,6 @@ class Classifier:
     """
 
     name: str
-    weight: float
     trainer: Trainer
     chat: Chat
     policy: Any
@@ -106,18 +105,15 @@ class Classifier:
             yield scores[row, read.ends].tolist()
 
     def _placed(self, row: ScoredRow, values: Sequence[float]) -> Scores | Failure:
-        """The rewards of tokens of `row`, from its scores."""
+        """The scores `values` of `row`, each with its token."""
         wrong = [value for value in values if not is_valid_number(value)]
         if wrong:
             return Failure(self.name, "returned an invalid value", f"the score is {wrong[0]}\n")
         if self.steps is None:
-            return {last_action(row.row): values[0]}
+            return [(last_action(row.row), values[0])]
         if self.steps.aggregate != "none":
-            return {last_action(row.row): aggregate(values, self.steps.aggregate)}
-        placed = dict[int, float]()
-        for position, value in zip(step_ends(self.policy, row.row, self.steps.separator), values, strict=True):
-            placed[position] = placed.get(position, 0.0) + value
-        return placed
+            return [(last_action(row.row), aggregate(values, self.steps.aggregate))]
+        return [*zip(step_ends(self.policy, row.row, self.steps.separator), values, strict=True)]
 
 
 def _marked(chat: Chat, message: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -29,7 +29,8 @@ from purerl.loop.images import use_images, with_store
 from purerl.loop.open import open_run_data, reward_runner
 from purerl.loop.paths import resolve_paths
 from purerl.protocols import FinishReason, Generator, Sampling
-from purerl.rewards.settings import by_name
+from purerl.rewards.adapters import RewardFunction
+from purerl.rewards.settings import Gate, Reward, by_name
 from purerl.rewards.sources import load, source_of
 from purerl.rollouts.debug import play
 from purerl.rollouts.environment import EnvironmentWorkflow
@@ -111,7 +112,8 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
     rewards = by_name(config.rewards, config.gates)
-    runner = reward_runner(config, {name: load(source_of(reward)).function for name, reward in rewards.items()})
+    functions = {name: _loaded(reward) for name, reward in rewards.items()}
+    runner = reward_runner(config, functions)
     algorithm = algorithm_of(config)
     data = open_run_data(config, algorithm, model_roles(config, algorithm), runner)
     if images is not None:
@@ -129,6 +131,12 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
         row_fields=lambda draw: {"group": draw.number, "example": draw.index},
     )
     return cast("EnvironmentWorkflow", workflow), data
+
+
+def _loaded(reward: Reward | Gate) -> RewardFunction:
+    """The function of `reward`; of a kind, it is built. The runner adds the arguments of a function."""
+    source = source_of(reward)
+    return load(source._replace(kwargs=None)).function
 
 
 @frozen

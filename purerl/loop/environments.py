@@ -129,6 +129,7 @@ def open_workflow(
             score=rewards.score,
             row_fields=row_fields,
             images=RowImages(chat),
+            reads_query=rewards.reads_query,
         )
     messages = _messages_of(example_format)
     if isinstance(interaction, WorkflowFunction):
@@ -146,6 +147,7 @@ def open_workflow(
         history=settings.history,
         players=settings.players,
         has_states=settings.has_states,
+        gives_rewards=interaction.gives_rewards,
         score=rewards.score if rewards.names or not interaction.gives_rewards else None,
         fields=row_fields,
         close_timeout=settings.timeout,

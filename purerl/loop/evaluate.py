@@ -18,7 +18,8 @@ from purerl.loop.model_rewards import ModelRewards, OnMissing
 from purerl.plugins import locate
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.distributed import Supplier, distributed
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.rows import episodes_of, results_of_episodes
@@ -42,14 +43,14 @@ def attempt_problems(
     interaction: Interaction,
     chat: Chat,
     rewards: RewardRunner,
-    accuracy_reward: str | None,
+    accuracy_rewards: Sequence[str],
     seed: int,
     on_group: OnGroup = lambda name, group: None,
     ranks: Ranks = ONE_RANK,
     model_rewards: ModelRewards = _NO_MODELS,
     on_missing: OnMissing = lambda missing: None,
 ) -> dict[str, list[Problem]]:
-    """Attempts at every problem of every data set. The function `accuracy_reward` decides which ones are correct.
+    """Attempts at every problem of every data set; `is_correct` of `accuracy_rewards` says which ones are correct.
 
     The seed of an attempt depends only on `seed`, the index of the problem and the number of the attempt. So the same
     model makes the same attempts inside and outside of a run. The weights of the engine must not change meanwhile.
@@ -77,7 +78,7 @@ def attempt_problems(
             Problem(
                 draw.index,
                 draw.prompt.text,
-                _attempts(groups[draw.number], settings.samples_per_prompt, extract, accuracy_reward),
+                _attempts(groups[draw.number], settings.samples_per_prompt, extract, accuracy_rewards),
                 find_ground_truth(draw.example),
                 tuple(draw.prompt.images),
             )
@@ -108,7 +109,7 @@ def _all_groups(rollouts: Supplier, draws: Sequence[Draw], on_group: Callable[[G
 
 
 def _attempts(
-    group: Group, samples: int, extract: Callable[[str], str | None], accuracy_reward: str | None
+    group: Group, samples: int, extract: Callable[[str], str | None], accuracy_rewards: Sequence[str]
 ) -> list[Attempt]:
     """An attempt for each episode of `group`. If its workflow failed, `samples` empty ones with the failure."""
     if group.failure is not None:
@@ -122,7 +123,7 @@ def _attempts(
             finish=rows[-1].texts["finish"],
             answer=extract(rows[-1].texts["completion"]),
             result=result,
-            is_correct=is_correct(result, accuracy_reward),
+            is_correct=is_correct(result, accuracy_rewards),
             messages=rows[-1].texts.get("messages"),
             images=rows[-1].texts.get("images"),
             counts=_counts(rows[-1].metrics),

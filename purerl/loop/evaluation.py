@@ -14,7 +14,8 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.config.check import accuracy_reward_of, algorithm_of
+from purerl.config.check import accuracy_rewards_of, algorithm_of
+from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, TextOrMessages, open_chat
@@ -26,7 +27,7 @@ from purerl.data.prompts import prompts_as_data
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, RunDirectoryError
-from purerl.evaluation.accuracy import select_accuracy_reward
+from purerl.evaluation.accuracy import select_accuracy_rewards
 from purerl.evaluation.results import Problem, as_json, metrics
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
@@ -39,7 +40,7 @@ from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, 
 from purerl.loop.generators import change_generator, open_generator
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
-from purerl.loop.open import check_columns, open_run_data, reward_runner
+from purerl.loop.open import check_rows, open_run_data, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.loop.paths import resolve_paths
 from purerl.plugins import find, kind_of
@@ -73,7 +74,7 @@ class Evaluation:
     chat             how prompts become tokens
     rewards          the reward functions; without any, nothing is rewarded
     max_failure_rate of the reward functions
-    accuracy_reward  the function that decides which completions are correct; None without reward functions
+    accuracy_rewards the functions of which the first one that applies decides whether a completion is correct
     generator        the Config of the engine that samples
     seed             seed of the attempts
     environment      what the model interacts with, or None
@@ -90,7 +91,7 @@ class Evaluation:
     chat: Chat
     rewards: RewardRunner
     max_failure_rate: float
-    accuracy_reward: str | None
+    accuracy_rewards: tuple[str, ...]
     generator: Any
     seed: int
     environment: EnvironmentSettings | None = None
@@ -129,13 +130,13 @@ def evaluation_of_model(
     environment, workers = _checked(environment), RewardWorkers()
     runner = _runner(rewards, gates, workers)
     names = [*runner.names, *_rewards_of(environment)]
-    accuracy_reward = select_accuracy_reward(settings, names)
+    accuracy_rewards = select_accuracy_rewards(settings, names, runner.routed)
     problems = read_problems(settings.data, settings.max_examples)
-    check_columns(runner, problems.values())
+    check_rows(runner, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
         problems |= {"prompt": prompts_as_data(prompts, _format_of(prompts, tokenizer))}
-        check_columns(runner, problems.values())
+        check_rows(runner, problems.values())
     processor = open_processor(model, problems.values(), environment)
     chat = open_chat(
         tokenizer,
@@ -155,7 +156,7 @@ def evaluation_of_model(
         chat=chat,
         rewards=runner,
         max_failure_rate=workers.max_failure_rate,
-        accuracy_reward=accuracy_reward,
+        accuracy_rewards=accuracy_rewards,
         generator=generator,
         seed=seed,
         environment=environment,
@@ -174,6 +175,7 @@ def _runner(rewards: Sequence[Any], gates: Sequence[Any], workers: RewardWorkers
     if named_gates and not named:
         got = ", ".join(gate.full_name for gate in named_gates)
         raise ConfigError("gates has no effect", got=got, need="rewards", do="name a reward function")
+    check_role_names((*named, *named_gates), ())
     check_rewards(named, named_gates, workers, functions)
     return RewardRunner(
         named, named_gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
@@ -222,7 +224,7 @@ def evaluation_of_run(
     check_answer_extractor(settings)
     sampler = change_generator(config.generator, engine, generator_settings)
     check_sampling(settings, sampler)
-    accuracy_reward = accuracy_reward_of(evolve(config, evaluate=settings))
+    accuracy_rewards = accuracy_rewards_of(evolve(config, evaluate=settings))
     # Problems that are named replace the validation set.
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data
     config = evolve(config, evaluate=settings, data=data, validation=None)
@@ -243,7 +245,7 @@ def evaluation_of_run(
         chat=chat,
         rewards=reward_runner(evolve(config, rewards=(), gates=()), {}) if prompts else runner,
         max_failure_rate=config.reward_workers.max_failure_rate,
-        accuracy_reward=accuracy_reward,
+        accuracy_rewards=accuracy_rewards,
         generator=sampler,
         seed=config.seed,
         environment=config.environment,
@@ -321,7 +323,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                     chat=chat,
                     interaction=with_limit(interaction, generator.capabilities),
                     rewards=evaluation.rewards,
-                    accuracy_reward=evaluation.accuracy_reward,
+                    accuracy_rewards=evaluation.accuracy_rewards,
                     seed=evaluation.seed,
                     on_group=count_and_report,
                     model_rewards=models,
@@ -377,7 +379,8 @@ def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequenc
     settings = {name: value for name, value in to_dict(evaluation.settings).items() if name != "every"}
     model = str(evaluation.checkpoint or evaluation.model.path)
     facts = {"model": model, "seed": evaluation.seed, "settings": settings}
-    facts |= {"accuracy_reward": evaluation.accuracy_reward}
+    rewards = evaluation.accuracy_rewards
+    facts |= {"accuracy_reward": [*rewards] if len(rewards) > 1 else next(iter(rewards), None)}
     data = {name: as_json(problems, evaluation.settings) for name, problems in results.items()}
     content = facts | {"metrics": metrics(results, evaluation.settings), "data": data}
     write_atomically(path, to_json(content, indent=2) + "\n")

@@ -36,7 +36,6 @@ class ModelJudge:
     """
 
     name: str
-    weight: float
     question: Question
     generator: Generator
     chat: Chat
@@ -50,7 +49,7 @@ class ModelJudge:
         for rank, part in enumerate(parts):
             results[rank :: self.ranks.size] = part
         return [
-            result if isinstance(result, Failure) else {last_action(row.row): result}
+            result if isinstance(result, Failure) else [(last_action(row.row), result)]
             for row, result in zip(rows, results, strict=True)
         ]
 

@@ -9,7 +9,7 @@ from purerl.loop.distributions import advantage_metrics, length_metrics
 from purerl.loop.mismatch import from_moments, mismatch_metrics
 from purerl.loop.run import Clock
 from purerl.rewards.components import added
-from purerl.rewards.runner import RewardResult, fractions
+from purerl.rewards.results import RewardResult, fractions, logged_metrics
 from purerl.types import TensorDict
 
 __all__ = ["batch_metrics", "mean_metrics", "means", "reward_metrics", "staleness_metrics", "time_metrics"]
@@ -24,12 +24,13 @@ def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
 def reward_metrics(results: Sequence[RewardResult]) -> dict[str, float]:
     """Means of the reward and of each component over the rows with a reward that have it; `fractions` of all rows.
 
-    And the sums over all rows of what functions have measured.
+    And the sums over all rows of what functions have measured, and the means of what they logged.
     """
     valid = [{"mean": result.reward, **result.components} for result in results if result.reward is not None]
     averages = mean_metrics(valid)
     totals = added(*(result.totals for result in results))
-    return {f"reward/{name}": value for name, value in (averages | fractions(results) | totals).items()}
+    metrics = {f"reward/{name}": value for name, value in (averages | fractions(results) | totals).items()}
+    return metrics | logged_metrics(results)
 
 
 def mean_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:

@@ -6,14 +6,14 @@ computed. The score of each is a component of the reward.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, contextmanager
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from purerl.backends.tokenizer import declared_pad_token, end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of
-from purerl.config.reward_roles import is_reward, judge_roles, reward_roles, reward_weights
+from purerl.config.reward_roles import is_reward, judge_roles, reward_roles
 from purerl.config.roles import model_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
@@ -24,12 +24,14 @@ from purerl.loop.classifiers import Classifier
 from purerl.loop.failures import MissingSample
 from purerl.loop.generators import open_generator
 from purerl.loop.judges import ModelJudge
-from purerl.loop.scored_rows import ScoringModel, failed, is_blocked, open_rows, with_component
+from purerl.loop.scored_rows import Scores, ScoringModel, failed, open_rows, with_scores
 from purerl.loop.trainers import open_trainer
 from purerl.protocols import Trainer
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.judges.question import Question
 from purerl.rewards.outcomes import Failure
+from purerl.rewards.routing import applies, routes_of
+from purerl.rewards.settings import Gate, Reward, by_name
 from purerl.rewards.sources import as_alternatives, check_columns
 from purerl.rollouts.rows import episodes_of
 from purerl.rollouts.types import Group, Trajectory
@@ -45,31 +47,30 @@ OnMissing = Callable[[MissingSample], object]
 class ModelRewards:
     """Adds the scores of `models` to the rewards of groups.
 
+    models         by their names in `roles.rewards`
+    rewards        all rewards of the run: functions, and models
+    gates          all gates of the run
     prompt_format  of the data, as the policy reads it
-    gates          names of the reward functions that must return at least 1
-    has_functions  whether something else gives rewards: then a row without one is not scored
     """
 
-    models: Sequence[ScoringModel] = ()
+    models: Mapping[str, ScoringModel] = field(factory=dict)
+    rewards: Sequence[Reward] = ()
+    gates: Sequence[Gate] = ()
     prompt_format: PromptFormat = "text"
-    gates: Collection[str] = ()
-    has_functions: bool = True
 
     def __call__(self, groups: Sequence[Group], data: DataSet, on_missing: OnMissing) -> list[Group]:
         """`groups`, whose examples are rows of `data`, with the scores of all models. Collective.
 
-        Of several rows of an episode the last one is scored, which has the whole conversation. A row that a model
-        cannot score has no reward, and is masked out.
+        A model scores the rows that one of its rewards or gates applies to. Of several rows of an episode the last one
+        is scored, which has the whole conversation. A row that a model cannot score has no reward, and is masked out.
         """
         if not self.models or not groups:
             return [*groups]
         rows = [row for group in groups for row in group.trajectories]
         scored = {id(row): row for row in rows}
-        episodes = [episode for episode in episodes_of(rows) if self._is_scored(episode[-1])]
-        for model in self.models:
-            current = [[scored[id(row)] for row in episode] for episode in episodes]
-            for episode, new in zip(episodes, self._with_scores(model, current, data), strict=True):
-                scored.update((id(old), row) for old, row in zip(episode, new, strict=True))
+        episodes = [episode for episode in episodes_of(rows) if _is_scored(episode[-1])]
+        for episode, new in zip(episodes, self._with_scores(episodes, data), strict=True):
+            scored.update((id(old), row) for old, row in zip(episode, new, strict=True))
         after = [evolve(g, trajectories=tuple(scored[id(row)] for row in g.trajectories)) for g in groups]
         for name, old, new in _pairs(groups, after):
             if new.result.failure is not None and old.result.failure is None:
@@ -78,29 +79,35 @@ class ModelRewards:
 
     def close(self) -> None:
         """Release what the models themselves have opened."""
-        for model in self.models:
+        for model in self.models.values():
             model.close()
 
-    def _is_scored(self, row: Trajectory) -> bool:
-        """Whether there is something to score, and no function has failed on it or returned that it has no reward."""
-        result, is_action = row.result, row.fields["action"]
-        has_reward = result.reward is not None or bool(result.by_function) or not self.has_functions
-        return any(is_action) and result.failure is None and has_reward
+    def _with_scores(self, episodes: Sequence[Sequence[Trajectory]], data: DataSet) -> Iterator[list[Trajectory]]:
+        """The rows of each of `episodes`."""
+        opened = open_rows([episode[-1] for episode in episodes], data, self.prompt_format)
+        scores: list[dict[str, Scores]] = [{} for _ in episodes]
+        failures: dict[int, Failure] = {}
+        for name, model in self.models.items():
+            uses = [reward for reward in by_name(self.rewards, self.gates).values() if reward.role == name]
+            readers = [[use for use in uses if applies(routes_of(use), row.example)] for row in opened]
+            numbers = [k for k, used in enumerate(readers) if used and k not in failures]
+            for k, result in zip(numbers, model([opened[k] for k in numbers]), strict=True):
+                if isinstance(result, Failure):
+                    failures[k] = result
+                else:
+                    scores[k] |= {use.full_name: result for use in readers[k]}
+        rewards, gates = ({each.full_name: each for each in section} for section in (self.rewards, self.gates))
+        for k, episode in enumerate(episodes):
+            if k in failures:
+                yield [failed(row, failures[k]) for row in episode]
+            else:
+                yield with_scores(episode, scores[k], rewards, gates) if scores[k] else [*episode]
 
-    def _with_scores(
-        self, model: ScoringModel, episodes: Sequence[Sequence[Trajectory]], data: DataSet
-    ) -> Iterator[list[Trajectory]]:
-        rewarded = [episode for episode in episodes if episode[-1].result.failure is None]
-        scores = iter(model(open_rows([episode[-1] for episode in rewarded], data, self.prompt_format)))
-        for episode in episodes:
-            score = episode[-1].result.failure or next(scores)
-            if isinstance(score, Failure):
-                yield [failed(row, score) for row in episode]
-                continue
-            *others, last = episode
-            weight = 0.0 if is_blocked(last.result, self.gates) else model.weight
-            kept = [with_component(row, model.name, {}, 0.0) for row in others]
-            yield [*kept, with_component(last, model.name, score, weight)]
+
+def _is_scored(row: Trajectory) -> bool:
+    """Whether there is something to score, and no function has failed on it or returned that it has no reward."""
+    has_reward = row.result.reward is not None or bool(row.result.by_function)
+    return any(row.fields["action"]) and row.result.failure is None and has_reward
 
 
 def _pairs(before: Sequence[Group], after: Sequence[Group]) -> Iterator[tuple[str, Trajectory, Trajectory]]:
@@ -182,25 +189,22 @@ def open_model_rewards(
 
     `trainers` has those of the classifiers. The generators of judges are opened here.
     """
-    weights, roles, judges = reward_weights(config), reward_roles(config), judge_roles(config)
-    models = list[ScoringModel]()
+    roles, judges = reward_roles(config), judge_roles(config)
+    models = dict[str, ScoringModel]()
     with ExitStack() as on_error:
         for name, chat in chats.items():
             role, role_name = roles[name], f"rewards.{name}"
             if role_name in judges:
                 generator = open_generator(judges[role_name].generator, role.model, config.seed, role_name)
                 question = Question(role.judge)
-                models.append(ModelJudge(name, weights[name], question, generator, chat, config.seed, ranks))
+                models[name] = ModelJudge(name, question, generator, chat, config.seed, ranks)
             else:
                 pad_token = declared_pad_token(role.model)
                 trainer = trainers[role_name]
-                models.append(Classifier(name, weights[name], trainer, chat, policy.tokenizer, pad_token, role.steps))
-            on_error.callback(models[-1].close)
+                models[name] = Classifier(name, trainer, chat, policy.tokenizer, pad_token, role.steps)
+            on_error.callback(models[name].close)
         on_error.pop_all()
-    workflow, environment = config.rollout and config.rollout.workflow, config.environment
-    gives_rewards = bool(workflow) or (environment is not None and environment.gives_rewards)
-    gates = tuple(gate.full_name for gate in config.gates)
-    return ModelRewards(models, policy.prompt_format, gates, bool(config.rewards or gates or gives_rewards))
+    return ModelRewards(models, config.rewards, config.gates, policy.prompt_format)
 
 
 @contextmanager

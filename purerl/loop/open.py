@@ -14,7 +14,7 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
-from purerl.config.check import accuracy_reward_of, algorithm_of, updates_of
+from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import is_reward
 from purerl.config.roles import (
@@ -26,7 +26,7 @@ from purerl.config.roles import (
     trains_classifier,
 )
 from purerl.config.schema import RunConfig
-from purerl.data.examples import DataSet, read_examples, rows_at
+from purerl.data.examples import DataSet, read_examples, rows_at, value_counts
 from purerl.data.open import (
     RunData,
     check_first_rows,
@@ -61,7 +61,8 @@ from purerl.planning.check import check_memory
 from purerl.plugins import locate
 from purerl.protocols import Generator, Trainer
 from purerl.ranks import Ranks
-from purerl.rewards.adapters import RewardFunction
+from purerl.rewards.adapters import RewardFunction, RunLength
+from purerl.rewards.routing import COLUMN
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.workers import default_num_workers
 from purerl.rollouts.runtime import Runtime
@@ -70,9 +71,9 @@ from purerl.store.evaluations import write_evaluation
 
 __all__ = [
     "Run",
-    "check_columns",
     "check_files",
     "check_inputs",
+    "check_rows",
     "first_example",
     "max_steps_of",
     "open_run",
@@ -215,6 +216,7 @@ def _open(
     data = open_run_data(config, algorithm, roles, runner)
     data = evolve(data, chat=with_store(data.chat, directory.images))
     max_steps = max_steps_of(config, len(data.examples.indices))
+    runner.length = RunLength(max_steps, len(data.examples.indices) / config.batch_size)
     updates = updates_of(config, algorithm, max_steps)
     workflow = config.rollout and config.rollout.workflow
     interaction = open_interaction(
@@ -266,8 +268,10 @@ def open_run_data(
     others = [*problems.values(), *([held_out] if held_out else [])]
     examples = read_data(config.data, purpose, others)
     scored = [*([examples] if config.rollout else []), *problems.values()]
-    check_columns(runner, scored)
+    check_rows(runner, scored)
     check_questions(config, scored)
+    if runner.routed:
+        runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
     for learned in (examples, *([held_out] if held_out else [])):
         check_sources(learned, teacher_names(config))
         if "margin" in reads_of(algorithm):
@@ -338,7 +342,7 @@ def _evaluate(
         interaction=interaction,
         chat=data.chat,
         rewards=runner,
-        accuracy_reward=accuracy_reward_of(config),
+        accuracy_rewards=accuracy_rewards_of(config),
         seed=config.seed,
         on_group=lambda name, group: failures.add(group),
         ranks=ranks,
@@ -350,20 +354,23 @@ def _evaluate(
     return metrics(results, settings)
 
 
-def check_columns(runner: RewardRunner, data: Iterable[DataSet]) -> None:
-    """Raise ConfigError if a reward function reads a column that `data` does not have, or cannot read its images."""
+def check_rows(runner: RewardRunner, data: Iterable[DataSet]) -> None:
+    """Raise ConfigError if a reward cannot read the columns or the images of `data`, or if a row has no reward."""
     for each in data:
         for table in each.tables:
             runner.check_columns(table.column_names)
         if each.example_format.has_images:
             runner.check_images()
+        if runner.routed:
+            runner.check_sources(value_counts(each, COLUMN), ", ".join(each.paths))
 
 
 def reward_runner(
     config: RunConfig, functions: Mapping[str, RewardFunction], context: RankContext = SINGLE_PROCESS
 ) -> RewardRunner:
     """What calls the reward functions of `config`, with the share of the workers that a rank in `context` has."""
-    workers = config.reward_workers
+    workers, environment = config.reward_workers, config.environment
+    has_others = (environment and environment.gives_rewards) or (config.rollout and config.rollout.workflow)
     return RewardRunner(
         config.rewards,
         config.gates,
@@ -371,4 +378,5 @@ def reward_runner(
         timeout=workers.timeout,
         num_workers=context.share(workers.num_workers or default_num_workers()),
         max_memory=workers.max_memory,
+        needs_reward=not has_others,
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from attrs import evolve, frozen
@@ -11,14 +11,16 @@ from attrs import evolve, frozen
 from purerl.data.chat import Messages, TextOrMessages
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet, extract_prompt, rows_at
+from purerl.rewards.components import added
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult, checked_sums, is_blocked
+from purerl.rewards.settings import Gate, Reward
 from purerl.rollouts.types import Trajectory
 
-__all__ = ["ScoredRow", "Scores", "ScoringModel", "failed", "is_blocked", "last_action", "open_rows", "with_component"]
+__all__ = ["ScoredRow", "Scores", "ScoringModel", "failed", "last_action", "open_rows", "with_scores"]
 
-Scores = Mapping[int, float]
-"""Rewards of tokens of a row, by their positions. Their sum is the score of the row."""
+Scores = Sequence[tuple[int, float]]
+"""The scores of a row: one, or one for each step, each with the position of the token whose reward it is."""
 
 
 @frozen
@@ -42,13 +44,10 @@ class ScoredRow:
 
 
 class ScoringModel(Protocol):
-    """A model whose scores are rewards: the component `name`, with this factor in the weighted sum."""
+    """A model whose scores are rewards; `name` is the one in `roles.rewards`."""
 
     @property
     def name(self) -> str: ...
-
-    @property
-    def weight(self) -> float: ...
 
     def __call__(self, rows: Sequence[ScoredRow]) -> list[Scores | Failure]:
         """The scores of all `rows`. Collective: every rank calls it with the same rows, and gets the same scores."""
@@ -94,11 +93,6 @@ def last_action(row: Trajectory) -> int:
     return max(k for k, action in enumerate(row.fields["action"]) if action)
 
 
-def is_blocked(result: RewardResult, gates: Collection[str]) -> bool:
-    """Whether one of `gates` has returned less than 1."""
-    return any(value < 1 for gate in gates for value in result.by_function.get(gate, {}).values())
-
-
 def failed(row: Trajectory, failure: Failure) -> Trajectory:
     """`row` without a reward, masked out."""
     length = len(row.fields["tokens"])
@@ -106,22 +100,70 @@ def failed(row: Trajectory, failure: Failure) -> Trajectory:
     return evolve(row, fields=fields, result=RewardResult(failure=failure, totals=row.result.totals))
 
 
-def with_component(row: Trajectory, name: str, scores: Scores, weight: float) -> Trajectory:
-    """`row` with the component `name`: the sum of `scores`.
+def with_scores(
+    rows: Sequence[Trajectory],
+    scores: Mapping[str, Scores],
+    rewards: Mapping[str, Reward],
+    gates: Mapping[str, Gate],
+) -> list[Trajectory]:
+    """The `rows` of an episode with the scores of models in the last one.
 
-    A row that is not the last one of its episode has no scores, and the component has only the weighted value 0.
+    scores   of the last row, by the name of the reward or gate that reads them
+    rewards  all rewards of the run by name: functions and models
+    gates    all gates of the run by name
+
+    Every score adds its `Reward.contribution` to the reward of its token. The component is the sum of the scores. If a
+    gate is closed, functions and models contribute nothing. In a row that is not the last one each contribution is 0. A
+    sum that float32 cannot hold is a failure.
     """
-    old, value = row.result, sum(scores.values())
-    own = {name: value} if scores else {}
+    *others, last = rows
+    old, values = last.result, {name: sum(value for _, value in pairs) for name, pairs in scores.items()}
+    by_function = {**old.by_function, **{name: {name: value} for name, value in values.items()}}
+    reward, weighted = [*last.fields["reward"]], old.weighted_components
+    if is_blocked(by_function, gates):
+        weighted, removed = _without_functions(old, rewards)
+        reward[last_action(last)] -= removed
+        contributions: dict[str, float] = dict.fromkeys((name for name in scores if name in rewards), 0.0)
+    else:
+        placed = [
+            (name, position, rewards[name].contribution(value))
+            for name, pairs in scores.items()
+            if name in rewards
+            for position, value in pairs
+        ]
+        contributions = added(*({name: value} for name, _, value in placed))
+        for _, position, value in placed:
+            reward[position] += value
     result = evolve(
         old,
-        components={**old.components, **{n: old.components.get(n, 0.0) + v for n, v in own.items()}},
-        weighted_components={
-            **old.weighted_components,
-            name: old.weighted_components.get(name, 0.0) + weight * value,
-        },
-        by_function={**old.by_function, **({name: own} if own else {})},
+        components=added(old.components, values),
+        weighted_components=added(weighted, contributions),
+        by_function=by_function,
     )
-    reward = [value + weight * scores.get(k, 0.0) for k, value in enumerate(row.fields["reward"])]
-    mask = row.fields["mask"] if old.reward is not None else row.fields["action"]
-    return evolve(row, fields={**row.fields, "reward": reward, "mask": [*mask]}, result=result)
+    result = checked_sums(result)
+    if result.failure is not None:
+        return [failed(row, result.failure) for row in rows]
+    empty = dict.fromkeys(contributions, 0.0)
+    return [
+        *(_with_result(row, row.fields["reward"], _with_weighted(row.result, empty)) for row in others),
+        _with_result(last, reward, result),
+    ]
+
+
+def _without_functions(result: RewardResult, rewards: Mapping[str, Reward]) -> tuple[dict[str, float], float]:
+    """The weighted components of `result` with 0 for those of `rewards`, and the sum of what this removes."""
+    own = {component for name in rewards for component in result.by_function.get(name, {})}
+    weighted = result.weighted_components
+    removed = sum(value for name, value in weighted.items() if name in own)
+    return {name: 0.0 if name in own else value for name, value in weighted.items()}, removed
+
+
+def _with_weighted(result: RewardResult, components: Mapping[str, float]) -> RewardResult:
+    return evolve(result, weighted_components=added(result.weighted_components, components))
+
+
+def _with_result(row: Trajectory, reward: Sequence[float], result: RewardResult) -> Trajectory:
+    """`row` with this reward of its tokens, which are trained if it has one."""
+    is_new = row.result.reward is None and result.reward is not None
+    mask = row.fields["action"] if is_new else row.fields["mask"]
+    return evolve(row, fields={**row.fields, "reward": [*reward], "mask": [*mask]}, result=result)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from purerl.rewards.runner import component_columns
+from purerl.rewards.results import component_columns
 from purerl.rollouts.types import Trajectory
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import total_reward

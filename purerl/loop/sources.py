@@ -6,7 +6,10 @@ returns the rows and its metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -22,6 +25,7 @@ from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.model_rewards import ModelRewards
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.window import Window
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.rows import episodes_of, results_of_episodes
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.types import Group, Trajectory
@@ -71,6 +75,7 @@ class RolloutSource:
     batch_size: int
     data: DataSet
     model_rewards: ModelRewards
+    components: Mapping[str, str]
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         groups: list[Group] = []
@@ -126,7 +131,7 @@ class RolloutSource:
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
-        functions = {"score": _scores, "components": _components}
+        functions = {"score": _scores, "components": partial(_components, rewards=self.components)}
         columns = {name: f(trajectories) for name, f in functions.items() if name in reads_of(self.algorithm)}
         if not columns:
             return [*trajectories]
@@ -141,10 +146,23 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
 
 
-def _components(trajectories: Sequence[Trajectory]) -> list[list[float]]:
-    """The weighted reward components of each row, in one order for all."""
-    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.result.weighted_components)
-    return [[t.result.weighted_components.get(name, 0.0) for name in names] for t in trajectories]
+def _components(trajectories: Sequence[Trajectory], rewards: Mapping[str, str]) -> list[list[float]]:
+    """The weighted reward components of each row, in one order for all: that of `rewards`.
+
+    `rewards` are the names of the reward functions, each with that of its own component. A component that a row does
+    not have is NaN, and so is that of a function that applies to none of the rows. Components of others come first.
+    """
+    results = [trajectory.result for trajectory in trajectories]
+    known = dict.fromkeys(name for result in results for name in result.weighted_components)
+    found = {function: _names_of(function, results) or [own] for function, own in rewards.items()}
+    of_rewards = dict.fromkeys(chain.from_iterable(found.values()))
+    names = [*(name for name in known if name not in of_rewards), *of_rewards]
+    return [[result.weighted_components.get(name, math.nan) for name in names] for result in results]
+
+
+def _names_of(function: str, results: Sequence[RewardResult]) -> list[str]:
+    """The components of `function` in `results`."""
+    return [*dict.fromkeys(name for result in results for name in result.by_function.get(function, ()))]
 
 
 def length_penalty(settings: Overlong | None, max_tokens: int) -> Callable[[int], float]:

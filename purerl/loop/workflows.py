@@ -88,6 +88,7 @@ def open_source(
         batch_size=size,
         data=data.examples,
         model_rewards=model_rewards,
+        components=runner.components,
     )
 
 

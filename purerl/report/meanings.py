@@ -13,12 +13,14 @@ from importlib.resources import files
 __all__ = ["meanings"]
 
 _GENERALIZATIONS = (
+    (r"^eval/(.+/)?logged/.*", "eval/logged/<name>"),
     (r"^eval/(.+/)?reward/.*", "eval/reward/<name>"),
     (r"^eval/.+/", "eval/"),  # eval/<data set>/accuracy
     (r"@\d+$", "@<k>"),
     (r"^(\w+/loss)/.*", r"\1/<term>"),
     (r"^(critic|reward_model|validation)/", "policy/"),
     (r"^reward/.*", "reward/<name>"),
+    (r"^logged/.*", "logged/<name>"),
 )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
-from purerl.rewards.adapters import LoadedReward, RewardFunction, as_reward, declared_seconds, is_async
+from purerl.rewards.adapters import LoadedReward, RewardFunction
 from purerl.rewards.components import check_names
+from purerl.rewards.loading import as_reward, declared_seconds, is_async
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, by_name
 from purerl.rewards.sources import load, seconds_of, source_of
 from purerl.settings import in_section, no_effect
@@ -29,13 +30,14 @@ def check_rewards(
 ) -> None:
     """Refuse functions that cannot be called, kinds that cannot be used, and settings of workers without effect.
 
-    `functions` are functions of this process, by the name of their reward; all others run in worker processes.
+    Models are checked with the roles. `functions` are functions of this process, by the name of their reward; all other
+    functions run in worker processes.
 
     Raises: ConfigError.
     """
     _check_names(rewards, gates)
-    every = by_name(rewards, gates)
-    local = [as_reward(name, functions[name]) for name in every if name in functions]
+    every = {name: each for name, each in by_name(rewards, gates).items() if each.role is None}
+    local = [as_reward(name, functions[name], each.kwargs) for name, each in every.items() if name in functions]
     remote = [reward for name, reward in every.items() if name not in functions]
     for reward in remote:
         _check_source(reward, workers.timeout)
@@ -66,14 +68,19 @@ def _check_names(rewards: Sequence[Reward], gates: Sequence[Gate]) -> None:
         for name, count in Counter(reward.full_name for reward in group).items():
             if count > 1:
                 got, do = f"{name!r} {count} times", 'list it once, with a weight; or give each a name: name = "..."'
-                raise ConfigError(key, got=got, need="each function or kind once", do=do)
+                raise ConfigError(key, got=got, need="each function, kind or model once", do=do)
     every = by_name(rewards, gates)
     for gate in gates:
         other = every[gate.full_name]
-        if (other.function, other.config) != (gate.function, gate.config):
-            got, do = f"{gate.full_name!r}, which is also another reward", 'give one of them a name: name = "..."'
+        if _source(other) != _source(gate):
+            got = f"{gate.full_name!r}, which is also another reward, or one for other data sources"
+            do = 'give one of them a name: name = "..."'
             raise ConfigError("gates", got=got, need="names that differ from those of other rewards", do=do)
     check_names(every)
+
+
+def _source(reward: Reward | Gate) -> tuple[Any, ...]:
+    return reward.function, reward.kwargs, reward.config, reward.role, reward.data_source
 
 
 def _check_source(reward: Reward | Gate, timeout: float) -> None:
@@ -90,20 +97,26 @@ def _check_source(reward: Reward | Gate, timeout: float) -> None:
             check(reward.config)
 
 
-def check_weights(weights: Sequence[float], algorithm: Algorithm, kind: str, *, own: Sequence[float]) -> None:
-    """Refuse `weights` of rewards that have no effect with `algorithm`, which is called `kind`.
+def check_weights(rewards: Sequence[Reward], algorithm: Algorithm, own: Mapping[str, Sequence[float]]) -> None:
+    """Refuse weights of rewards that have no effect with `algorithm`.
 
-    `own` are the weights in the settings of the algorithm.
+    `own` are the weights in the settings of the algorithm and its modifiers, by the key of the setting.
 
     Raises: ConfigError.
     """
-    if "reward" in algorithm.reads:
-        if not any(weights):
-            need = "at least one weight that is not 0: otherwise every reward is 0"
-            raise ConfigError("rewards.weight", got="0 for each reward", need=need, do="set a weight")
-    elif "components" in algorithm.reads and any(weight != 1 for weight in weights):
-        need = f"an algorithm that reads the weighted sum; {kind} reads each component"
-        raise no_effect("rewards.weight", weights, need, "set algorithm.weights instead")
-    elif 0 < len(own) < len(weights):
-        need = f"one for each component of the {len(weights)} rewards, or none"
-        raise ConfigError("algorithm.weights", got=own, need=need)
+    weights, is_weighted = [reward.weight for reward in rewards], "components" not in algorithm.reads
+    if is_weighted and "reward" in algorithm.reads and not any(weights):
+        need = "at least one weight that is not 0: otherwise every reward is 0"
+        raise ConfigError("rewards.weight", got="0 for each reward", need=need, do="set a weight")
+    if is_weighted:
+        return
+    need = "an algorithm that reads the weighted sum; this one normalizes each component"
+    if any(weight != 1 for weight in weights):
+        do = f"set {' or '.join(own)} instead" if own else "leave it out"
+        raise no_effect("rewards.weight", weights, need, do)
+    if any((reward.mean or reward.std) and not reward.clip for reward in rewards):
+        raise ConfigError("rewards.mean or std has no effect", got="no clip", need=f"a clip, or {need}")
+    for key, numbers in own.items():
+        if 0 < len(numbers) < len(weights):
+            need = f"one for each component of the {len(weights)} rewards, or none"
+            raise ConfigError(key, got=numbers, need=need)

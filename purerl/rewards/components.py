@@ -15,6 +15,7 @@ from typing import Any
 from purerl.errors import ConfigError, RewardError
 
 __all__ = [
+    "MAX_COMPONENTS",
     "RESERVED_NAMES",
     "added",
     "check_component",
@@ -31,13 +32,13 @@ RESERVED_NAMES = (
 )
 """Names of metrics of the reward: there is a metric ``reward/<name>`` for each."""
 
-_MAX_COMPONENTS = 100
+MAX_COMPONENTS = 100
 _MAX_FLOAT32 = (2 - 2**-23) * 2.0**127
 _NAME = re.compile(r"[\w.:@+-]([\w .:@+-]{0,98}[\w.:@+-])?")
 _NAME_NEED = "at most 100 letters, digits, spaces and characters of _.:@+-"
 
 
-@lru_cache(maxsize=10 * _MAX_COMPONENTS)
+@lru_cache(maxsize=10 * MAX_COMPONENTS)
 def short_name(name: str) -> str:
     """The last part of the name of a reward function: ``module:Class.length`` becomes ``length``.
 
@@ -103,7 +104,7 @@ def check_component(name: str) -> None:
         raise ConfigError(f"reward {name!r:.200}", got="other characters, or too many", need=_NAME_NEED)
 
 
-@lru_cache(maxsize=10 * _MAX_COMPONENTS)
+@lru_cache(maxsize=10 * MAX_COMPONENTS)
 def _check_name(name: str) -> None:
     if name in RESERVED_NAMES:
         raise ValueError(f"returned a component {name!r}; reward/{name} is another metric, use another name")
@@ -118,11 +119,11 @@ def is_valid_number(value: Any) -> bool:
 
 def check_number(names: Collection[str]) -> None:
     """Raise RewardError if there are too many different `names` of components, each of which is a metric."""
-    if len(names) > _MAX_COMPONENTS:
+    if len(names) > MAX_COMPONENTS:
         examples = ", ".join(repr(name) for name in sorted(names)[:5])
         raise RewardError(
             "reward functions returned too many different components",
             got=f"{len(names)}: {examples}, ...",
-            need=f"at most {_MAX_COMPONENTS} names: each is a metric",
+            need=f"at most {MAX_COMPONENTS} names: each is a metric",
             do="return the same names for each completion; a number that identifies it does not belong into a name",
         )

@@ -27,13 +27,13 @@ Outcomes = dict[str, list[Outcome]]
 
 @define(eq=False)
 class Job:
-    """Inputs whose outcomes somebody waits for: a list per function, in the order of the inputs.
+    """Inputs of each function whose outcomes somebody waits for: a list per function, in the order of its inputs.
 
     `when_finished` is called with the job when all parts have outcomes.
     """
 
     number: int
-    inputs: Sequence[RewardInput]
+    inputs: Mapping[str, Sequence[RewardInput]]
     when_finished: Callable[[Job], None]
     future: Future[Outcomes] = field(factory=Future)
     parts: list[Part] = field(factory=list)
@@ -41,8 +41,9 @@ class Job:
 
     def add(self, function: str, size: int) -> list[Part]:
         """Parts of at most `size` inputs for `function`."""
-        starts = range(0, len(self.inputs), size)
-        parts = [Part(self, function, self.inputs[start : start + size]) for start in starts]
+        inputs = self.inputs.get(function, ())
+        starts = range(0, len(inputs), size)
+        parts = [Part(self, function, inputs[start : start + size]) for start in starts]
         self.parts += parts
         return parts
 

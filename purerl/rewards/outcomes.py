@@ -18,10 +18,10 @@ from functools import cache
 from threading import Thread
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
-from purerl.rewards.adapters import LoadedReward, RewardInput
-from purerl.rewards.components import added, short_name, to_components
+from purerl.rewards.adapters import NO_RUN, Call, LoadedReward, RewardInput, RunLength
+from purerl.rewards.components import to_components
 from purerl.seeds import seed_everything
 
 __all__ = [
@@ -30,17 +30,17 @@ __all__ = [
     "FailedPart",
     "Failure",
     "FailureKind",
+    "Logged",
     "Measured",
     "Outcome",
     "call_reward",
     "failure_of_exception",
     "shorten",
     "start_calls",
-    "without_totals",
 ]
 
 INTERNAL_FILES = (
-    *(f"purerl/rewards/{name}.py" for name in ("adapters", "outcomes", "worker", "endpoint/client")),
+    *(f"purerl/rewards/{name}.py" for name in ("adapters", "conventions", "outcomes", "worker", "endpoint/client")),
     *(f"purerl/rewards/kinds/{name}.py" for name in ("judge", "remote_classifier")),
     *(f"purerl/workers/{name}.py" for name in ("guard", "status")),
 )
@@ -49,9 +49,11 @@ _LOG = logging.getLogger(__name__)
 _MAX_TRACEBACK_CHARACTERS = 4000
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 
-FailureKind = Literal["raised", "ran out of memory", "returned an invalid value", "timed out", "died", "failed"]
-"""What happened. An engine that has no completion for a request "failed", and so did an image that cannot be decoded;
-everything else happens in a function."""
+FailureKind = Literal[
+    "raised", "ran out of memory", "returned an invalid value", "timed out", "died", "failed", "do not apply"
+]
+"""What happened. An engine that has no completion for a request "failed", and so did an image that cannot be decoded.
+The rewards of a run "do not apply" to a row if none is for its data source. Everything else happens in a function."""
 
 
 FailedPart = Literal["reward", "environment", "engine", "workflow", "data"]
@@ -80,7 +82,7 @@ class Measured:
 
     An exception may have such `totals` too: what a call that failed has cost.
 
-    value   what the function could return without them; in an outcome, the outcome without them
+    value   what the function could return without them
     totals  numbers by name. Their sums over all completions of a step are metrics, ``reward/<function>/<name>``
 
     >>> def judge(completion, example):
@@ -91,27 +93,32 @@ class Measured:
     totals: Mapping[str, float]
 
 
-Outcome = Mapping[str, float] | None | Failure | Measured
+@frozen
+class Logged:
+    """An outcome, and what the function has logged for the completion.
+
+    metrics  the sum and the number of the values of each metric, by name
+    columns  texts for the table of completions, by the name of their column
+    totals   what it has measured: numbers by name, which are added up over completions
+    """
+
+    outcome: Mapping[str, float] | Failure | None
+    metrics: Mapping[str, tuple[float, int]] = field(factory=dict)
+    columns: Mapping[str, str] = field(factory=dict)
+    totals: Mapping[str, float] = field(factory=dict)
+
+
+Outcome = Mapping[str, float] | None | Failure | Logged
 
 CallOutcomes = list[Outcome] | Future[list[Outcome]]
 """The outcomes of one call, one per input; a Future, if the function has returned an awaitable."""
 
 
-def without_totals(outcomes: Mapping[str, Outcome]) -> tuple[dict[str, Outcome], dict[str, float]]:
-    """The outcomes of functions, by their names, without what was measured; and that, as ``<short name>/<total>``.
-
-    >>> without_totals({"m:judge": Measured({"judge": 0.5}, {"tokens": 120.0}), "m:short": {"short": 1.0}})
-    ({'m:judge': {'judge': 0.5}, 'm:short': {'short': 1.0}}, {'judge/tokens': 120.0})
-    """
-    measured = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Measured)}
-    plain = {name: measured[name].value if name in measured else outcome for name, outcome in outcomes.items()}
-    each = ({f"{short_name(name)}/{key}": value for key, value in m.totals.items()} for name, m in measured.items())
-    return plain, added(*each)
-
-
-def call_reward(reward: LoadedReward, inputs: Sequence[RewardInput], *, timeout: float) -> list[Outcome]:
+def call_reward(
+    reward: LoadedReward, inputs: Sequence[RewardInput], *, timeout: float, length: RunLength = NO_RUN
+) -> list[Outcome]:
     """Call `reward` on `inputs`, and wait for the outcomes: one per input, in their order. See `start_calls`."""
-    calls = start_calls(reward, inputs, timeout=timeout)
+    calls = start_calls(reward, inputs, timeout=timeout, length=length)
     return [outcome for call in calls for outcome in (call.result() if isinstance(call, Future) else call)]
 
 
@@ -120,6 +127,7 @@ def start_calls(
     inputs: Sequence[RewardInput],
     *,
     timeout: float,
+    length: RunLength = NO_RUN,
     before_call: Callable[[int], None] = lambda index: None,
     stop_at: float = math.inf,
 ) -> list[CallOutcomes]:
@@ -130,12 +138,13 @@ def start_calls(
 
     Awaitables run concurrently, each for at most `timeout` seconds, after all calls have returned. `before_call` gets
     the index of the first input of each call, and -1 before awaitables run. No call starts after ``time.monotonic()``
-    has reached `stop_at`, except the first one: the result then covers only the first inputs.
+    has reached `stop_at`, except the first one: the result then covers only the first inputs. `length` is that of the
+    run.
 
     A KeyboardInterrupt or SystemExit is a failure like any other exception, unless this process got a signal during the
     call. Then it is raised here.
     """
-    returned: list[tuple[int, Any]] = []
+    returned: list[tuple[Call, Any]] = []
     max_inputs = reward.convention.max_inputs
     with _received_signals() as signals:
         for start in range(0, len(inputs), max_inputs):
@@ -143,16 +152,17 @@ def start_calls(
                 break
             before_call(start)
             batch = inputs[start : start + max_inputs]
-            returned.append((len(batch), _call(reward, batch, signals)))
+            call = Call(len(batch), length)
+            returned.append((call, _call(reward, batch, call, signals)))
     if any(inspect.isawaitable(value) for _, value in returned):
         before_call(-1)
-    return [_outcomes(reward, value, count, timeout) for count, value in returned]
+    return [_outcomes(reward, value, call, timeout) for call, value in returned]
 
 
-def _outcomes(reward: LoadedReward, returned: Any, count: int, timeout: float) -> CallOutcomes:
+def _outcomes(reward: LoadedReward, returned: Any, call: Call, timeout: float) -> CallOutcomes:
     if inspect.isawaitable(returned):
-        return asyncio.run_coroutine_threadsafe(_await_outcomes(reward, returned, count, timeout), _event_loop())
-    return _parse(reward, returned, count)
+        return asyncio.run_coroutine_threadsafe(_await_outcomes(reward, returned, call, timeout), _event_loop())
+    return _parse(reward, returned, call)
 
 
 @contextmanager
@@ -183,10 +193,10 @@ def _received_signals() -> Iterator[list[int]]:
                 signal.signal(number, handler)
 
 
-def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence[int]) -> Any:
+def _call(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call, signals: Sequence[int]) -> Any:
     seed_everything(inputs[0].seed)
     try:
-        returned = reward.convention.call(reward, inputs)
+        returned = reward.convention.call(reward, inputs, call)
         return list(returned) if isinstance(returned, Iterator) else returned
     except BaseException as error:
         if signals and not isinstance(error, Exception):
@@ -194,30 +204,47 @@ def _call(reward: LoadedReward, inputs: Sequence[RewardInput], signals: Sequence
         return _outcome_of_exception(reward.name, error)
 
 
-def _parse(reward: LoadedReward, returned: Any, count: int) -> list[Outcome]:
+def _parse(reward: LoadedReward, returned: Any, call: Call) -> list[Outcome]:
     if isinstance(returned, Failure):
-        return [returned] * count
-    if isinstance(returned, Measured) and isinstance(returned.value, Failure):
-        return [returned, *([returned.value] * (count - 1))]
+        return [returned] * call.count
+    if isinstance(returned, Logged):  # of a call that failed
+        return [returned, *([returned.outcome] * (call.count - 1))]
     try:
-        return [_make_outcome(reward.name, value) for value in reward.convention.parse(returned, count)]
+        outcomes = [_make_outcome(reward.name, value) for value in reward.convention.parse(returned, call)]
     except Exception as error:  # noqa: BLE001 -- returned objects of any class may raise while they are read
-        return [Failure(reward.name, "returned an invalid value", str(error))] * count
+        return [Failure(reward.name, "returned an invalid value", str(error))] * call.count
+    return [_with_log(outcome, call, row) for row, outcome in enumerate(outcomes)] if call.has_logged else outcomes
+
+
+def _with_log(outcome: Outcome, call: Call, row: int) -> Outcome:
+    """`outcome` with what was logged for the input `row`; a failure stays as it is."""
+    logged = outcome if isinstance(outcome, Logged) else Logged(outcome)
+    metrics, columns = call.metrics.get(row, {}), call.columns.get(row, {})
+    if isinstance(logged.outcome, Failure) or not (metrics or columns):
+        return outcome
+    return evolve(logged, metrics=metrics, columns=columns)
 
 
 def _make_outcome(name: str, value: Any) -> Outcome:
+    if not isinstance(value, Measured):
+        return _without_log(name, value)
     try:
-        if isinstance(value, Measured):
-            return Measured(_make_outcome(name, value.value), to_components(name, dict(value.totals)))
+        return Logged(_without_log(name, value.value), totals=to_components(name, dict(value.totals)))
+    except ValueError as error:
+        return Failure(name, "returned an invalid value", str(error))
+
+
+def _without_log(name: str, value: Any) -> Mapping[str, float] | Failure | None:
+    try:
         return None if value is None else to_components(name, value)
     except ValueError as error:
         return Failure(name, "returned an invalid value", str(error))
 
 
-def _outcome_of_exception(name: str, error: BaseException) -> Failure | Measured:
+def _outcome_of_exception(name: str, error: BaseException) -> Failure | Logged:
     failure, totals = failure_of_exception(name, error), getattr(error, "totals", None)
     try:
-        return Measured(failure, to_components(name, dict(totals))) if totals else failure
+        return Logged(failure, totals=to_components(name, dict(totals))) if totals else failure
     except (TypeError, ValueError):  # an attribute of this name that is something else
         return failure
 
@@ -294,13 +321,13 @@ def _event_loop() -> asyncio.AbstractEventLoop:
     return loop
 
 
-async def _await_outcomes(reward: LoadedReward, awaitable: Any, count: int, timeout: float) -> list[Outcome]:
+async def _await_outcomes(reward: LoadedReward, awaitable: Any, call: Call, timeout: float) -> list[Outcome]:
     task = asyncio.ensure_future(_await(reward.name, awaitable))
     try:
         await asyncio.wait([task], timeout=timeout)
-        return _parse(reward, _task_result(reward.name, task, awaitable, timeout), count)
+        return _parse(reward, _task_result(reward.name, task, awaitable, timeout), call)
     except asyncio.CancelledError:
-        return [Failure(reward.name, "raised", f"{reward.name} cancelled all tasks of its event loop")] * count
+        return [Failure(reward.name, "raised", f"{reward.name} cancelled all tasks of its event loop")] * call.count
     finally:
         task.cancel()
 

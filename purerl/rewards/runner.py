@@ -1,34 +1,33 @@
-"""Scoring of completions: calls all reward functions and combines their outcomes into one reward per completion."""
+"""Scoring of completions: calls all reward functions, and combines their outcomes into one result per completion.
+
+Rewards and gates that are models (`role`) are not called here: a run scores their rows later, see
+`purerl.loop.model_rewards`. Here they only count where all rewards count: for the rows that have one, and for names.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from functools import cache, partial
+from functools import partial
 from typing import Any, Protocol, Self, TypeVar
 
-from attrs import evolve, field, frozen
+from attrs import evolve
 
-from purerl.rewards.adapters import LoadedReward, RewardFunction, RewardInput, as_reward
-from purerl.rewards.components import check_names, check_number, is_valid_number, short_name
-from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls, without_totals
+from purerl.rewards.adapters import NO_RUN, LoadedReward, RewardFunction, RewardInput, RunLength
+from purerl.rewards.components import MAX_COMPONENTS, check_names, check_number
+from purerl.rewards.conventions import OPENRLHF
+from purerl.rewards.loading import as_reward
+from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls
+from purerl.rewards.results import RewardResult, combine, component_names
+from purerl.rewards.routing import COLUMN, applies, check_coverage, check_effect, routes_of
 from purerl.rewards.settings import Gate, Reward, by_name, to_gates, to_rewards
 from purerl.rewards.sources import check_columns, check_images, columns_of, columns_of_kind, load, source_of
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
-__all__ = [
-    "RewardResult",
-    "RewardRunner",
-    "RunHere",
-    "combine",
-    "component_columns",
-    "fractions",
-    "reward_values",
-]
+__all__ = ["RewardRunner", "RunHere"]
 
 T = TypeVar("T")
 
@@ -41,114 +40,6 @@ class RunHere(Protocol):
     """
 
     def __call__(self, function: Callable[[], T], /) -> Awaitable[T]: ...
-
-
-@frozen
-class RewardResult:
-    """The combined result of all reward functions for one completion.
-
-    components           the value of each component, by name, without weights
-    weighted_components  the contribution of each component to the reward; empty if there is no reward
-    failure              the failure of the first reward function that failed, or None
-    by_function          the components that each function returned, by its name; empty if there is no reward
-    totals               what functions have measured, as ``<short name>/<name>``; also of those that failed
-    """
-
-    components: Mapping[str, float] = field(factory=dict)
-    weighted_components: Mapping[str, float] = field(factory=dict)
-    failure: Failure | None = None
-    by_function: Mapping[str, Mapping[str, float]] = field(factory=dict, eq=False)
-    totals: Mapping[str, float] = field(factory=dict, eq=False)
-
-    @property
-    def reward(self) -> float | None:
-        """The sum of `weighted_components`, or None if there is no reward."""
-        return sum(self.weighted_components.values()) if self.weighted_components else None
-
-
-def combine(outcomes: Mapping[str, Outcome], weights: Mapping[str, float], gates: Collection[str]) -> RewardResult:
-    """Combine the outcomes of all reward functions for one completion.
-
-        reward = sum over functions f and their components c of weights[f] * c    if no component of a gate is below 1
-                 0                                                                otherwise
-
-    A gate is a reward function that must return at least 1; otherwise the reward is 0. Functions that are not in
-    `weights` contribute nothing to the sum. If a function failed or returned None, there is no reward. A sum that
-    float32 cannot hold is a failure.
-
-    The values of components with equal names are added up. There is one exception: if several functions have the same
-    short name, the component named after each of them gets the full name of its function.
-
-    >>> outcomes = {"m:correct": {"correct": 1.0}, "m:short": {"short": 0.5}, "m:tagged": {"tagged": 1.0}}
-    >>> combine(outcomes, {"m:correct": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
-    1.1
-    >>> combine(outcomes | {"m:tagged": {"tagged": 0.0}}, {"m:correct": 1.0, "m:short": 0.2}, ["m:tagged"]).reward
-    0.0
-    """
-    values = {name: outcome for name, outcome in outcomes.items() if isinstance(outcome, Mapping)}
-    if len(values) < len(outcomes):
-        failures = (outcome for outcome in outcomes.values() if isinstance(outcome, Failure))
-        return RewardResult(failure=next(failures, None))
-    components: dict[str, float] = {}
-    weighted_components: dict[str, float] = {}
-    ambiguous = _ambiguous_names(tuple(outcomes))
-    for name, outcome in values.items():
-        for component, value in outcome.items():
-            component = name if name in ambiguous and component == short_name(name) else component
-            components[component] = components.get(component, 0.0) + value
-            if name in weights:
-                weighted_components[component] = weighted_components.get(component, 0.0) + weights[name] * value
-    if any(value < 1 for name in gates for value in values[name].values()):
-        weighted_components = dict.fromkeys(weighted_components, 0.0)
-    result = RewardResult(components, weighted_components, by_function=values)
-    if is_valid_number(sum(map(abs, (*components.values(), *weighted_components.values())))):
-        return result
-    sums = {**components, **weighted_components, "the weighted sum": result.reward or 0.0}
-    too_large = [f"{name} is {value:g}" for name, value in sums.items() if not is_valid_number(value)]
-    if not too_large:
-        return result
-    message = f"float32 cannot hold the sum: {', '.join(too_large)}\n"
-    return RewardResult(failure=Failure(", ".join(outcomes), "returned an invalid value", message))
-
-
-@cache
-def _ambiguous_names(names: tuple[str, ...]) -> frozenset[str]:
-    """The names that have the same short name as another one."""
-    count = Counter(map(short_name, names))
-    return frozenset(name for name in names if count[short_name(name)] > 1)
-
-
-def component_columns(results: Sequence[RewardResult]) -> list[dict[str, float | None]]:
-    """The value of every component of `results` in each of them, as ``reward/<component>``; None if it has none."""
-    names = dict.fromkeys(name for result in results for name in result.components)
-    return [{f"reward/{name}": result.components.get(name) for name in names} for result in results]
-
-
-def reward_values(result: RewardResult) -> dict[str, float]:
-    """The reward, and the value of each component as ``reward/<component>``; empty if there is no reward.
-
-    >>> reward_values(RewardResult({"exact": 1.0, "short": 0.5}, {"exact": 1.0, "short": 0.25}))
-    {'reward': 1.25, 'reward/exact': 1.0, 'reward/short': 0.5}
-    """
-    if result.reward is None:
-        return {}
-    return {"reward": result.reward} | {f"reward/{name}": value for name, value in result.components.items()}
-
-
-def fractions(results: Sequence[RewardResult]) -> dict[str, float]:
-    """Metrics of `results`, as fractions of all completions.
-
-    valid_fraction  completions that have a reward
-    failed          completions for which a reward function failed
-    timed_out       completions for which it failed because of the timeout
-    """
-    kinds = [result.failure.kind for result in results if result.failure]
-    counts = {
-        "valid_fraction": sum(result.reward is not None for result in results),
-        "failed": len(kinds),
-        "timed_out": kinds.count("timed out"),
-    }
-    return {name: count / len(results) for name, count in counts.items()}
 
 
 async def _call_in_this_thread(function: Callable[[], T]) -> T:
@@ -164,11 +55,15 @@ class RewardRunner:
 
     rewards      the rewards that are added up. A string stands for a function, the Config of a kind for this kind
     gates        what must return at least 1, in the same forms
+    needs_reward whether a completion to which no reward applies is a failure; otherwise something else rewards it
     functions    functions that run in this process, by the name of their reward. They cannot be terminated, so the
                  timeout applies only to async functions. All others are loaded and run in worker processes
     timeout      time limit of one call, in seconds
     num_workers  number of worker processes; None for the default of `WorkerPool`
     max_memory   memory limit of each worker process, in MiB; None for no limit
+
+    `reads_query` says whether a function reads `RewardInput.query`. `length` is that of the run; it may be set before
+    the worker processes start.
     """
 
     def __init__(
@@ -180,27 +75,63 @@ class RewardRunner:
         timeout: float,
         num_workers: int | None,
         max_memory: int | None = None,
+        needs_reward: bool = True,
     ):
         rewards, gates = to_rewards(rewards), to_gates(gates)
         every = by_name(rewards, gates)
         check_names(every)
-        self._names = tuple(every)
         self._components: set[str] = set()
-        self._weights = {reward.full_name: reward.weight for reward in rewards}
-        self._gates, self._timeout = [gate.full_name for gate in gates], timeout
-        self._local = [as_reward(name, functions[name]) for name in every if name in functions]
-        remote = {name: reward for name, reward in every.items() if name not in functions}
-        self._columns = {reward.name: columns_of(reward) for reward in self._local}
-        self._columns |= {name: _columns_of(reward) for name, reward in remote.items()}
+        self._logged: set[str] = set()
+        self._rewards = {reward.full_name: reward for reward in rewards}
+        self._gates = {gate.full_name: gate for gate in gates}
+        self._every, self._needs_reward, self._timeout = every, needs_reward, timeout
+        self._routes = {name: routes_of(reward) for name, reward in every.items()}
+        self._has_routes = any(self._routes.values())
+        self._local = [as_reward(name, functions[name], r.kwargs) for name, r in every.items() if name in functions]
+        self._unscored = {name: {} for name, reward in every.items() if reward.role is not None}
+        self._names = tuple(name for name in every if name not in self._unscored)
+        remote = {name: every[name] for name in self._names if name not in functions}
+        known = [*self._local, *(load(source_of(reward)) for reward in remote.values() if reward.config is None)]
+        self._columns = {reward.name: columns_of(reward) for reward in known}
         self._configs = {name: reward.config for name, reward in remote.items() if reward.config is not None}
+        self._columns |= {name: columns_of_kind(config) for name, config in self._configs.items()}
+        for name, routes in self._routes.items():
+            self._columns.setdefault(name, []).extend([(COLUMN,)] if routes else [])
+        self.reads_query = any(reward.convention is OPENRLHF for reward in known)
         options = {"num_workers": num_workers, "timeout": timeout, "max_memory": max_memory}
         self._pool = WorkerPool([*map(source_of, remote.values())], **options) if remote else None
         self._run_here: RunHere = _call_in_this_thread
+        self.length: RunLength = NO_RUN
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of all functions."""
+        """The names of all functions, without models."""
         return self._names
+
+    @property
+    def components(self) -> Mapping[str, str]:
+        """The component that is named after each reward, by its name, in their order; without gates."""
+        own = component_names(tuple(self._every))
+        return {name: name if name in self._unscored else own[name] for name in self._rewards}
+
+    @property
+    def routed(self) -> frozenset[str]:
+        """The names of those that apply to some data sources only."""
+        return frozenset(name for name, routes in self._routes.items() if routes)
+
+    def check_sources(self, sources: Mapping[Any, int], path: str) -> None:
+        """Raise ConfigError if no reward applies to a row of the file `path`.
+
+        `sources` are the values of its column `data_source`, with their numbers of rows. A reward with weight 0 is only
+        logged, unless all weights are 0.
+        """
+        names = [name for name, reward in self._rewards.items() if reward.weight] or [*self._rewards]
+        if self._needs_reward and names:
+            check_coverage([self._routes[name] for name in names], sources, path)
+
+    def check_effect(self, sources: Collection[Any]) -> None:
+        """Raise ConfigError if a name or pattern in a setting `data_source` is in none of `sources`, all data."""
+        check_effect(self._every.values(), sources)
 
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
@@ -220,7 +151,7 @@ class RewardRunner:
         """
         self._run_here = run_here or self._run_here
         if self._pool is not None:
-            self._pool.start()
+            self._pool.start(self.length)
 
     def close(self) -> None:
         """Stop the worker processes. What waits for results is cancelled."""
@@ -245,11 +176,12 @@ class RewardRunner:
 
         Raises: RewardError if the worker processes cannot run, or if there are too many different components.
         """
-        remote = self._submit(inputs)
+        applicable = self._applicable(inputs)
+        remote = self._submit(applicable)
         if self._pool is not None:
             asyncio.get_running_loop().call_soon(self._pool.wake)  # after all calls in this turn
         try:
-            local = {reward.name: await self._score_here(reward, inputs) for reward in self._local}
+            local = {reward.name: await self._score_here(reward, applicable[reward.name]) for reward in self._local}
             return self._results(inputs, local | await asyncio.wrap_future(remote))
         finally:
             remote.cancel()
@@ -261,16 +193,26 @@ class RewardRunner:
 
         Raises: RewardError if the worker processes cannot run, or if there are too many different components.
         """
-        remote = self._submit(inputs)
+        applicable, options = self._applicable(inputs), {"timeout": self._timeout, "length": self.length}
+        remote = self._submit(applicable)
         if self._pool is not None:
             self._pool.wake()
         try:
-            local = {reward.name: call_reward(reward, inputs, timeout=self._timeout) for reward in self._local}
+            local = {each.name: call_reward(each, applicable[each.name], **options) for each in self._local}
             return self._results(inputs, local | remote.result())
         finally:
             remote.cancel()
 
-    def _submit(self, inputs: Sequence[RewardInput]) -> Future[dict[str, list[Outcome]]]:
+    def _applicable(self, inputs: Sequence[RewardInput]) -> dict[str, Sequence[RewardInput]]:
+        """The inputs that each function applies to, by its name."""
+        return {
+            name: [item for item in inputs if applies(self._routes[name], item.example)]
+            if self._routes[name]
+            else inputs
+            for name in self._names
+        }
+
+    def _submit(self, inputs: Mapping[str, Sequence[RewardInput]]) -> Future[dict[str, list[Outcome]]]:
         if self._pool is not None:
             return self._pool.submit(inputs)
         nothing: Future[dict[str, list[Outcome]]] = Future()
@@ -284,7 +226,7 @@ class RewardRunner:
         try:
             while len(calls) * size < len(inputs):
                 rest = inputs[len(calls) * size :]
-                calls += await self._run_here(partial(_call_in_time_slice, reward, rest, self._timeout))
+                calls += await self._run_here(partial(_call_in_time_slice, reward, rest, self._timeout, self.length))
             waiting = [call if isinstance(call, list) else await asyncio.wrap_future(call) for call in calls]
             return [outcome for outcomes in waiting for outcome in outcomes]
         finally:
@@ -293,19 +235,36 @@ class RewardRunner:
                     call.cancel()
 
     def _results(self, inputs: Sequence[RewardInput], outcomes: Mapping[str, Sequence[Outcome]]) -> list[RewardResult]:
-        results = [self._result({name: outcomes[name][k] for name in self._names}) for k in range(len(inputs))]
+        remaining = {name: iter(outcomes.get(name, ())) for name in self._names}
+        results = [self._result(item, remaining) for item in inputs]
         self._components.update(name for result in results for name in result.components)
         check_number(self._components)
-        return results
+        return [self._with_limited_log(result) if result.metrics or result.columns else result for result in results]
 
-    def _result(self, outcomes: Mapping[str, Outcome]) -> RewardResult:
-        plain, totals = without_totals(outcomes)
-        return evolve(combine(plain, self._weights, self._gates), totals=totals)
+    def _with_limited_log(self, result: RewardResult) -> RewardResult:
+        """`result` with what was logged under the first `MAX_COMPONENTS` names only: each is a metric or a column."""
+        for name in (*result.metrics, *result.columns):
+            if len(self._logged) < MAX_COMPONENTS:
+                self._logged.add(name)
+        metrics = {name: value for name, value in result.metrics.items() if name in self._logged}
+        columns = {name: text for name, text in result.columns.items() if name in self._logged}
+        return evolve(result, metrics=metrics, columns=columns)
+
+    def _result(self, item: RewardInput, outcomes: Mapping[str, Iterator[Outcome]]) -> RewardResult:
+        """The result of `item`, whose outcomes are the next ones of the functions that apply to it."""
+        if not self._has_routes:
+            found = {name: next(each) for name, each in outcomes.items()}
+            return combine(found | self._unscored, self._rewards, self._gates)
+        applicable = {name: applies(routes, item.example) for name, routes in self._routes.items()}
+        found = {name: next(outcomes[name]) if applicable[name] else {} for name in self._names}
+        result = combine(found | self._unscored, self._rewards, self._gates)
+        if not self._needs_reward or not self._rewards or any(applicable[name] for name in self._rewards):
+            return result
+        message = f"none is for the data_source {item.example.get(COLUMN)!r}\n"
+        return RewardResult(failure=Failure("rewards", "do not apply", message), totals=result.totals)
 
 
-def _columns_of(reward: Reward | Gate) -> list[tuple[str, ...]]:
-    return columns_of(load(source_of(reward))) if reward.config is None else columns_of_kind(reward.config)
-
-
-def _call_in_time_slice(reward: LoadedReward, inputs: Sequence[RewardInput], timeout: float) -> list[CallOutcomes]:
-    return start_calls(reward, inputs, timeout=timeout, stop_at=time.monotonic() + TIME_SLICE)
+def _call_in_time_slice(
+    reward: LoadedReward, inputs: Sequence[RewardInput], timeout: float, length: RunLength
+) -> list[CallOutcomes]:
+    return start_calls(reward, inputs, timeout=timeout, length=length, stop_at=time.monotonic() + TIME_SLICE)

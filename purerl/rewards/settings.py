@@ -4,22 +4,34 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 from attrs import frozen
+from attrs.converters import optional
 
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.rewards.components import short_name
-from purerl.settings import at_least, setting, to_mib
+from purerl.settings import above_zero, at_least, no_effect, setting, to_mib
 
 __all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_rewards"]
 
 
+_FINITE = {"need": "a finite number", "valid": math.isfinite}
+
+
 def _function_setting() -> Any:
     return setting("the function, as module:function or file.py:function", short=True, default=None)
+
+
+def _role_setting() -> Any:
+    return setting("in place of a function: a model, by its name in roles.rewards", default=None)
+
+
+def _kwargs_setting() -> Any:
+    return setting("further arguments of each call of the function, by name", default=None)
 
 
 def _config_setting() -> Any:
@@ -30,16 +42,33 @@ def _config_setting() -> Any:
 
 def _name_setting() -> Any:
     return setting(
-        "name of its component, if it should not be that of the function or kind",
+        "name of its component, if it should not be that of the function, kind or model",
         default=None,
         need="at most 100 letters, digits, spaces and characters of _ and -",
         valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
     )
 
 
+def _data_source_setting() -> Any:
+    return setting(
+        "rows that it applies to: a value of their column data_source, or a list of values and patterns such as "
+        "math_*; if not given, all rows",
+        default=None,
+        converter=optional(to_names),
+        read=to_names,
+        need="at least one name or pattern",
+        valid=lambda value: bool(value) and all(value),
+    )
+
+
+def to_names(value: Any) -> Any:
+    """One name as a tuple of names; every other value is returned unchanged, and a list as a tuple."""
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
 @frozen
 class Reward:
-    """A reward: a function or a kind, and its weight.
+    """A reward: a function, a kind or a model, and its weight.
 
     In settings a string stands for the function with that name, with weight 1. In Python, the Config of a kind stands
     for this kind.
@@ -47,13 +76,42 @@ class Reward:
 
     function: str | None = _function_setting()
     weight: float = setting("factor of its value in the weighted sum; 0: the value is only logged", default=1.0)
+    kwargs: Mapping[str, Any] | None = _kwargs_setting()
     name: str | None = _name_setting()
+    data_source: tuple[str, ...] | None = _data_source_setting()
+    mean: float | None = setting(
+        "subtracted from its value, such as the mean of the scores of a reward model", default=None, **_FINITE
+    )
+    std: float | None = setting(
+        "what its value minus the mean is divided by, such as the standard deviation of these scores",
+        default=None,
+        **above_zero(),
+    )
+    clip: tuple[float, float] | None = setting(
+        "smallest and largest value, after the mean and the standard deviation and before the weight",
+        default=None,
+        converter=optional(tuple),
+        need="two finite numbers, the smaller one first",
+        valid=lambda value: math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] < value[1],
+    )
     config: Any = _config_setting()
+    role: str | None = _role_setting()
 
     def __attrs_post_init__(self) -> None:
         _check_source(self)
         if not math.isfinite(self.weight):
             raise ConfigError("weight", got=self.weight, need="a finite number")
+
+    def contribution(self, value: float) -> float:
+        """What a component with this value adds to the reward.
+
+            contribution = weight * clip((value - mean) / std, low, high)
+
+        >>> Reward("m:f", weight=0.5, mean=1.0, std=2.0, clip=(-1.0, 1.0)).contribution(9.0)
+        0.5
+        """
+        value = (value - (self.mean or 0.0)) / (self.std or 1.0)
+        return self.weight * (value if self.clip is None else min(max(value, self.clip[0]), self.clip[1]))
 
     @property
     def full_name(self) -> str:
@@ -63,11 +121,15 @@ class Reward:
 
 @frozen
 class Gate:
-    """A function or a kind that decides whether a completion has a reward other than 0."""
+    """A function, a kind or a model that decides whether a completion has a reward other than 0."""
 
     function: str | None = _function_setting()
+    at_least: float = setting("the reward is 0 if its value is less than this", default=1.0, **_FINITE)
+    kwargs: Mapping[str, Any] | None = _kwargs_setting()
     name: str | None = _name_setting()
+    data_source: tuple[str, ...] | None = _data_source_setting()
     config: Any = _config_setting()
+    role: str | None = _role_setting()
 
     def __attrs_post_init__(self) -> None:
         _check_source(self)
@@ -79,24 +141,28 @@ class Gate:
 
 
 def _check_source(reward: Reward | Gate) -> None:
-    if (reward.function is None) == (reward.config is None):
-        got = "both" if reward.function else "neither"
-        raise ConfigError("function or kind", got=got, need="exactly one of them")
+    sources = {"function": reward.function, "kind": reward.config, "role": reward.role}
+    given = [name for name, value in sources.items() if value is not None]
+    if len(given) != 1:
+        got = " and ".join(given) or "none of them"
+        raise ConfigError("function, kind or role", got=got, need="exactly one of them")
+    if reward.function is None and reward.kwargs is not None:
+        raise no_effect("kwargs", dict(reward.kwargs), "a function; kinds and models have settings")
     if reward.config is not None:
         find("reward", kind_of(reward.config))
 
 
 def _full_name(reward: Reward | Gate) -> str:
     if reward.name is not None or reward.config is None:
-        return reward.name or str(reward.function)
+        return reward.name or reward.role or str(reward.function)
     return short_name(kind_of(reward.config).removesuffix(".py").replace("/", "."))
 
 
 def to_rewards(values: Iterable[Any]) -> tuple[Reward, ...]:
     """Names of functions, and Configs of kinds, as the rewards that they stand for.
 
-    >>> to_rewards(["module:function"])
-    (Reward(function='module:function', weight=1.0, name=None, config=None),)
+    >>> to_rewards(["module:function"])  # doctest: +ELLIPSIS
+    (Reward(function='module:function', weight=1.0, kwargs=None, ...),)
     """
     return tuple(value if isinstance(value, Reward) else Reward(**_source(value)) for value in values)
 
@@ -111,7 +177,7 @@ def _source(value: Any) -> dict[str, Any]:
 
 
 def by_name(rewards: Iterable[Reward], gates: Iterable[Gate]) -> dict[str, Reward | Gate]:
-    """All functions and kinds by what identifies them. One that is both a reward and a gate is there once."""
+    """All functions, kinds and models by what identifies them. One that is both a reward and a gate is there once."""
     first: dict[str, Reward | Gate] = {}
     for each in (*rewards, *gates):
         first.setdefault(each.full_name, each)

@@ -11,26 +11,20 @@ A kind is a plugin of the group "reward", a module with
     columns(config)       optional; the columns of the data that it reads: names, and tuples of names of which one is
                           needed
     seconds(config)       optional; how long a call may take, in place of `reward_workers.timeout`
+    data_sources(config)  optional; the rows that it is for, as names and patterns in their column `data_source`
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from attrs import evolve
 
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
-from purerl.rewards.adapters import (
-    LoadedReward,
-    RewardFunction,
-    alternative_columns,
-    as_reward,
-    load_reward,
-    name_of,
-    required_columns,
-)
+from purerl.rewards.adapters import LoadedReward, RewardFunction
+from purerl.rewards.loading import alternative_columns, as_reward, load_reward, name_of, required_columns
 from purerl.rewards.settings import Gate, Reward, to_gates, to_rewards
 from purerl.settings import in_section
 
@@ -54,17 +48,19 @@ class Source(NamedTuple):
     name     of the reward
     address  of a function, or the name of a kind
     config   the settings of the kind; None for a function
+    kwargs   further arguments of each call of the function
     """
 
     name: str
     address: str
     config: Any = None
+    kwargs: Mapping[str, Any] | None = None
 
 
 def source_of(reward: Reward | Gate) -> Source:
     """Where `reward` comes from."""
     if reward.config is None:
-        return Source(reward.full_name, str(reward.function))
+        return Source(reward.full_name, str(reward.function), kwargs=reward.kwargs)
     return Source(reward.full_name, kind_of(reward.config), reward.config)
 
 
@@ -74,7 +70,7 @@ def load(source: Source) -> LoadedReward:
     Raises: ConfigError if there is no such function, or if it follows no convention; and what `build` raises.
     """
     if source.config is None:
-        return load_reward(source.address)._replace(name=source.name)
+        return load_reward(source.address, source.kwargs)._replace(name=source.name)
     return as_reward(source.name, find("reward", source.address).build(source.config))
 
 

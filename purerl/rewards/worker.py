@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from threading import RLock
 from typing import NamedTuple
 
-from purerl.rewards.adapters import LoadedReward, RewardInput
+from purerl.rewards.adapters import NO_RUN, LoadedReward, RewardInput
 from purerl.rewards.outcomes import (
     CallOutcomes,
     Failure,
@@ -76,13 +76,15 @@ class Report(NamedTuple):
 def work(connection: int, status: int) -> None:
     """Score tasks until the run closes its end of the connection. Functions are loaded outside of any timeout.
 
-    connection  file descriptor of a socket. The first message is the sources of the functions, all others are tasks, or
-                `CLOSE`. The worker sends `Loaded`, and then a report of each task and of awaitables
+    connection  file descriptor of a socket. The first message is the sources of the functions and the length of the
+                run, all others are tasks, or `CLOSE`. The worker sends `Loaded`, and then a report of each task and of
+                awaitables
     status      file descriptor of the status file
     """
     worker = _Worker(Connection(connection), Status(status))
     with suppress(EOFError, ConnectionError):
-        rewards = {source.name: _load(source) for source in worker.run.recv()}
+        sources, worker.length = worker.run.recv()
+        rewards = {source.name: _load(source) for source in sources}
         loaded = [reward for reward in rewards.values() if isinstance(reward, LoadedReward)]
         max_inputs = dict.fromkeys(rewards, 1) | {reward.name: reward.convention.max_inputs for reward in loaded}
         worker.run.send(Loaded(max_inputs, any(is_closable(reward.function) for reward in loaded)))
@@ -103,7 +105,7 @@ class _Worker:
     """Scores tasks, and sends the reports. Awaitables finish in the thread of their event loop."""
 
     def __init__(self, run: Connection, status: Status):
-        self.run, self._status = run, status
+        self.run, self._status, self.length = run, status, NO_RUN
         self._open: dict[int, int] = {}  # the number of awaitables that have not finished, by the number of their task
         self._lock = RLock()
 
@@ -137,7 +139,8 @@ class _Worker:
 
         stop_at = time.monotonic() + TIME_SLICE
         try:
-            return start_calls(reward, task.inputs, timeout=task.timeout, before_call=before_call, stop_at=stop_at)
+            limits = {"timeout": task.timeout, "stop_at": stop_at}
+            return start_calls(reward, task.inputs, length=self.length, before_call=before_call, **limits)
         finally:
             self._status.stop_watchdog(CALL)
 

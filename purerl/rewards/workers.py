@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from itertools import count
@@ -27,7 +27,7 @@ from multiprocessing.connection import wait
 from attrs import define, field
 
 from purerl.errors import RewardError
-from purerl.rewards.adapters import RewardInput
+from purerl.rewards.adapters import NO_RUN, RewardInput, RunLength
 from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
 from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
 from purerl.rewards.sources import Source, seconds_of
@@ -104,10 +104,14 @@ class WorkerPool:
         self._max_memory = max_memory
         self._thread: threading.Thread | None = None
 
-    def start(self) -> None:
-        """Start the worker processes. They load the functions in the background. Without effect if they run."""
+    def start(self, length: RunLength = NO_RUN) -> None:
+        """Start the worker processes. They load the functions in the background. Without effect if they run.
+
+        `length` is that of the run.
+        """
         if self._thread is not None:
             return
+        self._length = length
         self._loads: dict[Worker, _Load] = {}
         self._numbers = count()
         self._jobs: dict[int, Job] = {}  # those that have no outcomes yet, by their number
@@ -148,11 +152,11 @@ class WorkerPool:
         while waiting and (seconds := deadline - time.monotonic()) > 0:
             waiting -= {*wait(waiting, timeout=seconds)}
 
-    def submit(self, inputs: Sequence[RewardInput]) -> Future[Outcomes]:
-        """Let every function be called on all `inputs`, as soon as `wake` is called.
+    def submit(self, inputs: Mapping[str, Sequence[RewardInput]]) -> Future[Outcomes]:
+        """Let functions be called on their `inputs`, as soon as `wake` is called.
 
-        The result is a list of outcomes per function, in the order of `inputs`. To cancel the future drops what has not
-        been given to a worker. Jobs are given to workers in the order in which they are submitted.
+        The result is a list of outcomes per function with inputs, in the order of these. To cancel the future drops
+        what has not been given to a worker. Jobs are given to workers in the order in which they are submitted.
 
         Raises: RewardError, by the future, if the worker processes cannot be started.
         """
@@ -199,7 +203,8 @@ class WorkerPool:
             self._loads[self._new_worker()] = _Load()
 
     def _new_worker(self) -> Worker:
-        return Worker(_WORK, self._sources, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
+        first = (self._sources, self._length)
+        return Worker(_WORK, first, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
 
     def _assign(self) -> None:
         """Give the first parts that wait to the workers that have nothing to do."""

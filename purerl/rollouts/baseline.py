@@ -9,7 +9,7 @@ from itertools import chain, repeat
 from attrs import evolve, frozen
 
 from purerl.rewards.components import added
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.rows import results_of_episodes
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 

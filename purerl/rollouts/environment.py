@@ -24,7 +24,7 @@ from purerl.images import Image
 from purerl.protocols import Request, Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
 from purerl.rollouts.episode_errors import EpisodeError, episode_error, failures_of, opened, place
 from purerl.rollouts.images import NO_IMAGES, RowImages
@@ -72,6 +72,7 @@ class EnvironmentWorkflow:
                          changes the tokens before it
     players              number of players of a game
     has_states           each turn has a state; the rows have the field `anchor`
+    gives_rewards        the environment gives rewards, though perhaps not in each episode
     score                reward functions, which score the conversation of each player at the end of an episode; None:
                          the environment gives all rewards
     fields               further fields of the rows of a draw
@@ -90,6 +91,7 @@ class EnvironmentWorkflow:
     history: History = "append"
     players: int = 1
     has_states: bool = False
+    gives_rewards: bool = True
     score: Score | None = None
     fields: Callable[[Draw], Mapping[str, Any]] = _no_fields
     close_timeout: float = 10.0
@@ -137,7 +139,14 @@ class EnvironmentWorkflow:
             results = await self.score([self._reward_input(episode, player) for player in players])
         by_player = {player.number: result for player, result in zip(players, results, strict=False)}
         rows = self.players if self.history == "append" else self.max_turns
-        layout = RowLayout(self.samples_per_prompt, self.players, rows, self.sampling.temperature, self.has_states)
+        layout = RowLayout(
+            samples=self.samples_per_prompt,
+            players=self.players,
+            rows=rows,
+            temperature=self.sampling.temperature,
+            has_states=self.has_states,
+            gives_rewards=self.gives_rewards,
+        )
         return make_trajectories(episode, by_player, layout, self.fields(episode.draw))
 
     # --- turns -------------------------------------------------------------------------------------------------
@@ -244,9 +253,18 @@ class EnvironmentWorkflow:
         draw = episode.draw
         player_key = (player.number,) if self.players > 1 else ()
         key = "/".join(map(str, (draw.key, episode.sample, *player_key)))
-        messages = tuple(message for message, _ in player.conversation)
-        seed = derive_seed(draw.seeds[0], "reward", key)
-        return RewardInput(key, player.turns[-1].text, draw.example, seed, messages)
+        row = player.rows[-1]
+        return RewardInput(
+            row=key,
+            completion=player.turns[-1].text,
+            example=draw.example,
+            seed=derive_seed(draw.seeds[0], "reward", key),
+            messages=tuple(message for message, _ in player.conversation),
+            tokens=row.tokens[len(row.prompt) :],
+            truncated=episode.truncated,
+            prompt=player.prompt_text or draw.prompt.text,
+            step=max((version for turn in player.turns for version in turn.completion.version), default=0),
+        )
 
 
 def _invalid(episode: Episode, what: str) -> EpisodeError:

@@ -12,7 +12,7 @@ from purerl.envs.protocol import ToolCall
 from purerl.images import hex_id
 from purerl.rewards.components import added
 from purerl.rewards.ground_truth import find_ground_truth
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult, added_metrics
 from purerl.rollouts.episode import Episode, Player, Row
 from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.rollouts.types import Trajectory
@@ -34,6 +34,7 @@ class RowLayout:
     rows         greatest number of rows that one sample can make
     temperature  of sampling
     has_states   each turn has a state
+    gives_rewards  the environment gives rewards, though perhaps not in each episode
     """
 
     samples: int
@@ -41,6 +42,7 @@ class RowLayout:
     rows: int
     temperature: float
     has_states: bool
+    gives_rewards: bool = True
 
 
 def make_trajectories(
@@ -67,7 +69,7 @@ def make_trajectories(
 def _rows_of(episode: Episode, player: Player, scored: RewardResult | None, layout: RowLayout) -> list[Trajectory]:
     rows = [row for row in player.rows if row.turns] or [_row_without_turns(episode, player)]
     scores = [*([_without_values(scored)] * (len(rows) - 1)), scored]
-    results = [_result(episode, row, score) for row, score in zip(rows, scores, strict=True)]
+    results = [_result(episode, row, score, layout) for row, score in zip(rows, scores, strict=True)]
     fields = _row_fields(episode, player, layout)
     texts = _texts(episode, player, layout)
     outcomes = [0.0] * (len(rows) - 1) + [scored.reward or 0.0 if scored else 0.0]
@@ -125,13 +127,14 @@ def _anchors(episode: Episode, row: Row) -> list[int]:
 # --- rewards and metrics -----------------------------------------------------------------------------------------
 
 
-def _result(episode: Episode, row: Row, scored: RewardResult | None) -> RewardResult:
+def _result(episode: Episode, row: Row, scored: RewardResult | None, layout: RowLayout) -> RewardResult:
     """The reward of one row: what the environment gave for its turns, and the reward functions' result `scored`."""
     if episode.failure:
         return RewardResult(failure=episode.failure)
-    if scored and scored.reward is None:
+    if scored and scored.reward is None and not scored.is_inapplicable:
         return scored
     gives_rewards = scored is None or any(turn.reward is not None for turn in episode.turns)
+    gives_rewards = gives_rewards or (layout.gives_rewards and scored.is_inapplicable)
     total = {ENVIRONMENT: sum(turn.reward or 0.0 for turn in row.turns)} if gives_rewards else {}
     components = added(*(turn.components for turn in row.turns), total)
     scored = scored or RewardResult()
@@ -140,6 +143,8 @@ def _result(episode: Episode, row: Row, scored: RewardResult | None) -> RewardRe
         weighted_components=added(total, scored.weighted_components),
         by_function={**({ENVIRONMENT: components} if components else {}), **scored.by_function},
         totals=scored.totals,
+        metrics=scored.metrics,
+        columns=scored.columns,
     )
 
 
@@ -176,6 +181,8 @@ def _sum(results: Sequence[RewardResult]) -> RewardResult:
         weighted_components=added(*(result.weighted_components for result in results)),
         by_function={name: added(*(result.by_function.get(name, {}) for result in results)) for name in functions},
         totals=totals,
+        metrics=added_metrics(result.metrics for result in results),
+        columns={name: text for result in results for name, text in result.columns.items()},
     )
 
 

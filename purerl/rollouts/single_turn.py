@@ -11,7 +11,7 @@ from purerl.protocols import Completion, Request, Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.images import NO_IMAGES, RowImages
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
@@ -29,7 +29,8 @@ RowFields = Callable[[Draw], Mapping[str, Any]]
 class SingleTurn:
     """A workflow: `samples` completions of the prompt, a row for each of them.
 
-    A completion on which the engine or a reward function failed stays in its group and is masked out.
+    A completion on which the engine or a reward function failed stays in its group and is masked out. `reads_query`
+    says whether reward functions read `RewardInput.query`.
     """
 
     tokenizer: PreTrainedTokenizerBase
@@ -38,6 +39,7 @@ class SingleTurn:
     score: Score
     row_fields: RowFields
     images: RowImages = NO_IMAGES
+    reads_query: bool = False
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         self.images.store(draw.prompt.images)
@@ -47,7 +49,7 @@ class SingleTurn:
             for k in range(self.samples)
         ]
         completions = await generate(requests)
-        texts, results = await _score_completions(self.tokenizer, self.score, draw, completions)
+        texts, results = await self._score(draw, completions)
         ground_truth = find_ground_truth(draw.example)
         columns = zip(requests, completions, texts, results, strict=True)
         return [self._trajectory(draw, k, *column, ground_truth) for k, column in enumerate(columns)]
@@ -82,25 +84,40 @@ class SingleTurn:
         texts |= self.images.texts(draw.prompt.images)
         return Trajectory(fields, texts | {"ground_truth": ground_truth}, result)
 
+    async def _score(self, draw: Draw, completions: Sequence[Completion]) -> tuple[list[str], list[RewardResult]]:
+        """The texts of `completions` of the prompt of `draw`, and their rewards.
 
-async def _score_completions(
-    tokenizer: PreTrainedTokenizerBase, score: Score, draw: Draw, completions: Sequence[Completion]
-) -> tuple[list[str], list[RewardResult]]:
-    """The texts of `completions` of the prompt of `draw`, and their rewards.
+        The seed of a call of a reward function depends on the key of the completion. A completion on which the engine
+        failed is not scored.
+        """
+        texts = self._decode(completions, skip_special_tokens=True)
+        queries = self._decode(completions, skip_special_tokens=False) if self.reads_query else [None] * len(texts)
+        inputs = [
+            _reward_input(draw, completion, text, query)
+            for completion, text, query in zip(completions, texts, queries, strict=True)
+            if completion.finish != "error"
+        ]
+        scored = {source.row: result for source, result in zip(inputs, await self.score(inputs), strict=True)}
+        return texts, [scored.get(completion.key) or _failure_of(completion) for completion in completions]
 
-    The seed of a call of a reward function depends on the key of the completion. A completion on which the engine
-    failed is not scored.
-    """
-    texts = tokenizer.batch_decode([list(c.tokens) for c in completions], skip_special_tokens=True)
-    failures = {
-        completion.key: RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n", part="engine"))
-        for completion in completions
-        if completion.finish == "error"
-    }
-    inputs = [
-        RewardInput(completion.key, text, draw.example, derive_seed(draw.seeds[0], "reward", completion.key))
-        for completion, text in zip(completions, texts, strict=True)
-        if completion.key not in failures
-    ]
-    scored = {source.row: result for source, result in zip(inputs, await score(inputs), strict=True)}
-    return texts, [(failures | scored)[completion.key] for completion in completions]
+    def _decode(self, completions: Sequence[Completion], *, skip_special_tokens: bool) -> list[str]:
+        tokens = [[*completion.tokens] for completion in completions]
+        return self.tokenizer.batch_decode(tokens, skip_special_tokens=skip_special_tokens)
+
+
+def _reward_input(draw: Draw, completion: Completion, text: str, query: str | None) -> RewardInput:
+    return RewardInput(
+        row=completion.key,
+        completion=text,
+        example=draw.example,
+        seed=derive_seed(draw.seeds[0], "reward", completion.key),
+        tokens=completion.tokens,
+        truncated=completion.finish == "length",
+        prompt=draw.prompt.text,
+        query=None if query is None else draw.prompt.text + query,
+        step=max(completion.version, default=0),
+    )
+
+
+def _failure_of(completion: Completion) -> RewardResult:
+    return RewardResult(failure=Failure("the generator", "failed", f"{completion.error}\n", part="engine"))

@@ -16,7 +16,7 @@ from purerl.data.examples import Example
 from purerl.protocols import Completion, Request
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 
 __all__ = ["Draw", "Generate", "Group", "Score", "Trajectory", "Workflow"]
 

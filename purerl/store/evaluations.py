@@ -23,8 +23,7 @@ _TYPES = {
     "reward": "float64",
     "ground_truth": "string",
 }
-"""The columns that every file has. The others have the reward components: ``reward/<name>``."""
-_OPTIONAL_TYPES = {"messages": "string", "images": "string"}
+"""The columns that every file has. Others have the reward components, and what reward functions logged."""
 
 
 def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]]) -> Path:
@@ -43,13 +42,15 @@ def write_evaluation(folder: Path, step: int, rows: Sequence[Mapping[str, Any]])
     ground_truth  the ground truth of the row; None if it has none
     messages      the conversation as JSON, if any of the completions is one of several turns; None for the others
     images        content ids of the images of the prompt or the conversation as JSON, if the run has images
+
+    ``logged/<name>`` has the texts that reward functions logged.
     """
     import pyarrow as pa
 
-    names, types = dict.fromkeys([*_TYPES, *(name for row in rows for name in row)]), _TYPES | _OPTIONAL_TYPES
+    names = dict.fromkeys([*_TYPES, *(name for row in rows for name in row)])
+    types = {name: "float64" if name.startswith("reward/") else "string" for name in names} | _TYPES
     arrays = [
-        pa.array([storable_text(row.get(name)) for row in rows], pa.type_for_alias(types.get(name, "float64")))
-        for name in names
+        pa.array([storable_text(row.get(name)) for row in rows], pa.type_for_alias(types[name])) for name in names
     ]
     return write_step(folder, step, pa.Table.from_arrays(arrays, list(map(storable_text, names))))
 

@@ -20,7 +20,7 @@ from attrs import asdict
 from purerl.digests import DigestWriter
 from purerl.errors import BatchError, CheckpointError, nearest
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
 
 if TYPE_CHECKING:
@@ -192,7 +192,8 @@ def _to_plain(value: Any) -> Any:
 
 
 def _to_result(stored: Mapping[str, Any]) -> RewardResult:
-    return RewardResult(**{**stored, "failure": _to_failure(stored["failure"])})
+    metrics = {name: (total, count) for name, (total, count) in stored.get("metrics", {}).items()}
+    return RewardResult(**{**stored, "failure": _to_failure(stored["failure"]), "metrics": metrics})
 
 
 def _to_failure(stored: Mapping[str, Any] | None) -> Failure | None:

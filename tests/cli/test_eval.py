@@ -16,7 +16,7 @@ from purerl.evaluation.results import Attempt, Problem
 from purerl.loop.train import train
 from purerl.recipes.addition import addition, prepare
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
 from purerl_cli.main import app
 from purerl_cli.progress import EvaluationProgress

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from purerl.config.check import accuracy_reward_of, check
+from purerl.config.check import accuracy_rewards_of, check
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps, read_toml
 from purerl.envs.settings import EnvironmentSettings
@@ -70,11 +70,11 @@ def test_what_is_refused(settings: tuple[str, ...], message: str) -> None:
 def test_environment_gives_rewards_and_decides_what_is_correct() -> None:
     config = resolve("addition", [FACTORY, "rewards="])
     check(config)
-    assert accuracy_reward_of(config) == "environment"
+    assert accuracy_rewards_of(config) == ("environment",)
     both = resolve("addition", [FACTORY])
-    assert accuracy_reward_of(both) == "purerl.rewards.exact:exact_match"
+    assert accuracy_rewards_of(both) == ("purerl.rewards.exact:exact_match",)
     tools = resolve("addition", [f"environment.tools=['{ADD}']"])
-    assert accuracy_reward_of(tools) == "purerl.rewards.exact:exact_match"
+    assert accuracy_rewards_of(tools) == ("purerl.rewards.exact:exact_match",)
 
 
 def test_plain_text_is_never_rendered_again(tmp_path: Path) -> None:

@@ -181,8 +181,8 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
             "roles.critic.modl\n  got:  no such setting\n  need: one that `purerl config` lis",
         ),
         (
-            (PPO, "roles.critic.weight=2"),
-            "roles.critic.weight has no effect\n  got:  2.0\n  need: a model whose scores are rewards, in",
+            (PPO, "roles.critic.judge.max_tokens=2"),
+            "roles.critic.judge has no effect\n  got:  Judge(",
         ),
         (
             (PPO, "roles.critic.steps.aggregate=min"),
@@ -191,7 +191,7 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
         (("roles.rewards={}",), "roles.rewards\n  got:  no names\n  need: models by name\n"),
         (("roles.rewards.model=m",), "roles.rewards\n  got:  no names\n  need: models by name\n"),
         (
-            ("roles.rewards.good.weight=2",),
+            ("roles.rewards.good.steps.aggregate=min",),
             "roles.rewards.good.model is missing\n  need: a classifier, such as purerl train reward_model",
         ),
         (
@@ -199,16 +199,31 @@ def test_every_teacher_is_a_model_of_the_run() -> None:
             "roles.rewards.good.update_every has no effect\n  got:  2\n  need: a model that may follow the policy",
         ),
         (
-            ("roles.rewards.exact_match.model=m",),
-            "roles.rewards.exact_match\n  got:  also the name of a reward function\n  need: a name of its own",
+            ("roles.rewards.good.model=m",),
+            "roles.rewards.good has no effect\n  need: a reward or a gate with this role\n  do:   add {role =",
+        ),
+        (
+            ('rewards=[{role = "god"}]', "roles.rewards.good.model=m"),
+            "role of the reward 'god'\n  got:  'god'\n  need: a model in roles.rewards\n  do:   did you mean 'good'?",
+        ),
+        (
+            ('rewards=[{role = "good"}]',),
+            "role of the reward 'good'\n  got:  'good'\n  need: a model in roles.rewards\n  do:   set roles",
+        ),
+        (
+            ('rewards=[{role = "good"}, {kind = "format", name = "good"}]', "roles.rewards.good.model=m"),
+            "rewards\n  got:  'good' 2 times\n  need: each function, kind or model once\n",
+        ),
+        (
+            ('rewards=[{role = "good", kwargs = {a = 1}}]', "roles.rewards.good.model=m"),
+            "rewards.kwargs has no effect\n  got:  {'a': 1}\n  need: a function; kinds and models have settings",
         ),
         (
             ("roles.rewards.mean.model=m",),
             "reward 'mean' would have the metric reward/mean\n  got:  another metric\n  need: a name that is not",
         ),
-        (("roles.rewards.good={model = 'm', weight = 'a'}",), 'roles.rewards.good.weight\n  got:  "a"\n'),
         (
-            ("roles.rewards.good={model = 'm', trainer = {warmup_steps = -1}}",),
+            ('rewards=[{role = "good"}]', "roles.rewards.good={model = 'm', trainer = {warmup_steps = -1}}"),
             "roles.rewards.good.trainer.warmup_steps\n  got:  -1\n",
         ),
         ((PPO, "roles.critic=m"), 'roles.critic\n  got:  "m"\n  need: a section: keys and values'),
@@ -227,8 +242,13 @@ def test_invalid_roles_are_refused(settings: tuple[str, ...], message: str) -> N
         (OPD, "roles.teacher.update_every=5"),
         (*KL, "roles.reference.model=m"),
         (*KL, "roles.reference={update_every = 2, update_mix = 0.6}"),
-        ("roles.rewards.good={model = 'm', weight = 0.5}", "roles.rewards.short.model=m2"),
-        ("rewards=", "roles.rewards.good={model = 'm', steps = {marker = '<step>'}}"),
+        (
+            'rewards=["purerl.rewards.exact:exact_match", {role = "good", weight = 0.5}]',
+            'gates=[{role = "short", at_least = -1.0}]',
+            "roles.rewards.good.model=m",
+            "roles.rewards.short.model=m2",
+        ),
+        ('rewards=[{role = "good"}]', "roles.rewards.good={model = 'm', steps = {marker = '<step>'}}"),
     ],
 )
 def test_roles_that_the_algorithm_uses_are_accepted(settings: tuple[str, ...]) -> None:

@@ -60,13 +60,13 @@ def test_every_setting_has_a_description_and_can_be_written(cls: type) -> None:
     assert cls.__setattr__ is not object.__setattr__, "the class is frozen"
 
 
-_SECTIONS = {"endpoint": Endpoint(url="http://localhost:8000/v1", model="m")}
+_VALUES = {"endpoint": Endpoint(url="http://localhost:8000/v1", model="m"), "correctness": "module:function"}
 
 
 @pytest.mark.parametrize("cls", CONFIGS, ids=lambda cls: cls.__module__)
 def test_defaults_of_a_plugin_can_be_written_and_read(cls: type) -> None:
     required = {field.name: 1 for field in attrs.fields(cls) if field.default is attrs.NOTHING}
-    config = cls(**{name: _SECTIONS.get(name, value) for name, value in required.items()})
+    config = cls(**{name: _VALUES.get(name, value) for name, value in required.items()})
     assert from_dict(cls, to_dict(config)) == config
 
 

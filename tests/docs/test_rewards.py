@@ -1,4 +1,4 @@
-"""The examples in docs/rewards.md are valid: blocks of TOML are read and checked, those of Python are executed."""
+"""The examples in docs/rewards.md and docs/reward_functions.md are valid: TOML is checked, Python is executed."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from purerl.rewards.sources import named_functions
 
 from .test_quickstart import FENCE, ROOT
 
-PAGE = (ROOT / "docs" / "rewards.md").read_text(encoding="utf-8")
-BLOCKS = {kind: [code for language, _, code in FENCE.findall(PAGE) if language == kind] for kind in ("toml", "python")}
+TEXT = "\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("rewards", "reward_functions"))
+BLOCKS = {kind: [code for language, _, code in FENCE.findall(TEXT) if language == kind] for kind in ("toml", "python")}
 FUNCTIONS = "def {name}(completion, example):\n    return 1.0\n"
 
 
@@ -31,7 +31,9 @@ def my_rewards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "my_rewards", raising=False)
-    Path("my_rewards.py").write_text(FUNCTIONS.format(name="short"), encoding="utf-8")
+    scaled = "def scaled(completion, example, factor=1.0):\n    return factor\n"
+    verl = "def compute_score(data_source, solution_str, ground_truth, extra_info):\n    return 1.0\n"
+    Path("my_rewards.py").write_text(FUNCTIONS.format(name="short") + scaled + verl, encoding="utf-8")
 
 
 @pytest.mark.parametrize("code", BLOCKS["toml"])

@@ -2,34 +2,46 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 
 from purerl.config.check import check
 from purerl.errors import ConfigError
-from purerl.evaluation.accuracy import is_correct, select_accuracy_reward
+from purerl.evaluation.accuracy import is_correct, select_accuracy_rewards
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.outcomes import Failure, Outcome
-from purerl.rewards.runner import combine
+from purerl.rewards.results import combine
+from purerl.rewards.settings import Gate, Reward
 from tests.loop.small import fake
 
 NAMES = ["a.py:exact", "b:length", "c:exact", "b:Tag.closed"]
 
 
-def _select(name: str | None, names: list[str] = NAMES) -> str | None:
-    return select_accuracy_reward(Evaluate(max_tokens=1, accuracy_reward=name), names)
+def _select(name: str | None, names: list[str] = NAMES, routed: Sequence[str] = ()) -> list[str]:
+    return [*select_accuracy_rewards(Evaluate(max_tokens=1, accuracy_reward=name), names, routed)]
 
 
 def test_a_full_name_or_a_short_name_selects_a_reward_or_a_gate_and_the_first_one_is_the_default() -> None:
     assert [_select(name) for name in (None, "c:exact", "length", "closed")] == [
-        "a.py:exact",
-        "c:exact",
-        "b:length",
-        "b:Tag.closed",
+        ["a.py:exact"],
+        ["c:exact"],
+        ["b:length"],
+        ["b:Tag.closed"],
     ]
-    assert _select(None, []) is None
-    assert _select("exact", ["a:exact", "a:exact"]) == "a:exact", "a gate that is also a reward"
+    assert _select(None, []) == []
+    assert _select("exact", ["a:exact", "a:exact"]) == ["a:exact"], "a gate that is also a reward"
+
+
+def test_of_rewards_for_some_data_sources_the_first_one_that_applies_decides() -> None:
+    assert _select(None, routed=NAMES[:2]) == NAMES[:3]
+    assert _select(None, routed=[NAMES[0], NAMES[2]]) == NAMES[:2], "the second one applies to every row"
+    assert _select(None, routed=NAMES) == NAMES
+    assert _select("length", routed=NAMES) == ["b:length"]
+    rewards = {name: Reward(name) for name in ("m:a", "m:b")}
+    for values, expected in (([1.0, 0.0], True), ([None, 0.0], False), ([None, 1.0], True), ([None, None], None)):
+        outcomes = {name: {} if v is None else {"x": v} for name, v in zip(rewards, values, strict=True)}
+        assert is_correct(combine(outcomes, rewards, {}), [*rewards]) is expected
 
 
 @pytest.mark.parametrize(
@@ -79,11 +91,12 @@ def test_unknown_name_is_refused_with_the_configuration() -> None:
          "does not apply", "no reward", "failed"],
 )  # fmt: skip
 def test_first_component_of_the_function_decides(outcomes: dict[str, Outcome], expected: bool | None) -> None:
-    weights: dict[str, Any] = {"m:grade": 1.0, "m:length": 0.2}
-    assert is_correct(combine(outcomes, weights, []), "m:grade") is expected
+    rewards = {"m:grade": Reward("m:grade"), "m:length": Reward("m:length", weight=0.2)}
+    assert is_correct(combine(outcomes, rewards, {}), ["m:grade"]) is expected
 
 
 def test_function_with_weight_0_and_a_gate_can_decide() -> None:
     outcomes: dict[str, Outcome] = {"m:grade": {"grade": 1.0}, "m:length": {"length": 0.1}, "m:tag": {"tag": 0.0}}
-    result = combine(outcomes, {"m:length": 1.0, "m:grade": 0.0}, ["m:tag"])
-    assert (result.reward, is_correct(result, "m:grade"), is_correct(result, "m:tag")) == (0.0, True, False)
+    rewards = {"m:length": Reward("m:length"), "m:grade": Reward("m:grade", weight=0.0)}
+    result = combine(outcomes, rewards, {"m:tag": Gate("m:tag")})
+    assert (result.reward, is_correct(result, ["m:grade"]), is_correct(result, ["m:tag"])) == (0.0, True, False)

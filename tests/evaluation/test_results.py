@@ -9,7 +9,7 @@ from attrs import evolve
 
 from purerl.evaluation.results import Attempt, Problem, as_json, as_rows, dataset_metrics
 from purerl.evaluation.settings import Evaluate
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 
 
 def _problem(*attempts: tuple[float | None, str | None]) -> Problem:

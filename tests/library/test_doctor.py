@@ -240,7 +240,7 @@ def test_engines_that_are_not_installed_are_missing() -> None:
 def test_run_of_the_doctor_starts_no_worker_process_whose_timeout_a_busy_computer_could_exceed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(pool: object) -> None:
+    def refuse(pool: object, length: object) -> None:
         raise OSError("no more processes")
 
     monkeypatch.setattr(WorkerPool, "start", refuse)

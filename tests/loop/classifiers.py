@@ -13,6 +13,7 @@ from attrs import evolve
 from purerl.backends.fake.model import BIGRAM, export_weights
 from purerl.config.schema import Role, RunConfig
 from purerl.recipes.addition import character_tokenizer
+from purerl.rewards.settings import Reward
 from tests.data.made import HEADERS, tokenizer
 
 
@@ -36,10 +37,13 @@ def parity(text: str) -> float:
     return float(text[-1] in "02468") if text[-1:].isdecimal() else -1.0
 
 
-def with_models(config: RunConfig, settings: Mapping[str, Any] = MappingProxyType({}), **models: str) -> RunConfig:
-    """`config` with models whose scores are rewards, by the names of the rewards; `settings` are those of each role."""
+def with_models(
+    config: RunConfig, settings: Mapping[str, Any] = MappingProxyType({}), weight: float = 1.0, **models: str
+) -> RunConfig:
+    """`config` with models whose scores are rewards of this weight, by name; `settings` are those of each role."""
     roles = {name: Role(model=path, **settings) for name, path in models.items()}
-    return evolve(config, roles={"rewards": roles})
+    rewards = [Reward(role=name, weight=weight) for name in models]
+    return evolve(config, roles={"rewards": roles}, rewards=(*config.rewards, *rewards))
 
 
 def write_classifier(

@@ -47,6 +47,32 @@ def fails_on_index_3(completion: str, example: Mapping[str, Any]) -> float:
     return 1.0
 
 
+def logs_progress(completions: Any, trainer_state: Any, log_metric: Any, log_extra: Any, **kwargs: Any) -> list[float]:
+    """A function of TRL: logs the progress of the run, and the number of tokens of each completion."""
+    log_metric("progress", trainer_state.global_step / max(trainer_state.max_steps, 1))
+    log_metric("epoch", trainer_state.epoch)
+    log_extra("tokens", list(map(len, kwargs["completion_ids"])))
+    return [1.0] * len(completions)
+
+
+def grades(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> dict[str, Any]:
+    """A function of verl: logs an accuracy and a text beside the score."""
+    return {"score": 0.5, "acc": solution_str[:1] < "5", "pred": solution_str}
+
+
+def query_length(queries: list[str], prompts: list[str], labels: list[str]) -> dict[str, Any]:
+    """A function of OpenRLHF."""
+    return {"rewards": float(queries[0].endswith("<eos>")), "scores": 1.0, "extra_logs": {"queries": queries[0]}}
+
+
+def index_of(completion: str, example: Mapping[str, Any]) -> float:
+    return float(example["extra_info"]["index"])
+
+
+def constant(completion: str, example: Mapping[str, Any]) -> float:
+    return 1.0
+
+
 def check_columns(completion: str, example: Mapping[str, Any]) -> float:
     """A reward that reads columns of the data set, with the types that they have in the file."""
     assert example["prompt"][0]["role"] == "user"

@@ -158,7 +158,8 @@ def test_a_judge_behind_a_server_gives_the_scores_of_the_same_one_in_the_process
         remote = judge_of(server.url, question, deadline=60.0, timeout=60.0)
         config = real(tmp_path, [[user(f"{k} + {k}?")] for k in range(4)], rewards=(remote,), reward_workers=workers)
         role = Role(model=path, judge=question)
-        summary = train(evolve(config, roles={"rewards": {"local": role}}), directory=tmp_path / "run")
+        config = evolve(config, roles={"rewards": {"local": role}}, rewards=(remote, Reward(role="local")))
+        summary = train(config, directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     scored = [row for row in rows if row["reward/judge"] is not None]
     assert len({row["reward/judge"] for row in scored}) > 1

@@ -27,7 +27,7 @@ from purerl.recipes.addition import write_parquet
 from purerl.rewards.endpoint.settings import Endpoint
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.kinds import judge, remote_classifier
-from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.evaluations import read_evaluation
@@ -142,7 +142,7 @@ def test_a_dry_run_accepts_images(folder: Path) -> None:
 def with_scores_of(judge: Judge | None) -> dict[str, Any]:
     """The settings of a run with a model that scores completions."""
     role = Role(model="judge", judge=judge, generator=fake_generator.Config(vocab_size=14) if judge else None)
-    return {"roles": {"rewards": {"strict": role}}}
+    return {"roles": {"rewards": {"strict": role}}, "rewards": (Reward(role="strict"),)}
 
 
 ENDPOINT = Endpoint(url="http://127.0.0.1:9", model="m")
@@ -182,7 +182,8 @@ def test_a_judge_that_is_not_shown_the_prompt_scores_completions(folder: Path, t
         judge=Judge(**answers),
         generator=fake_generator.Config(vocab_size=14),
     )
-    config = image_run(folder, max_steps=1, roles={"rewards": {"strict": role}}, evaluate=None)
+    rewards = (Reward(role="strict"),)
+    config = image_run(folder, max_steps=1, roles={"rewards": {"strict": role}}, rewards=rewards, evaluate=None)
     run = train(evolve(config, reward_workers=RewardWorkers(max_failure_rate=1.0)), directory=tmp_path / "run")
     rows = read_rollouts(run.directory / "rollouts", 1)
     assert any(row.get("reward/strict") is not None for row in rows), rows[0].keys()

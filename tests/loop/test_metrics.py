@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from purerl.loop.metrics import reward_metrics
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 
 
 def test_component_is_averaged_over_the_rows_that_have_it() -> None:

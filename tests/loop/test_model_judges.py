@@ -22,7 +22,7 @@ from purerl.loop.train import train
 from purerl.planning.plan import plan_memory
 from purerl.recipes.addition import character_tokenizer
 from purerl.rewards.judges.settings import Answer, Judge
-from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.store.rollouts import read_batch, read_rollouts
 from tests.data.made import CHATML, user
 
@@ -47,8 +47,9 @@ def parrot(folder: Path, answers: str = "01234567890=") -> str:
 def with_judge(config: RunConfig, path: str, **settings: Any) -> RunConfig:
     """`config` with a judge that reads the digits of a completion, and answers with one character."""
     own = {"template": "+{{ completion }}", "answer": ONE_DIGIT, "max_tokens": 1} | settings
-    role = Role(model=path, weight=0.5, judge=Judge(**own), generator=fake_generator.Config(vocab_size=14))
-    return evolve(config, roles={"rewards": {"strict": role}})
+    role = Role(model=path, judge=Judge(**own), generator=fake_generator.Config(vocab_size=14))
+    rewards = (*config.rewards, Reward(role="strict", weight=0.5))
+    return evolve(config, roles={"rewards": {"strict": role}}, rewards=rewards)
 
 
 def answered(completion: str) -> float | None:
@@ -135,7 +136,8 @@ def test_a_real_model_answers_the_question_in_its_chat_template(tmp_path: Path) 
     answer = Answer(pattern=r"([a-z])", labels={chr(c): c for c in range(97, 123)}, minimum=0.0, maximum=1000.0)
     settings = {"template": "Task: {{ prompt }}\nAnswer: {{ completion }}", "system_prompt": "Judge.", "max_tokens": 5}
     role = Role(model=path, judge=Judge(answer=answer, **settings))
-    config = evolve(config, roles={"rewards": {"strict": role}}, reward_workers=TOLERANT)
+    rewards = (Reward(role="strict"),)
+    config = evolve(config, roles={"rewards": {"strict": role}}, rewards=rewards, reward_workers=TOLERANT)
     summary = train(config, directory=tmp_path / "run")
     own, model, found = AutoTokenizer.from_pretrained(path), AutoModelForCausalLM.from_pretrained(path), list[bool]()
     for row in read_rollouts(summary.directory / "rollouts", 1):

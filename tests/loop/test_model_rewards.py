@@ -17,7 +17,7 @@ from purerl.evaluation.results import metrics
 from purerl.loop.dry_run import dry_run
 from purerl.loop.evaluation import evaluation_of_run, run_evaluation
 from purerl.loop.train import train
-from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
 from purerl.store.evaluations import read_evaluation
@@ -36,7 +36,7 @@ DIGITS, EVEN = "tests.loop.rewards:digits", "tests.loop.rewards:first_is_even"
 
 
 def test_the_score_is_a_component_of_the_reward_at_the_last_token(tmp_path: Path) -> None:
-    config = with_models(fake(rewards=(DIGITS,)), {"weight": 0.5}, parity=write_scores(tmp_path / "model"))
+    config = with_models(fake(rewards=(DIGITS,)), weight=0.5, parity=write_scores(tmp_path / "model"))
     summary = train(config, directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert {row["reward/parity"] for row in rows} == {-1.0, 0.0, 1.0}
@@ -80,7 +80,7 @@ def none_of_odd(completion: str, example: Any) -> float | None:
 
 def test_a_row_without_the_reward_of_a_function_is_not_scored(tmp_path: Path) -> None:
     config = with_models(fake(), digit=write_scores(tmp_path / "model", float))
-    summary = train(config, rewards=[none_of_odd], directory=tmp_path / "run")
+    summary = train(config, rewards=[none_of_odd, Reward(role="digit")], directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     without = [row for row in rows if none_of_odd(row["completion"], {}) is None]
     assert 0 < len(without) < len(rows)
@@ -174,7 +174,7 @@ CONTENTS = "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
 def test_an_episode_is_scored_as_a_whole_and_the_score_is_at_its_end(history: str, tmp_path: Path) -> None:
     path = write_scores(tmp_path / "model", float, template=CONTENTS)
     config = dialogs.rerendered(max_steps=2, environment=dialogs.game(history=history))
-    summary = train(with_models(config, {"weight": 10.0, "trainer": FAKE}, digit=path), directory=tmp_path / "run")
+    summary = train(with_models(config, {"trainer": FAKE}, weight=10.0, digit=path), directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert history == "append" or len(rows) > len({row["episode"] for row in rows})
     for episode in {row["episode"] for row in rows}:
@@ -228,7 +228,7 @@ def test_the_score_of_a_step_is_the_reward_of_its_last_token(
     prompts, separator = [[user(f"{k} + {k}?")] for k in range(4)], "a"
     rollout = Rollout(samples_per_prompt=8, max_tokens=100)
     steps = Steps(separator=separator, marker=marker, aggregate=aggregation)
-    config = with_models(real(tmp_path, prompts, rollout=rollout), {"steps": steps, "weight": 2.0}, good=path)
+    config = with_models(real(tmp_path, prompts, rollout=rollout), {"steps": steps}, weight=2.0, good=path)
     summary = train(config, directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     decode, counts = tokenizer(CHATML).decode, []
@@ -293,6 +293,6 @@ def test_a_model_without_a_chat_template_is_refused_for_messages(tmp_path: Path)
 
 def test_a_greedy_baseline_without_scores_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        ConfigError, match="^roles.rewards\n  got:  good\n  need: reward functions only: remax compares"
+        ConfigError, match="^rewards or gates\n  got:  good\n  need: functions and kinds only: remax compares"
     ):
         check(with_models(fake(algorithm=remax.Config()), good="m"))

@@ -41,6 +41,16 @@ def test_reward_is_written_as_a_string_or_a_table() -> None:
             "rewards.wieght\n  got:  no such setting\n  need: one that `purerl config` lists\n",
         ),
         ('rewards=[{function = "a:b", weight = inf}]', "rewards.weight\n  got:  inf\n  need: a finite number"),
+        ('rewards=[{function = "a:b", std = 0}]', "rewards.std\n  got:  0.0\n  need: a finite number above 0"),
+        ('rewards=[{function = "a:b", mean = nan}]', "rewards.mean\n  got:  nan\n  need: a finite number"),
+        (
+            'rewards=[{function = "a:b", clip = [1, -1]}]',
+            "rewards.clip\n  got:  (1.0, -1.0)\n  need: two finite numbers, the smaller one first",
+        ),
+        ('rewards=[{function = "a:b", clip = [0, inf]}]', "rewards.clip\n  got:  (0.0, inf)\n  need: two finite"),
+        ('rewards=[{function = "a:b", clip = [0]}]', "rewards.clip\n  got:  [0]\n  need: a list of 2"),
+        ('gates=[{function = "a:b", at_least = nan}]', "gates.at_least\n  got:  nan\n  need: a finite number"),
+        ('gates=[{function = "a:b", weight = 1.0}]', "gates.weight\n  got:  no such setting\n  need: one that"),
         ("reward_workers.timeout=0", "reward_workers.timeout\n  got:  0.0\n  need: above 0, and finite"),
         ("reward_workers.max_failure_rate=1.5", "reward_workers.max_failure_rate\n  got:  1.5\n  need: from 0 to 1"),
         (
@@ -82,6 +92,8 @@ def test_settings_without_effect_are_refused() -> None:
     overlong = evolve(fake().rollout, overlong=Overlong(buffer=2))
     assert "rollout.overlong has no effect" in _refusal(algorithm=gdpo.Config(), rollout=overlong)
     assert "rewards.weight has no effect" in _refusal(algorithm=gdpo.Config(), rewards=(Reward(DIGITS, weight=2.0),))
+    normalized = _refusal(algorithm=gdpo.Config(), rewards=(Reward(DIGITS, std=2.0),))
+    assert normalized.startswith("rewards.mean or std has no effect\n  got:  no clip\n")
     too_few = _refusal(algorithm=gdpo.Config(weights=(2.0,)), rewards=(DIGITS, EXACT))
     assert too_few == "algorithm.weights\n  got:  (2.0,)\n  need: one for each component of the 2 rewards, or none"
     assert "rewards\n  got:  'tests.loop.rewards:digits' 2 times" in _refusal(rewards=(DIGITS, DIGITS))

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.protocols import Request
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.single_turn import SingleTurn
 from purerl.rollouts.types import Draw, Trajectory
 from purerl.seeds import derive_seed

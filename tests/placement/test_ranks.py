@@ -17,7 +17,7 @@ from purerl.loop.train import train
 from purerl.placement.settings import Placement
 from purerl.recipes.addition import character_tokenizer
 from purerl.rewards.judges.settings import Answer, Judge
-from purerl.rewards.settings import RewardWorkers
+from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.settings import Model
 from purerl.store.checkpoint import saved_steps
 from tests.loop.classifiers import write_classifier
@@ -69,11 +69,12 @@ def test_reward_models_score_on_two_ranks_as_in_one_process(tmp_path: Path) -> N
     roles = {
         "judge": Role(model=EXACT, judge=judge),
         "whole": Role(model=Model(path, dtype="float64")),
-        "part": Role(model=Model(path, dtype="float64"), weight=0.5, trainer=evolve(sharded, mesh=Mesh(shard=2))),
+        "part": Role(model=Model(path, dtype="float64"), trainer=evolve(sharded, mesh=Mesh(shard=2))),
     }
     one = {name: evolve(role, trainer=None) for name, role in roles.items()}
     workers = RewardWorkers(max_failure_rate=0.9)
-    config = small_real(3, model=EXACT, rewards=(), reward_workers=workers)
+    rewards = [Reward(role="judge"), Reward(role="whole"), Reward(role="part", weight=0.5)]
+    config = small_real(3, model=EXACT, rewards=tuple(rewards), reward_workers=workers)
     train(evolve(config, roles={"rewards": one}), directory=tmp_path / "one")
     ended = run_world(evolve(config, roles={"rewards": roles}), tmp_path / "two")
     assert [rank.status for rank in ended] == [0, 0], ended

@@ -24,6 +24,29 @@ def length(completion: str, example: Mapping[str, Any]) -> float:
     return len(completion)
 
 
+def constant(completion: str, example: Mapping[str, Any]) -> float:
+    return 1.0
+
+
+def returns_zero(completion: str, example: Mapping[str, Any]) -> float:
+    return 0.0
+
+
+def number_of_rows(prompts: Sequence[str], completions: Sequence[str], **columns: Any) -> list[float]:
+    return [float(len(completions))] * len(completions)
+
+
+def logs_tokens(completions, completion_ids, trainer_state, log_metric, log_extra, **columns):
+    assert trainer_state.max_steps == 100
+    log_metric("tokens", sum(map(len, completion_ids)) / len(completion_ids))
+    log_extra("ids", completion_ids)
+    return [1.0] * len(completions)
+
+
+def scaled(completion: str, example: Mapping[str, Any], factor: float = 1.0) -> float:
+    return factor * len(completion)
+
+
 def two_components(completion: str, example: Mapping[str, Any]) -> dict[str, float]:
     return {"format": 0.5, "length": 1}
 
@@ -117,6 +140,11 @@ def reward_answer(prompts, completions, answer, **kwargs):
 async def reward_chat(completions: Sequence[list[dict[str, str]]], **kwargs: Any) -> list[float]:
     await asyncio.sleep(0)
     return [float(messages[0]["role"] == "assistant" and len(messages[0]["content"])) for messages in completions]
+
+
+async def exact_async(completion: str, example: Mapping[str, Any]) -> float:
+    await asyncio.sleep(0)
+    return float(completion == example["answer"])
 
 
 def sleeps(completion: str, example: Mapping[str, Any]) -> float:

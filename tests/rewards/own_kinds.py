@@ -128,3 +128,19 @@ class WithWeight:
     @staticmethod
     def build(config: WithWeight.Config) -> None:
         return None
+
+
+class ForMath:
+    """For rows of some data sources."""
+
+    @frozen
+    class Config:
+        pass
+
+    @staticmethod
+    def build(config: ForMath.Config) -> Any:
+        return lambda completion, example: float(example["data_source"].startswith("math_"))
+
+    @staticmethod
+    def data_sources(config: ForMath.Config) -> Sequence[str]:
+        return ["math_*"]

@@ -10,7 +10,8 @@ import numpy
 import pytest
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import RewardInput, as_reward, is_async, load_reward, name_of, required_columns
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.loading import as_reward, is_async, load_reward, name_of, required_columns
 from purerl.rewards.outcomes import Failure, call_reward
 
 from . import functions
@@ -28,9 +29,13 @@ def test_purerl_function_gets_completion_and_example() -> None:
     assert outcomes == [{"raises_key_error": 2.0}]
 
 
-def test_verl_function_gets_its_columns_and_only_the_score_is_used() -> None:
+def test_verl_function_gets_its_columns_and_entries_beside_the_score_are_logged() -> None:
     inputs = [RewardInput(str(k), text, VERL | {"extra_info": {"index": k}}) for k, text in enumerate(("72", "7"))]
-    assert _outcomes(functions.compute_score, *inputs) == [{"compute_score": 1.0}, {"compute_score": 0.0}]
+    first, second = _outcomes(functions.compute_score, *inputs)
+    assert (first.outcome, second.outcome) == ({"compute_score": 1.0}, {"compute_score": 0.0})
+    assert first.metrics == {"acc": (1.0, 1), "index": (0.0, 1)}
+    assert second.metrics == {"acc": (1.0, 1), "index": (1.0, 1)}
+    assert second.columns == {"pred": "7", "acc": "True", "index": "1"}
 
 
 def test_extra_info_is_optional_in_verl_functions_and_in_examples() -> None:
@@ -38,7 +43,7 @@ def test_extra_info_is_optional_in_verl_functions_and_in_examples() -> None:
         return float((data_source, solution_str, ground_truth) == ("gsm8k", "72", "72"))
 
     def with_extra_info(data_source: str, solution_str: str, ground_truth: str, extra_info: Any) -> float:
-        return float(extra_info == {})
+        return float(extra_info == {"num_turns": 2, "rollout_reward_scores": {}})
 
     assert _outcomes(without_extra_info, RewardInput("0", "72", VERL)) == [{"without_extra_info": 1.0}]
     assert _outcomes(with_extra_info, RewardInput("0", "72", VERL)) == [{"with_extra_info": 1.0}]
@@ -53,7 +58,9 @@ def test_trl_function_gets_all_rows_in_one_call_and_columns_as_lists() -> None:
 
     inputs = [RewardInput(str(k), f"c{k}", {"prompt": f"p{k}", "completion": "unused", "level": k}) for k in range(3)]
     assert _outcomes(record_call, *inputs) == [{"record_call": 1.0}] * 3
-    assert calls == [(["p0", "p1", "p2"], ["c0", "c1", "c2"], {"level": [0, 1, 2]})]
+    [(prompts, completions, columns)] = calls
+    assert (prompts, completions, columns["level"]) == (["p0", "p1", "p2"], ["c0", "c1", "c2"], [0, 1, 2])
+    assert {*columns} == {"level", "completion_ids", "trainer_state", "log_metric", "log_extra"}
 
 
 def test_none_of_a_trl_function_adds_no_component() -> None:

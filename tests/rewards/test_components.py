@@ -10,7 +10,8 @@ from purerl.errors import ConfigError, RewardError
 from purerl.loop.metrics import reward_metrics
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.components import RESERVED_NAMES
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Reward
 
 INPUT = RewardInput("0/0", "abc", {"prompt": "p"})

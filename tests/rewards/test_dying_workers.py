@@ -17,7 +17,8 @@ import pytest
 
 from purerl.errors import RewardError
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 
 from .processes import check_terminates, child_guards, is_alive, wait_until
 from .test_workers import MODULE, ROOT, failure_kinds, make_inputs, open_runner
@@ -146,7 +147,8 @@ def test_daemon_of_a_healthy_worker_ends_with_the_runner(tmp_path: Path) -> None
 SCRIPT = """
 import os, time
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 with RewardRunner(["{module}:starts_daemon"], functions={{}}, timeout=60.0, num_workers=1) as runner:
     if {forks} and os.fork() == 0:  # it inherits every connection, and keeps them open
         time.sleep(60)

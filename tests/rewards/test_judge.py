@@ -12,7 +12,7 @@ import pytest
 from jinja2 import UndefinedError
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import RewardInput, as_reward
+from purerl.rewards.adapters import RewardInput
 from purerl.rewards.endpoint import client
 from purerl.rewards.endpoint.errors import EndpointError, UnusableAnswerError
 from purerl.rewards.endpoint.settings import Endpoint
@@ -20,6 +20,7 @@ from purerl.rewards.judges.answers import combine, parse_score
 from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Answer, Judge
 from purerl.rewards.kinds import judge
+from purerl.rewards.loading import as_reward
 from purerl.rewards.outcomes import Measured
 from purerl.rewards.runner import RewardRunner
 

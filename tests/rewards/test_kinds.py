@@ -65,6 +65,7 @@ def test_a_config_stands_for_its_kind_in_python() -> None:
     assert Reward(config=own_kinds.Config(), name="length").full_name == "length"
 
 
+SETTINGS = sorted({"kind", *attrs.fields_dict(Reward)} - {"config"})
 SECTION = "\n  need: one that `purerl config` lists\n"
 
 
@@ -96,12 +97,13 @@ SECTION = "\n  need: one that `purerl config` lists\n"
         ),
         (
             '{kind = "format", function = "a:b"}',
-            "rewards.function or kind\n  got:  both\n  need: exactly one of them",
+            "rewards: function, kind or role\n  got:  function and kind\n  need: exactly one of them",
         ),
-        ("{weight = 1.0}", "rewards.function or kind\n  got:  neither\n  need: exactly one of them"),
+        ("{weight = 1.0}", "rewards: function, kind or role\n  got:  none of them\n  need: exactly one of them"),
         (
             '{function = "a:b", config = {kind = "format"}}',
-            f"rewards.config\n  got:  no such setting{SECTION}  do:   one of: function, kind, name, weight",
+            (f"rewards.config\n  got:  no such setting{SECTION}  "
+            f"do:   one of: {', '.join(SETTINGS)}"),
         ),
         (
             '{function = "a:b", name = "a.b"}',
@@ -110,7 +112,7 @@ SECTION = "\n  need: one that `purerl config` lists\n"
         (
             f'{{kind = "{HERE}:WithWeight"}}',
             (f"rewards.kind: Config of '{HERE}:WithWeight'\n  got:  a field called weight\n  need: another name than "
-            "kind, function, weight, name, config: these are settings of every reward"),
+                f"{', '.join(GROUPS['reward'].reserved)}: these are settings of every reward"),
         ),
     ],
 )  # fmt: skip
@@ -141,11 +143,12 @@ def test_a_string_is_a_function_and_not_a_kind() -> None:
 def test_two_rewards_of_one_kind_need_names() -> None:
     rewards = [format_kind.Config(), format_kind.Config(pattern="a")]
     assert _refusal(rewards) == (
-        "rewards\n  got:  'format' 2 times\n  need: each function or kind once\n"
+        "rewards\n  got:  'format' 2 times\n  need: each function, kind or model once\n"
         '  do:   list it once, with a weight; or give each a name: name = "..."'
     )
     assert _refusal(rewards[:1], rewards[1:]) == (
-        "gates\n  got:  'format', which is also another reward\n  need: names that differ from those of other rewards\n"
+        "gates\n  got:  'format', which is also another reward, or one for other data sources\n"
+        "  need: names that differ from those of other rewards\n"
         '  do:   give one of them a name: name = "..."'
     )
     check_rewards(to_rewards(rewards[:1]), [Gate(config=rewards[0])], RewardWorkers(), {})

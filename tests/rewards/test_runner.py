@@ -11,10 +11,12 @@ import numpy
 import pytest
 import torch
 
-from purerl.rewards.adapters import RewardInput, name_of
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.loading import name_of
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult, RewardRunner, combine
-from purerl.rewards.settings import Reward
+from purerl.rewards.results import RewardResult, combine
+from purerl.rewards.runner import RewardRunner
+from purerl.rewards.settings import Gate, Reward
 
 from . import functions
 
@@ -56,6 +58,38 @@ def test_gate_passes_from_1_and_adds_nothing() -> None:
     assert [result.weighted_components for result in results][1:3] == [{"length": 0.0}, {"length": 2.0}]
 
 
+def test_gate_may_pass_from_another_value() -> None:
+    inputs = [RewardInput(str(k), "x" * k, {}) for k in range(4)]
+    gate = Gate(name_of(functions.length), at_least=1.5, name="long")
+    runner = RewardRunner([name_of(functions.constant)], [gate], functions={}, timeout=5.0, num_workers=1)
+    with runner:
+        results = runner.run(inputs)
+    assert [result.reward for result in results] == [0.0, 0.0, 1.0, 1.0]
+    assert [result.components["long"] for result in results] == [0.0, 1.0, 2.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("settings", "contributions"),
+    [
+        ({"mean": 1.0}, [-1.0, 0.0, 1.0, 2.0]),
+        ({"std": 0.5}, [0.0, 2.0, 4.0, 6.0]),
+        ({"clip": (0.5, 2.0)}, [0.5, 1.0, 2.0, 2.0]),
+        ({"mean": 1.0, "std": 0.5, "clip": (-1.0, 3.0), "weight": -2.0}, [2.0, 0.0, -4.0, -6.0]),
+    ],
+)
+def test_a_value_is_normalized_and_clipped_before_its_weight(settings: Any, contributions: list[float]) -> None:
+    """weight * clip((value - mean) / std), while the component is the value."""
+    outcomes = [{"m:f": {"f": float(k)}} for k in range(4)]
+    results = [combine(outcome, {"m:f": Reward("m:f", **settings)}, {}) for outcome in outcomes]
+    assert [result.reward for result in results] == contributions
+    assert [result.components["f"] for result in results] == [0.0, 1.0, 2.0, 3.0]
+
+
+def test_each_component_of_a_function_is_clipped() -> None:
+    result = combine({"m:f": {"a": 5.0, "b": -5.0, "c": 0.5}}, {"m:f": Reward("m:f", clip=(-1.0, 2.0))}, {})
+    assert result.weighted_components == {"a": 2.0, "b": -1.0, "c": 0.5}
+
+
 def test_gate_that_is_also_a_reward_is_called_once_and_added() -> None:
     calls = []
 
@@ -76,14 +110,15 @@ def test_none_gives_no_reward() -> None:
 
 def test_function_without_components_is_ignored() -> None:
     outcomes = {"m:a": {}, "m:b": {"b": 2.0}}
-    assert combine(outcomes, {"m:a": 1.0, "m:b": 1.0}, []).reward == 2.0
-    assert combine({"m:a": {}}, {"m:a": 1.0}, []).reward is None
-    assert combine(outcomes, {"m:b": 1.0}, ["m:a"]).reward == 2.0
+    a, b, gate = Reward("m:a"), Reward("m:b"), Gate("m:a")
+    assert combine(outcomes, {"m:a": a, "m:b": b}, {}).reward == 2.0
+    assert combine({"m:a": {}}, {"m:a": a}, {}).reward is None
+    assert combine(outcomes, {"m:b": b}, {"m:a": gate}).reward == 2.0
 
 
 def test_first_failure_is_reported_and_gives_no_reward() -> None:
     first, second = Failure("m:a", "raised", "a"), Failure("m:b", "died", "b")
-    assert combine({"m:c": None, "m:a": first, "m:b": second}, {}, []) == RewardResult(failure=first)
+    assert combine({"m:c": None, "m:a": first, "m:b": second}, {}, {}) == RewardResult(failure=first)
 
 
 @pytest.mark.parametrize(
@@ -125,7 +160,8 @@ def test_trl_function_may_return_an_iterator_that_fails_later() -> None:
 
 def test_functions_with_equal_short_names_have_separate_components() -> None:
     outcomes = {"one:score": {"score": 0.5}, "two.py:score": {"score": 0.25}, "m:other": {"other": 1.0, "score": 9.0}}
-    result = combine(outcomes, {"one:score": 1.0, "two.py:score": 2.0}, ["m:other"])
+    rewards = {"one:score": Reward("one:score"), "two.py:score": Reward("two.py:score", weight=2.0)}
+    result = combine(outcomes, rewards, {"m:other": Gate("m:other")})
     assert result.components == {"one:score": 0.5, "two.py:score": 0.25, "other": 1.0, "score": 9.0}
     assert result.weighted_components == {"one:score": 0.5, "two.py:score": 0.5}
 

@@ -13,7 +13,8 @@ import numpy
 import pytest
 import torch
 
-from purerl.rewards.adapters import RewardInput, name_of
+from purerl.rewards.adapters import RewardInput
+from purerl.rewards.loading import name_of
 from purerl.rewards.runner import RewardRunner
 from purerl.seeds import seed_everything
 

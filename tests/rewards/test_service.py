@@ -18,7 +18,8 @@ import pytest
 
 from purerl.errors import RewardError
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 
 from .processes import wait_until
 from .test_workers import failure_kinds, make_inputs, open_runner

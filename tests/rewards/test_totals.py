@@ -10,7 +10,8 @@ from purerl.evaluation.results import Attempt, Problem, dataset_metrics
 from purerl.evaluation.settings import Evaluate
 from purerl.loop.metrics import reward_metrics
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.rows import results_of_episodes
 from purerl.rollouts.types import Trajectory
 

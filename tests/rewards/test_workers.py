@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult, RewardRunner
+from purerl.rewards.results import RewardResult
+from purerl.rewards.runner import RewardRunner
 
 from .processes import check_terminates, cpu_seconds, is_alive, wait_until
 

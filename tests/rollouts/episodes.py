@@ -18,7 +18,7 @@ from purerl.envs.protocol import Observation, ToolCall
 from purerl.envs.turns import Turn
 from purerl.protocols import Completion, FinishReason, Generator, Request, Sampling, generate
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.types import Draw, Trajectory
 

@@ -18,7 +18,7 @@ from purerl.envs.protocol import Observation
 from purerl.errors import EngineError, RewardError
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts import format_episode
 from purerl.rollouts.types import Trajectory
 from purerl.settings import Model

@@ -12,7 +12,7 @@ from purerl.batch import check_batch, collate
 from purerl.envs.protocol import Observation
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.seeds import derive_seed
 from tests.rollouts.episodes import (
     SAMPLING,

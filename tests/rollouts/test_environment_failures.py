@@ -13,7 +13,7 @@ from purerl.envs.protocol import Observation
 from purerl.errors import EngineError
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from tests.rollouts.episodes import (
     TWO_TURNS,
     Broken,

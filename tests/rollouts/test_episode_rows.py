@@ -23,7 +23,7 @@ from purerl.backends.fake import generator as fake
 from purerl.batch import check_batch, collate
 from purerl.envs.protocol import Observation
 from purerl.protocols import Generator
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Trajectory
 from purerl.settings import Model
 from tests.backends.generators import (

@@ -20,7 +20,7 @@ from purerl.batch import SCHEMA, Field, collate
 from purerl.digests import digest_of
 from purerl.errors import BatchError, CheckpointError
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
 from purerl.store.groups import read_groups, write_groups
 

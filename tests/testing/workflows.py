@@ -14,7 +14,7 @@ from purerl.errors import EngineError
 from purerl.protocols import Completion, Request, Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
 

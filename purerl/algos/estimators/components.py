@@ -1,7 +1,8 @@
 """Advantages for rewards with several components.
 
-`components` is [rows, k], in units of reward: the reward of each row from each of k reward functions. `weights` has one
-number per component. If it is empty, every component has the weight 1.
+`components` is [rows, k], in units of reward: the reward of each row from each of k reward functions, or NaN if a
+function does not apply to the row. `weights` has one number per component. If it is empty, every component has the
+weight 1.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
 
         s_i = sum_k w_k c_ik
 
-    Shapes: `components` is [rows, k]; the result is [rows].
+    A component that does not apply to the row is left out. Shapes: `components` is [rows, k]; the result is [rows].
     Raises: ConfigError if `weights` is not empty and does not have k entries.
 
     >>> weighted_sum(torch.tensor([[1.0, 4.0]]), weights=(1.0, 0.5))
@@ -35,7 +36,7 @@ def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
         )
         raise ConfigError("weights", got=f"{len(weights)}: {weights}", need=need, do=do)
     factors = torch.tensor(weights or (1.0,) * k, dtype=components.dtype, device=components.device)
-    return (components * factors).sum(-1)
+    return (components.nan_to_num() * factors).sum(-1)
 
 
 def component_normalized_advantage(
@@ -46,15 +47,15 @@ def component_normalized_advantage(
         A_i = sum_k w_k (c_ik - mean_g(c_k)) / (std_g(c_k) + 1e-6)
 
     The effect of a component depends on its weight, not on its range. Rows whose components differ get different
-    advantages even if the sums are equal. In a group of one row the advantage is 0. Shapes: `components` is [rows, k],
-    the others and the result are [rows]. Raises: ConfigError as `weighted_sum`. Source: GDPO (2601.05242).
+    advantages even if the sums are equal. In a group of one row the advantage is 0. The mean and the standard deviation
+    of a component are over the rows that it applies to, as in TRL; in all other rows it adds 0. Shapes: `components` is
+    [rows, k], the others and the result are [rows]. Raises: ConfigError as `weighted_sum`. Source: GDPO (2601.05242).
 
     >>> counted, group = torch.tensor([True, True]), torch.tensor([3, 3])
     >>> component_normalized_advantage(torch.tensor([[1.0, 0.0], [0.0, 9.0]]), group, counted, weights=(2.0, 1.0))
     tensor([ 0.7071, -0.7071])
     """
     by_component = components.movedim(-1, 0)
-    normalized = group_normalized_advantage(
-        by_component, group.expand_as(by_component), counted.expand_as(by_component)
-    )
+    applies = counted & ~by_component.isnan()
+    normalized = group_normalized_advantage(by_component.nan_to_num(), group.expand_as(by_component), applies)
     return weighted_sum(normalized.movedim(0, -1), weights=weights)

@@ -16,7 +16,7 @@ from purerl.errors import PurerlError
 from purerl.protocols import Completion, Request
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.outcomes import Failure
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Group, Score, Trajectory, Workflow

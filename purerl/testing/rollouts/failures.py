@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from purerl.protocols import Request
-from purerl.rewards.runner import RewardResult
+from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Draw, Trajectory
 from purerl.testing.rollouts.case import FAILURE, Case, RolloutOutcome, assert_same_row, plain
 from purerl.testing.rollouts.tokens import keys_of_row
