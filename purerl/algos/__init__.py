@@ -39,6 +39,7 @@ from purerl.algos.estimators.returns import (
 )
 from purerl.algos.estimators.steps import step_relative_advantage
 from purerl.algos.estimators.trackers import table_lookup, update_beta_counts, update_moving_average
+from purerl.algos.parts import pair_losses
 from purerl.algos.parts.actions import move_rewards_to_actions
 from purerl.algos.parts.adaptive import adapt_entropy_coef, adapt_kl_coef
 from purerl.algos.parts.corrections import (
@@ -71,7 +72,7 @@ from purerl.algos.parts.groups import (
     group_token_sum,
     prompt_weight,
 )
-from purerl.algos.parts.preferences import dpo_loss, ipo_loss, pair_margin
+from purerl.algos.parts.preferences import pair_log_ratios
 from purerl.algos.parts.reductions import (
     constant_norm,
     sequence_mean_of_token_mean,
@@ -143,7 +144,6 @@ __all__ = [
     "discounted_returns",
     "divergence_banded_weight",
     "divergence_masked_weight",
-    "dpo_loss",
     "dual_clip_surrogate",
     "effective_sample_size",
     "extreme_weight",
@@ -167,7 +167,6 @@ __all__ = [
     "high_covariance_tokens",
     "importance_k3",
     "importance_surrogate",
-    "ipo_loss",
     "k1",
     "k2",
     "k3",
@@ -183,7 +182,8 @@ __all__ = [
     "on_policy_k3",
     "optimal_token_advantage",
     "overlong_penalty",
-    "pair_margin",
+    "pair_log_ratios",
+    "pair_losses",
     "pass_k_advantage",
     "policy_gradient",
     "power_weight",
