@@ -167,6 +167,7 @@ ON_POLICY = {
     "remax": (1, 1),
     "rloo": (1, 1),
     # Parallel to it. The factor is (N - 1) / N if a row is part of its own baseline, and beta for gvpo.
+    "bnpo": (1 / 2, 1),  # one group: not normalized
     "dr_grpo": (1 / 2, 1),
     "kimi": (1 / 2, 1),
     "topr": (1 / 2, 1),
@@ -186,6 +187,7 @@ ON_POLICY = {
     "gpg": (0.24568, 0.98995),
     # Not parallel: divided by both.
     "aspo": (0.26221, 0.91412),
+    "ce_gppo": (0.26221, 0.91412),
     "cispo": (0.26221, 0.91412),
     "dapo": (0.26221, 0.91412),
     "dppo_kl": (0.26221, 0.91412),
@@ -208,11 +210,14 @@ ON_POLICY = {
     "opo": (0.50775, 0.98903),
     "otb": (0.40854, 0.99020),
     # Not parallel: another objective, such as the best of two rows, the order of rewards, or rarely solved prompts.
+    "cpo": (0.79536, 0.89903),
     "dpo": (0.08086, 0.97777),
     "forking_tokens": (0.03451, 0.57687),
     "ipo": (21.38738, 0.98182),
     "max_rl": (0.34976, 0.62043),
+    "orpo": (0.82728, 0.88921),
     "pass_k_leave_one_out": (0.37598, 0.95445),
+    "simpo": (1.50383, 0.87125),
     "spin": (0.07229, 0.96704),
     "sppo": (361.43128, 0.96704),
 }
@@ -220,6 +225,7 @@ ON_POLICY = {
 
 NOT_COMPARED = {
     "clip_cov": "selects tokens with random noise",
+    "dft": "does not learn from rows of the policy",
     "opd": "does not use rewards; see test_opd_minimizes_the_kl_to_the_teacher",
     "opd_top_k": "does not use sampled tokens; see tests/algos/test_distillation.py",
     "pf_ppo": "selects rows with random noise",

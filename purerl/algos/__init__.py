@@ -16,6 +16,7 @@ tensor([[-3.]])
 from __future__ import annotations
 
 from purerl.algos.algebra import Counts
+from purerl.algos.estimators.beta_normalization import beta_normalized_advantage
 from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
 from purerl.algos.estimators.group_relative import (
     batch_normalized_advantage,
@@ -116,6 +117,7 @@ from purerl.algos.parts.weights import (
     divergence_banded_weight,
     divergence_masked_weight,
     gamma_weight,
+    gradient_preserving_weight,
     tapered_weight,
 )
 from purerl.algos.parts.whiten import whiten, whiten_rows
@@ -130,6 +132,7 @@ __all__ = [
     "banded_ratio",
     "batch_normalized_advantage",
     "best_weight",
+    "beta_normalized_advantage",
     "binary_kl",
     "binary_tv",
     "broadcast_to_tokens",
@@ -152,6 +155,7 @@ __all__ = [
     "gamma_weight",
     "geometric_mean_ratio",
     "gpg_advantage",
+    "gradient_preserving_weight",
     "group_centered_advantage",
     "group_deviation",
     "group_max",
