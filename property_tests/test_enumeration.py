@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from expected_gradients import NOT_COMPARED, ON_POLICY
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -159,73 +160,6 @@ def factor_and_cosine(actual: Tensor, exact: Tensor) -> tuple[float, float]:
 
 
 SETTINGS = {"dr_grpo": dict(norm_length=1), "pass_k": dict(k=1)}
-
-ON_POLICY = {
-    # Equal to the gradient of the expected reward.
-    "rae": (1, 1),
-    "reinforce": (1, 1),
-    "remax": (1, 1),
-    "rloo": (1, 1),
-    # Parallel to it. The factor is (N - 1) / N if a row is part of its own baseline, and beta for gvpo.
-    "dr_grpo": (1 / 2, 1),
-    "kimi": (1 / 2, 1),
-    "topr": (1 / 2, 1),
-    "gvpo": (0.1, 1),
-    # Not parallel: divided by the standard deviation of the group.
-    "flowrl": (10.69288, 0.90218),
-    "gdpo": (0.29040, 0.73920),
-    "gmpo": (0.34633, 0.89351),
-    "grpo": (0.34633, 0.89351),
-    "gspo": (0.34633, 0.89351),
-    "icepop": (0.34633, 0.89351),
-    "luspo": (0.51114, 0.96704),
-    "sapo": (0.34633, 0.89351),
-    # Not parallel: divided by the lengths of the rows.
-    "deepseek_v3_2": (0.31510, 0.95116),
-    "dro": (0.24568, 0.98995),
-    "gpg": (0.24568, 0.98995),
-    # Not parallel: divided by both.
-    "aspo": (0.26221, 0.91412),
-    "cispo": (0.26221, 0.91412),
-    "dapo": (0.26221, 0.91412),
-    "dppo_kl": (0.26221, 0.91412),
-    "dppo": (0.26221, 0.91412),
-    "kl_cov": (0.26221, 0.91412),
-    "m2po": (0.26221, 0.91412),
-    "pass_k": (0.26139, 0.97455),
-    "vespo": (0.26221, 0.91412),
-    # Not parallel: divided by the standard deviation of the batch, which has one group here.
-    "decoupled_ppo": (0.57771, 0.98299),
-    "gspo_token": (0.57223, 0.87943),
-    "ppo": (0.57771, 0.98299),
-    "prime": (0.37944, 0.90528),
-    "reinforce_plus_plus": (0.45547, 0.93765),
-    "reinforce_plus_plus_baseline": (0.37944, 0.90528),
-    "spo": (0.26221, 0.91412),
-    "vapo": (0.70850, 0.99447),
-    # Not parallel: a row is part of its own weighted baseline, or of its own baseline of steps.
-    "gigpo": (0.69614, 0.89901),
-    "opo": (0.50775, 0.98903),
-    "otb": (0.40854, 0.99020),
-    # Not parallel: another objective, such as the best of two rows, the order of rewards, or rarely solved prompts.
-    "dpo": (0.08086, 0.97777),
-    "forking_tokens": (0.03451, 0.57687),
-    "ipo": (21.38738, 0.98182),
-    "max_rl": (0.34976, 0.62043),
-    "pass_k_leave_one_out": (0.37598, 0.95445),
-    "spin": (0.07229, 0.96704),
-    "sppo": (361.43128, 0.96704),
-}
-"""Factor and cosine of the expected gradient on policy, relative to the gradient of the expected reward."""
-
-NOT_COMPARED = {
-    "clip_cov": "selects tokens with random noise",
-    "opd": "does not use rewards; see test_opd_minimizes_the_kl_to_the_teacher",
-    "opd_top_k": "does not use sampled tokens; see tests/algos/test_distillation.py",
-    "pf_ppo": "selects rows with random noise",
-    "reward_model": "trains a classifier, not a policy",
-    "sft": "does not learn from rows of the policy",
-}
 
 
 def make_algorithm(name: str) -> Algorithm:

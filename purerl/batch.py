@@ -132,6 +132,8 @@ SCHEMA: tuple[Field, ...] = (
     Field("episode_tokens", "rows k", _I, "tokens", "prepare", "tokens of the row's episode that each term covers"),
     Field("penalized", _TOKEN, _B, "", "prepare", "tokens selected by KL-Cov"),
     Field("dropped", _TOKEN, _B, "", "prepare", "the token has no policy loss"),
+    Field("margin_shift", _ROW, _F, "nats", "prepare", "what matching by rank adds to the margin of the row's pair"),
+    Field("preferred", _TOKEN, _B, "", "prepare", "counted tokens of chosen rows"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the current model, with gradient"),
     Field("topk_logp", _CHOICES, _F, "nats", "trainer", "of the same tokens, under the current model, with gradient"),
     Field("entropy", _TOKEN, _F, "nats", "trainer", "of the current model's next-token distribution"),

@@ -16,6 +16,7 @@ tensor([[-3.]])
 from __future__ import annotations
 
 from purerl.algos.algebra import Counts
+from purerl.algos.estimators.beta_normalization import beta_normalized_advantage
 from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
 from purerl.algos.estimators.group_relative import (
     batch_normalized_advantage,
@@ -39,6 +40,7 @@ from purerl.algos.estimators.returns import (
 )
 from purerl.algos.estimators.steps import step_relative_advantage
 from purerl.algos.estimators.trackers import table_lookup, update_beta_counts, update_moving_average
+from purerl.algos.parts import pair_losses
 from purerl.algos.parts.actions import move_rewards_to_actions
 from purerl.algos.parts.adaptive import adapt_entropy_coef, adapt_kl_coef
 from purerl.algos.parts.corrections import (
@@ -71,7 +73,7 @@ from purerl.algos.parts.groups import (
     group_token_sum,
     prompt_weight,
 )
-from purerl.algos.parts.preferences import dpo_loss, ipo_loss, pair_margin
+from purerl.algos.parts.preferences import pair_log_ratios
 from purerl.algos.parts.reductions import (
     constant_norm,
     sequence_mean_of_token_mean,
@@ -115,6 +117,7 @@ from purerl.algos.parts.weights import (
     divergence_banded_weight,
     divergence_masked_weight,
     gamma_weight,
+    gradient_preserving_weight,
     tapered_weight,
 )
 from purerl.algos.parts.whiten import whiten, whiten_rows
@@ -129,6 +132,7 @@ __all__ = [
     "banded_ratio",
     "batch_normalized_advantage",
     "best_weight",
+    "beta_normalized_advantage",
     "binary_kl",
     "binary_tv",
     "broadcast_to_tokens",
@@ -143,7 +147,6 @@ __all__ = [
     "discounted_returns",
     "divergence_banded_weight",
     "divergence_masked_weight",
-    "dpo_loss",
     "dual_clip_surrogate",
     "effective_sample_size",
     "extreme_weight",
@@ -152,6 +155,7 @@ __all__ = [
     "gamma_weight",
     "geometric_mean_ratio",
     "gpg_advantage",
+    "gradient_preserving_weight",
     "group_centered_advantage",
     "group_deviation",
     "group_max",
@@ -167,7 +171,6 @@ __all__ = [
     "high_covariance_tokens",
     "importance_k3",
     "importance_surrogate",
-    "ipo_loss",
     "k1",
     "k2",
     "k3",
@@ -183,7 +186,8 @@ __all__ = [
     "on_policy_k3",
     "optimal_token_advantage",
     "overlong_penalty",
-    "pair_margin",
+    "pair_log_ratios",
+    "pair_losses",
     "pass_k_advantage",
     "policy_gradient",
     "power_weight",

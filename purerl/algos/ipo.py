@@ -11,7 +11,8 @@ The rest is as in `dpo`. The target of the metric `policy/margin`, beta * D_g, i
 
 Choices that differ between libraries:
 
-- Log-probabilities are summed over tokens, as in the paper. TRL averages them, so its `beta` has a different meaning.
+- Log-probabilities are summed over tokens, as in the paper. TRL averages them, as the modifier `length_normalization`
+  does, so its `beta` has a different meaning.
 
 Differences from the paper:
 
@@ -24,7 +25,7 @@ from attrs import frozen
 
 from purerl.algos import dpo
 from purerl.algos.algebra import Algorithm
-from purerl.algos.parts.preferences import ipo_loss, preference_objective
+from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -32,11 +33,12 @@ EXEMPTIONS = dpo.EXEMPTIONS
 
 
 @frozen(kw_only=True)
-class Config(dpo.Config):
-    """Hyperparameters of IPO: the setting of DPO."""
+class Config:
+    """Hyperparameters of IPO."""
+
+    beta: float = number("a larger beta keeps the policy closer to the reference model", 0.1, above=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build IPO from `config`."""
-    objective = preference_objective(ipo_loss, beta=config.beta, anchor="ref_logp")
-    return dpo.algorithm(config)._replace(objectives=(objective,))
+    return dpo.algorithm(dpo.Config(beta=config.beta, losses=("ipo",)))

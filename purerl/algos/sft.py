@@ -21,11 +21,10 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, identity, of_fields
-from purerl.algos.parts.log_ratios import finite_logp
+from purerl.algos.parts.log_ratios import negative_log_likelihood
 from purerl.algos.parts.reductions import token_mean
-from purerl.types import TokenFloat
 
-__all__ = ["EXEMPTIONS", "Config", "algorithm", "negative_log_likelihood"]
+__all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
 EXEMPTIONS = {"reinforce_gradient_on_policy": "it is trained on demonstrations and has no advantage"}
 
@@ -33,11 +32,6 @@ EXEMPTIONS = {"reinforce_gradient_on_policy": "it is trained on demonstrations a
 @frozen(kw_only=True)
 class Config:
     """SFT has no hyperparameters."""
-
-
-def negative_log_likelihood(logp: TokenFloat) -> TokenFloat:
-    """-logp, nats. Shapes: [rows, time]."""
-    return -finite_logp(logp)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

@@ -25,8 +25,9 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, identity
-from purerl.algos.parts.preferences import dpo_loss, preference_objective
+from purerl.algos.algebra import Algorithm, bind, identity
+from purerl.algos.parts.pair_losses import sigmoid
+from purerl.algos.parts.preferences import pair_objective, relative_to
 from purerl.algos.parts.settings import number
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -46,5 +47,6 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build SPIN from `config`."""
-    objective = preference_objective(dpo_loss, beta=config.beta, anchor="old_logp")
+    loss = ("preference", bind(sigmoid, beta=config.beta), 1.0)
+    objective = pair_objective(relative_to("old_logp"), loss, reads=("old_logp",), beta=config.beta)
     return Algorithm(reads=(), advantage=identity, objectives=(objective,))

@@ -149,32 +149,43 @@ def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> N
         valid among those that are tried.
     """
     for field in attrs.fields(module.Config):
-        configs = [module.Config(), *_changed_configs(module, field)]
-        assert len(configs) > 1, f"{module.__name__}: found no valid value of {field.name!r} besides its default"
-        default, *changed = map(module.algorithm, configs)
+        pairs = [pair for context in _contexts(module) for pair in _changed_pairs(module, field, context)]
+        assert pairs, f"{module.__name__}: found no valid value of {field.name!r} besides its default"
         has_effect = any(
-            _differ(default, algorithm, number) for number in range(seed, seed + batches) for algorithm in changed
+            _differ(default, changed, number) for number in range(seed, seed + batches) for default, changed in pairs
         )
         assert has_effect, f"{module.__name__}: the setting {field.name!r} has no effect on training"
 
 
-def _changed_configs(module: ModuleType, field: attrs.Attribute) -> list[Any]:
-    """Configs with another value of `field`, without the values that the Config refuses."""
-    configs = []
-    for value in _candidate_values(field):
+def _contexts(module: ModuleType) -> list[dict[str, Any]]:
+    """No other setting, and each value of a choice: a setting may have an effect only with one of them."""
+    choices = (field for field in attrs.fields(module.Config) if "options" in field.metadata)
+    return [{}, *({field.name: value} for field in choices for value in _candidate_values(field))]
+
+
+def _changed_pairs(
+    module: ModuleType, field: attrs.Attribute, context: dict[str, Any]
+) -> list[tuple[Algorithm, Algorithm]]:
+    """The algorithm with the settings `context`, and that with another value of `field` too, if both are valid."""
+    pairs = []
+    for value in _candidate_values(field) if field.name not in context else ():
         with suppress(ConfigError):
-            configs.append(module.Config(**{field.name: value}))
-    return configs
+            configs = module.Config(**context), module.Config(**context, **{field.name: value})
+            pairs.append(tuple(map(module.algorithm, configs)))
+    return pairs
 
 
 def _candidate_values(field: attrs.Attribute) -> list[Any]:
     value: Any = field.default
-    if "options" in field.metadata:
-        return [option for option in field.metadata["options"] if option != value]
+    options = field.metadata.get("options", ())
+    if isinstance(value, tuple) and options:
+        return list(zip(options, options[1:], options[2:], strict=False))
+    if options:
+        return [option for option in options if option != value]
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, tuple):
-        return [(0.5, 0.2, 0.3)]  # `example_batch` gives additional axes the size 3.
+        return [(0.5, 0.2, 0.3)]  # `example_batch` gives additional axes the size 3, as have the tuples above.
     return [value + 1] if isinstance(value, int) else [value / 4, 3 * value, value + 0.1, value + 0.9, value + 1]
 
 

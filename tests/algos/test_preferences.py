@@ -12,6 +12,7 @@ from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.surrogates import sequence_log_ratio
+from purerl.errors import ConfigError
 from tests.algos.helpers import example, f64, gradient_of, loss_of, with_advantage
 
 INT64 = torch.iinfo(torch.int64)
@@ -35,6 +36,37 @@ def test_margin_is_relative_to_the_anchor(module, anchor):
     loss, metrics = compute_loss(objective, step, counts)
     assert float(loss) == pytest.approx(expected)
     assert float(metrics["margin"].total / metrics["margin"].weight) == pytest.approx(sum(margins) / 2 / len(margins))
+
+
+@pytest.mark.parametrize("weights", [(), (0.8, 0.2)])
+def test_losses_of_dpo_are_added_with_their_weights(weights):
+    names = ("sigmoid", "nca_pair")
+    alone = [dpo.algorithm(dpo.Config(losses=name)) for name in names]
+    both = dpo.algorithm(dpo.Config(losses=names, weights=weights))
+    batch = example(both)
+    losses = [loss_of(algorithm.objectives[0], batch) for algorithm in alone]
+    factors = weights or (1.0, 1.0)
+    expected = factors[0] * losses[0] + factors[1] * losses[1]
+    torch.testing.assert_close(loss_of(both.objectives[0], batch), expected)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            dict(losses="sigmod"),
+            "losses\n  got:  \\('sigmod',\\)\n  need: a list of at least one of: .*\n  do:   .*sigmoid",
+        ),
+        (dict(losses=[]), "losses\n  got:  \\(\\)"),
+        (dict(losses=["hinge", "hinge"]), "losses\n  got:  .*\n  need: .*\n  do:   name each of them once"),
+        (dict(weights=[0.5, 0.5]), "weights\n  got:  2 weights\n  need: 1: one for each of losses, or none"),
+        (dict(exo_smoothing=0.1), "exo_smoothing\n  got:  losses = sigmoid\n  need: the loss exo_pair"),
+        (dict(losses="exo_pair", discopop_tau=0.1), "discopop_tau\n  got:  losses = exo_pair"),
+    ],
+)
+def test_settings_without_an_effect_are_refused(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        dpo.Config(**settings)
 
 
 # --- win rates ---------------------------------------------------------------------------------------------------

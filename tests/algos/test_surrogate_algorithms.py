@@ -7,8 +7,10 @@ from tensordict import TensorDict
 
 from purerl.algos import (
     aspo,
+    ce_gppo,
     cispo,
     clip_cov,
+    dapo,
     forking_tokens,
     gmpo,
     gspo_token,
@@ -68,6 +70,27 @@ def test_topr_gradient_equals_its_definition():
         for logp, mu, a in rows(batch, "logp", "rollout_logp", "advantage")
     ]
     torch.testing.assert_close(actual[batch["mask"]], torch.cat(expected))
+
+
+def test_ce_gppo_has_the_gradient_of_the_surrogates_in_the_paper():
+    batch = with_advantage(ce_gppo.algorithm(), example(ce_gppo.algorithm(), seed=3))
+    a, old, mask = batch["advantage"], batch["old_logp"], batch["mask"]
+    logp = batch["logp"].clone().requires_grad_()
+    ratio = (logp - old).exp()
+    normalized = ratio / ratio.detach()
+    is_low, is_high = (ratio < 0.8) & (a < 0), (ratio > 1.2) & (a > 0)
+    assert (is_low & mask).any()
+    assert (is_high & mask).any()
+    loss = torch.where(is_low, -0.75 * 0.8 * normalized * a, -ratio * a)
+    loss = torch.where(is_high, -1.0 * 1.2 * normalized * a, loss)
+    [expected] = torch.autograd.grad((loss * mask).sum() / mask.sum(), logp)
+    torch.testing.assert_close(policy_gradient_of(ce_gppo.algorithm(), batch), expected * mask)
+
+
+def test_ce_gppo_without_coefficients_has_the_gradient_of_clipped_tokens_of_ppo():
+    algorithm = ce_gppo.algorithm(ce_gppo.Config(low_coef=0, high_coef=0, clip_high=0.28))
+    batch = with_advantage(algorithm, example(algorithm, seed=3))
+    torch.testing.assert_close(policy_gradient_of(algorithm, batch), policy_gradient_of(dapo.algorithm(), batch))
 
 
 def test_aspo_has_the_gradient_of_the_surrogates_in_the_paper():

@@ -18,6 +18,7 @@ from purerl.recipes.addition import addition
 from tests.config.compositions import error_of
 
 ONE_STEP = {"reinforce", "rloo", "remax", "opo", "gpg", "otb", "max_rl", "rae", "pass_k_leave_one_out"}
+WITHOUT_ADVANTAGE = {"cpo", "dft", "dpo", "ipo", "opd_top_k", "orpo", "reward_model", "sft", "simpo", "spin"}
 OWN = "tests.config.own_algorithms"
 STEPS = {
     "num_minibatches=2": ("num_minibatches", "2 optimizer steps with the rows of a step: num_minibatches = 2"),
@@ -32,7 +33,7 @@ def test_algorithms_without_a_ratio_are_found_by_their_loss():
     algorithms = {name: find("algorithm", name).algorithm() for name in names("algorithm")}
     gradients = {name: algorithm for name, algorithm in algorithms.items() if is_policy_gradient(algorithm)}
     assert {name for name, algorithm in gradients.items() if not has_policy_ratio(algorithm)} == ONE_STEP
-    assert algorithms.keys() - gradients.keys() == {"dpo", "ipo", "opd_top_k", "reward_model", "sft", "spin"}
+    assert algorithms.keys() - gradients.keys() == WITHOUT_ADVANTAGE
     assert {name for name, algorithm in algorithms.items() if weights_rollouts(algorithm)} == CORRECTED
 
 

@@ -1,4 +1,4 @@
-"""Losses of pairs and of whole rows, with manually computed values."""
+"""Losses of whole rows, with manually computed values."""
 
 from __future__ import annotations
 
@@ -7,32 +7,12 @@ import math
 import pytest
 import torch
 
-from purerl.algos import dpo_loss, gvpo_loss, ipo_loss, pair_margin, sppo_loss
+from purerl.algos import gvpo_loss, sppo_loss
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
-from purerl.algos.parts.preferences import (
-    bradley_terry_loss,
-    centering_loss,
-    pair_difference,
-    pair_mask,
-    robust_dpo_loss,
-    smoothed_dpo_loss,
-)
+from purerl.algos.parts.preferences import bradley_terry_loss, centering_loss, pair_difference
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
-
-
-def test_pair_margin():
-    # The log-ratios are 0 + 1 = 1 and -4 (its second token is masked out), so the margin is 1 + 4.
-    logp, anchor, mask = f64([0, -1], [-3, -9]), f64([0, -2], [1, 0]), mask_of("xx", "x.")
-    assert_values(pair_margin(logp, anchor, mask_of("x.")[0], ints(4, 4), mask), 5, 5)
-
-
-def test_pair_mask_clears_incomplete_pairs():
-    """The groups are: chosen and rejected; two chosen rows; a single row; a row whose partner is not counted."""
-    chosen, group = mask_of("x.xxxx.")[0], ints(1, 1, 2, 2, 3, 4, 4)
-    mask = mask_of("x", "x", "x", "x", "x", "x", ".")
-    assert pair_mask(chosen, group, mask)[:, 0].tolist() == [True, True, False, False, False, False, False]
 
 
 def test_pair_difference_is_that_of_the_chosen_row_minus_that_of_the_rejected_row():
@@ -68,32 +48,6 @@ def test_implicit_reward_loss_is_a_cross_entropy():
     # sigmoid(log 3) = 3/4
     actual = implicit_reward_loss(f64(math.log(9)).repeat(2), f64(1, 0), beta=0.5)
     assert_values(actual, -math.log(3 / 4), -math.log(1 / 4))
-
-
-@pytest.mark.parametrize(
-    ("margin", "loss", "gradient"),
-    [(0.0, 25.0, -10.0), (5.0, 0.0, 0.0), (7.0, 4.0, 4.0)],  # beta is .1, so the minimum is at a margin of 5
-)
-def test_ipo_loss(margin, loss, gradient):
-    assert ipo_loss(f64(margin), beta=0.1).tolist() == [loss]
-    assert gradient_of(lambda x: ipo_loss(x, beta=0.1), f64(margin)).tolist() == [gradient]
-
-
-def test_dpo_loss_does_not_overflow():
-    margin = f64(-1e4, 0.0, 1e4)
-    torch.testing.assert_close(dpo_loss(margin, beta=0.5), f64(5e3, math.log(2), 0.0))
-    torch.testing.assert_close(gradient_of(lambda x: dpo_loss(x, beta=0.5), margin), f64(-0.5, -0.25, 0.0))
-
-
-def test_smoothed_and_robust_dpo_loss():
-    # sigmoid(log 3) = 3/4, so l(D) = log(4/3) with the gradient -1/4, and l(-D) = log 4 with the gradient 3/4. A label
-    # that is wrong with probability 1/4 has its minimum there.
-    margin, setting = f64(math.log(3) / 2), dict(beta=2.0, smoothing=0.25)
-    right, wrong = math.log(4 / 3), math.log(4)
-    assert_values(smoothed_dpo_loss(margin, **setting), 0.75 * right + 0.25 * wrong)
-    assert_values(gradient_of(lambda x: smoothed_dpo_loss(x, **setting), margin), 0)
-    assert_values(robust_dpo_loss(margin, **setting), (0.75 * right - 0.25 * wrong) / 0.5)
-    assert_values(gradient_of(lambda x: robust_dpo_loss(x, **setting), margin), -2 * (0.75 / 4 + 0.25 * 3 / 4) / 0.5)
 
 
 def test_sppo_loss_has_its_minimum_at_eta_times_the_advantage():

@@ -24,10 +24,9 @@ from purerl.algos import (
     token_ratio,
 )
 from purerl.algos.kl_cov import distance_penalty
-from purerl.algos.parts.log_ratios import finite_logp, log_ratio
+from purerl.algos.parts.log_ratios import finite_logp, log_ratio, negative_log_likelihood
 from purerl.algos.parts.surrogates import sequence_product_ratio
 from purerl.algos.parts.values import squared_error
-from purerl.algos.sft import negative_log_likelihood
 from tests.golden.helpers import assert_values, f64, gradient_of, logs, mask_of
 
 CLIP = dict(clip_low=0.2, clip_high=0.3)

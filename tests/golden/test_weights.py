@@ -16,6 +16,7 @@ from purerl.algos import (
     divergence_masked_weight,
     effective_sample_size,
     gamma_weight,
+    gradient_preserving_weight,
     sequence_importance_ratio,
     tapered_weight,
 )
@@ -102,6 +103,23 @@ def test_gamma_weight_of_a_row_with_the_ratio_two():
 def test_asymmetric_weight(ratio, advantage, weight):
     logp, a, clip = f64([math.log(ratio)]), f64([advantage]), dict(clip_low=0.2, clip_high=0.3)
     actual = asymmetric_weight(logp, torch.zeros_like(logp), a, **clip, weight_cap=3.0)
+    torch.testing.assert_close(actual, f64([weight]))
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "weight"),
+    [
+        (0.5, -2.0, 0.5 * 0.8),  # below the range
+        (2.0, 2.0, 0.9 * 1.3),  # above it
+        (0.5, 2.0, 0.5),  # the ratio, as in PPO
+        (2.0, -2.0, 2.0),
+        (1.0, -2.0, 1.0),
+        (9.0, 0.0, 9.0),
+    ],
+)
+def test_gradient_preserving_weight(ratio, advantage, weight):
+    logp, a, clip = f64([math.log(ratio)]), f64([advantage]), dict(clip_low=0.2, clip_high=0.3)
+    actual = gradient_preserving_weight(logp, torch.zeros_like(logp), a, **clip, low_coef=0.5, high_coef=0.9)
     torch.testing.assert_close(actual, f64([weight]))
 
 

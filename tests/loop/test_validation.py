@@ -111,12 +111,14 @@ def test_metrics_do_not_depend_on_the_batch_size(prepared: Path, tmp_path: Path,
 def test_pairs_have_a_loss_an_accuracy_and_a_margin(tmp_path: Path) -> None:
     config = _pairs(tmp_path, max_steps=4, ppo_epochs=2)
     summary = train(config, directory=tmp_path / "run")
-    assert summary.before == {"validation/loss": pytest.approx(math.log(2)), "validation/accuracy": 0.0} | {
-        "validation/margin": 0.0
-    }
+    rewards = ("validation/margin", "validation/chosen_reward", "validation/rejected_reward")
+    at_the_start = {"validation/loss": pytest.approx(math.log(2)), "validation/accuracy": 0.0}
+    assert summary.before == at_the_start | dict.fromkeys(rewards, 0.0)
     assert summary.after["validation/loss"] < math.log(2)
     assert summary.after["validation/accuracy"] > 0
-    assert summary.after["validation/margin"] > 0
+    margin, chosen, rejected = (summary.after[name] for name in rewards)
+    assert margin > 0
+    assert margin == pytest.approx(chosen - rejected)
     assert [record["step"] for record in records(summary) if _validation(record)] == [0, 2, 4]
     counts = (summary.directory / "data.json").read_text()
     assert '"validation"' in counts

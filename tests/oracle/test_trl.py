@@ -19,6 +19,7 @@ from purerl.presets import presets
 
 from .agreement import assert_agree
 from .compositions import Result, algorithm_of, completions, result_of
+from .test_trl_preferences import PRESETS as PREFERENCE_PRESETS
 
 trl = pytest.importorskip("trl", reason="TRL is not installed: nox -s oracle")
 
@@ -126,48 +127,6 @@ def test_preset_has_the_value_and_gradient_of_trl(name: str, seed: int) -> None:
     assert_agree("TRL", result_of(algorithm_of(f"{name}@trl"), batch), _trl(batch, *CASES[name]))
 
 
-# preset -> settings of TRL's DPO trainer that differ from its defaults
-PREFERENCE_CASES: dict[str, dict[str, Any]] = {
-    "dpo": {"loss_types": ["sigmoid"]},
-    "robust_dpo": {"loss_types": ["robust"], "label_smoothing": 0.1},
-}
-
-
-def _trl_preference(batch: TensorDict, changes: dict[str, Any]) -> Result:
-    """TRL's loss of pairs, which has all chosen rows before all rejected ones."""
-    order = torch.cat([batch["chosen"].nonzero(), (~batch["chosen"]).nonzero()]).squeeze(-1)
-    mask, logp = batch["mask"], batch["logp"].clone().requires_grad_()
-    fields = trl.DPOConfig.__dataclass_fields__
-    names = ("beta", "label_smoothing", "ld_alpha", "f_divergence_type")
-    stub = SimpleNamespace(
-        **{name: fields[name].default for name in names} | changes,
-        accelerator=SimpleNamespace(device="cpu", gather=lambda x: x, gather_for_metrics=lambda x: x),
-        model=SimpleNamespace(training=False),
-        aux_loss_enabled=False,
-        precompute_ref_logps=True,
-        loss_weights=[1.0],
-        use_weighting=False,
-        _total_train_tokens=0,
-        _metrics=defaultdict(lambda: defaultdict(list)),
-    )
-    log_probs = torch.where(mask, logp, 0)[order]
-    outputs = SimpleNamespace(log_probs=log_probs, entropy=log_probs, mean_logits=log_probs, is_top1=log_probs > 0)
-    ref_chosen, ref_rejected = torch.where(mask, batch["ref_logp"], 0)[order].sum(-1).chunk(2)
-    inputs = {"input_ids": batch["tokens"][order], "completion_mask": mask[order].long()}
-    inputs |= {"ref_chosen_logps": ref_chosen, "ref_rejected_logps": ref_rejected}
-    loss = trl.DPOTrainer._compute_loss(stub, lambda **_: outputs, inputs, return_outputs=False)
-    [gradient] = torch.autograd.grad(loss, logp)
-    return Result(logp.new_zeros(0), loss.detach(), gradient)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", PREFERENCE_CASES)
-def test_preset_of_pairs_has_the_value_and_gradient_of_trl(name: str, seed: int) -> None:
-    batch = completions(seed, prompts=6, samples=2)
-    batch = with_fields(batch, chosen=batch["row"] % 2 == seed % 2)
-    assert_agree("TRL", result_of(algorithm_of(f"{name}@trl"), batch), _trl_preference(batch, PREFERENCE_CASES[name]))
-
-
 # settings of `reward_model`, and those of TRL's RewardTrainer
 REWARD_MODEL_CASES: dict[str, tuple[dict[str, float], dict[str, Any]]] = {
     "default": ({}, {"center_rewards_coefficient": None}),
@@ -207,5 +166,5 @@ def test_loss_of_a_reward_model_has_the_value_and_gradient_of_trl(name: str, see
 
 
 def test_every_executed_preset_of_trl_is_compared() -> None:
-    compared = {f"{name}@trl" for name in (*CASES, *PREFERENCE_CASES)}
+    compared = {f"{name}@trl" for name in (*CASES, *PREFERENCE_PRESETS)}
     assert {preset.name for preset in presets().values() if preset.library == "TRL"} == compared

@@ -24,7 +24,8 @@ PAIRS = [
 
 def _preference(model: Path) -> float:
     """Mean difference of the log-probabilities of chosen and rejected answers, in nats."""
-    return _margins(model, PAIRS).mean().item()
+    chosen, rejected = _log_probabilities(model, PAIRS)
+    return (chosen - rejected).mean().item()
 
 
 def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: list[dict[str, str]]) -> float:
@@ -49,26 +50,27 @@ def test_held_out_pairs_have_the_loss_of_the_trained_model(chat_run: Summary, tm
     ]
     settings += [f"validation={write(tmp_path / 'held_out.jsonl', held_out)}"]
     summary = train("preferences", tmp_path / "run", *settings)
-    start, end = (_margins(path, held_out) for path in (chat_run.model, summary.model))
-    scaled = 0.1 * (end - start)
+    start, end = (_log_probabilities(path, held_out) for path in (chat_run.model, summary.model))
+    chosen, rejected = 0.1 * (end - start)
+    scaled = chosen - rejected
     assert scaled[:5].min() > 0 > scaled[5]
     assert summary.after == {
         "validation/loss": pytest.approx(-torch.nn.functional.logsigmoid(scaled).mean().item(), rel=1e-3),
         "validation/accuracy": pytest.approx(5 / 6),
         "validation/margin": pytest.approx(scaled.mean().item(), rel=1e-3),
+        "validation/chosen_reward": pytest.approx(chosen.mean().item(), rel=1e-3),
+        "validation/rejected_reward": pytest.approx(rejected.mean().item(), rel=1e-3),
     }
 
 
-def _margins(model: Path, pairs: list[dict[str, Any]]) -> torch.Tensor:
-    """log p(chosen) - log p(rejected) of each pair."""
+def _log_probabilities(model: Path, pairs: list[dict[str, Any]]) -> torch.Tensor:
+    """log p of the chosen and of the rejected completion of each pair, [2, pairs]."""
     tokenizer, network = load_tokenizer(Model(str(model))), load_model(Model(str(model)))
     with torch.inference_mode():
-        margins = [
-            _logp(network, tokenizer, pair["prompt"], pair["chosen"])
-            - _logp(network, tokenizer, pair["prompt"], pair["rejected"])
-            for pair in pairs
+        logps = [
+            [_logp(network, tokenizer, pair["prompt"], pair[name]) for pair in pairs] for name in ("chosen", "rejected")
         ]
-    return torch.tensor(margins)
+    return torch.tensor(logps)
 
 
 def test_the_loss_falls_and_the_margin_rises(chat_run: Summary, tmp_path: Path) -> None:

@@ -1,26 +1,29 @@
-"""Smoothed labels in the loss of DPO, for pairs of which some are labeled wrongly.
+"""Smoothed labels in the losses of pairs of which some are labeled wrongly.
 
-    l(D) = -log sigmoid(beta * D)
-    l_g  = (1 - smoothing) l(D_g) + smoothing l(-D_g)                            cDPO
-    l_g  = ((1 - smoothing) l(D_g) - smoothing l(-D_g)) / (1 - 2 smoothing)      robust DPO, with robust = true
+    l_g  = (1 - smoothing) l(c, r) + smoothing l(r, c)
+    l_g  = ((1 - smoothing) l(c, r) - smoothing l(r, c)) / (1 - 2 smoothing)     with robust = true
 
-l(D) is the loss of DPO, D_g the margin of pair g, and `smoothing` the probability that a label is wrong. cDPO is the
-expected loss under wrong labels. It has its minimum at a finite margin, with sigmoid(beta * D_g) = 1 - smoothing. The
-loss of robust DPO is unbiased: its expected value under wrong labels is the loss of DPO under correct ones. It has no
+l(c, r) is the loss of the algorithm for pair g, of which c and r are the log-ratios of the chosen and the rejected row.
+`smoothing` is the probability that a label is wrong. The first loss is the expected one under wrong labels. With the
+loss of DPO it is cDPO, which has its minimum at a finite margin, with sigmoid(beta * margin) = 1 - smoothing. The loss
+of robust DPO is unbiased: its expected value under wrong labels is the loss under correct ones. That of DPO has then no
 lower bound.
 
-TRL: `label_smoothing`, with the loss type robust. TRL 1.16 has no cDPO. SPIN has the loss of DPO too.
+TRL: `label_smoothing`, with the loss types robust and aot, and in its CPO trainer. TRL 1.16 has no cDPO. The setting
+`exo_smoothing` of `dpo` is another one, as is TRL's `label_smoothing` with the loss type exo_pair.
 
 Sources: cDPO, Mitchell 2023, A note on DPO with noisy preferences; robust DPO (2403.00409).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Bound, Objective, bind
-from purerl.algos.parts.editing import change_policy, map_bound
-from purerl.algos.parts.preferences import dpo_loss, robust_dpo_loss, smoothed_dpo_loss
+from purerl.algos.algebra import Algorithm, Bound, bind
+from purerl.algos.parts.editing import change_policy, contains, policy_of
+from purerl.algos.parts.preferences import change_pair_losses, robust_loss, smoothed_loss
 from purerl.algos.parts.settings import flag, number
 from purerl.errors import ConfigError
 
@@ -42,19 +45,13 @@ class Config:
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     """Return `algorithm` with smoothed labels.
 
-    Raises: ConfigError for an algorithm without the loss of DPO.
+    Raises: ConfigError for an algorithm without a loss of pairs, and for one whose labels are smoothed.
     """
-    function = robust_dpo_loss if config.robust else smoothed_dpo_loss
+    if contains(policy_of(algorithm).terms, lambda bound: bound.function in (smoothed_loss, robust_loss)):
+        raise ConfigError("has no effect", got="an algorithm with smoothed labels", need="one without")
+    function = robust_loss if config.robust else smoothed_loss
 
-    def smoothed(bound: Bound) -> Bound:
-        if bound.function is not dpo_loss:
-            return bound
-        return bind(function, **dict(bound.keywords), smoothing=config.smoothing)
+    def smoothed(loss: Callable) -> Bound:
+        return bind(function, loss=loss, smoothing=config.smoothing)
 
-    def changed(policy: Objective) -> Objective:
-        terms = map_bound(policy.terms, smoothed)
-        if terms == policy.terms:
-            raise ConfigError("has no effect", got="a loss other than DPO's", need="the loss of DPO")
-        return policy._replace(terms=terms)
-
-    return change_policy(algorithm, changed)
+    return change_policy(algorithm, lambda policy: change_pair_losses(policy, smoothed))

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from torch import Tensor, where
 
-__all__ = ["LOGP_FLOOR", "finite_logp", "log_ratio"]
+__all__ = ["LOGP_FLOOR", "finite_logp", "log_ratio", "negative_log_likelihood"]
 
 LOGP_FLOOR = -1000.0
 """The value that replaces a log-probability of -inf, nats. exp() of it is 0 in float32."""
@@ -27,6 +27,16 @@ def finite_logp(logp: Tensor) -> Tensor:
     tensor([   -1.5000, -1000.0000])
     """
     return where(logp.isneginf(), LOGP_FLOOR, logp)
+
+
+def negative_log_likelihood(logp: Tensor) -> Tensor:
+    """-logp, nats: the loss of maximum likelihood. Shapes: any.
+
+    >>> import torch
+    >>> negative_log_likelihood(torch.tensor([-1.5, -torch.inf]))
+    tensor([   1.5000, 1000.0000])
+    """
+    return -finite_logp(logp)
 
 
 def log_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:

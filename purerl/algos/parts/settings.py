@@ -16,6 +16,7 @@ from purerl.errors import ConfigError, nearest
 __all__ = [
     "base_settings",
     "choice",
+    "choices",
     "flag",
     "integer",
     "number",
@@ -96,6 +97,29 @@ def choice(help: str, options: Iterable[str], default: str) -> Any:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=nearest(str(value), known))
 
     return field(default=default, validator=check, metadata=_metadata(help, "", need) | {"options": known})
+
+
+def choices(help: str, options: Iterable[str], default: tuple[str, ...]) -> Any:
+    """Return an attrs field for a tuple of different strings among `options`, at least one; a string is a tuple of one.
+
+    Raises: ConfigError for any other value.
+    """
+    known = tuple(options)
+    need = f"a list of at least one of: {', '.join(known)}"
+
+    def check(instance: Any, attribute: Attribute, value: Any) -> None:
+        items = value if type(value) is tuple else ()
+        unknown = [item for item in items if item not in known]
+        if not items or unknown or len(set(items)) < len(items):
+            do = nearest(str(unknown[0]), known) if unknown else "name each of them once" if items else None
+            raise ConfigError(attribute.name, got=repr(value), need=need, do=do)
+
+    metadata = _metadata(help, "", need) | {"options": known}
+    return field(default=default, converter=_to_strings, validator=check, metadata=metadata)
+
+
+def _to_strings(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
 
 
 def flag(help: str) -> Any:

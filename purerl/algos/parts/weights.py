@@ -18,7 +18,14 @@ from collections.abc import Callable
 import torch
 
 from purerl.algos.parts.log_ratios import log_ratio
-from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, clip_indicator, sequence_log_ratio, token_ratio
+from purerl.algos.parts.surrogates import (
+    LOG_RATIO_BOUND,
+    clip_high_indicator,
+    clip_indicator,
+    clip_low_indicator,
+    sequence_log_ratio,
+    token_ratio,
+)
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
@@ -29,6 +36,7 @@ __all__ = [
     "divergence_banded_weight",
     "divergence_masked_weight",
     "gamma_weight",
+    "gradient_preserving_weight",
     "tapered_weight",
 ]
 
@@ -75,6 +83,35 @@ def asymmetric_weight(
     ratio = token_ratio(logp, old_logp)
     weight = torch.where(advantage > 0, 1 / ratio, ratio).clamp(max=weight_cap)
     return weight * (1 - clip_indicator(ratio, advantage, clip_low=clip_low, clip_high=clip_high))
+
+
+def gradient_preserving_weight(
+    logp: TokenFloat,
+    old_logp: TokenFloat,
+    advantage: TokenFloat,
+    *,
+    clip_low: float,
+    clip_high: float,
+    low_coef: float,
+    high_coef: float,
+) -> TokenFloat:
+    """Compute the weight of CE-GPPO: the ratio, and at tokens that PPO clips the bound times a coefficient.
+
+        w = low_coef (1 - clip_low)      if A < 0 and r < 1 - clip_low
+            high_coef (1 + clip_high)    if A > 0 and r > 1 + clip_high
+            r                            else
+
+    With both coefficients 0, the gradient is that of PPO. Shapes: [rows, time] each. Source: CE-GPPO (2509.20712).
+
+    >>> logp, clip = torch.tensor([[0.5, 2.0]]).log(), dict(clip_low=0.2, clip_high=0.2)
+    >>> gradient_preserving_weight(logp, torch.zeros(1, 2), -torch.ones(1, 2), **clip, low_coef=0.5, high_coef=1.0)
+    tensor([[0.4000, 2.0000]])
+    """
+    ratio = token_ratio(logp, old_logp)
+    is_low = clip_low_indicator(ratio, advantage, clip_low=clip_low)
+    is_high = clip_high_indicator(ratio, advantage, clip_high=clip_high)
+    preserved = is_low * low_coef * (1 - clip_low) + is_high * high_coef * (1 + clip_high)
+    return (1 - is_low - is_high) * ratio + preserved
 
 
 def divergence_masked_weight(

@@ -9,7 +9,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos import dpo, grpo, ipo, spin
+from purerl.algos import dpo, grpo, ipo, orpo, simpo, spin
 from purerl.algos.modifiers import label_smoothing
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
@@ -19,7 +19,8 @@ from .laws import check_laws
 
 
 def modified(base=dpo, **settings):
-    return label_smoothing.modify(label_smoothing.Config(**settings), base.algorithm(base.Config(beta=0.7)))
+    config = base.Config() if base is orpo else base.Config(beta=0.7)
+    return label_smoothing.modify(label_smoothing.Config(**settings), base.algorithm(config))
 
 
 def loss_by_hand(batch: TensorDict, anchor: str, smoothing: float, logp: Tensor, *, robust: bool = False) -> Tensor:
@@ -73,14 +74,13 @@ def test_the_smoothed_loss_has_its_minimum_at_a_finite_margin():
     torch.testing.assert_close(gradient, torch.zeros_like(gradient))
 
 
-@pytest.mark.parametrize("base", [ipo, grpo])
-def test_a_loss_other_than_that_of_dpo_is_refused(base):
-    with pytest.raises(ConfigError, match="has no effect\n  got:  a loss other than DPO's\n  need: the loss of DPO"):
-        label_smoothing.modify(label_smoothing.Config(), base.algorithm())
+def test_an_algorithm_without_pairs_is_refused():
+    with pytest.raises(ConfigError, match="has no effect\n  got:  an algorithm without a loss of pairs"):
+        label_smoothing.modify(label_smoothing.Config(), grpo.algorithm())
 
 
 def test_labels_are_smoothed_once():
-    with pytest.raises(ConfigError, match="has no effect\n  got:  a loss other than DPO's"):
+    with pytest.raises(ConfigError, match="has no effect\n  got:  an algorithm with smoothed labels"):
         label_smoothing.modify(label_smoothing.Config(), modified())
 
 
@@ -91,6 +91,6 @@ def test_a_probability_of_zero_or_of_a_half_is_refused(smoothing):
 
 
 @pytest.mark.parametrize("robust", [False, True])
-@pytest.mark.parametrize("base", [dpo, spin])
+@pytest.mark.parametrize("base", [dpo, ipo, orpo, simpo, spin])
 def test_laws(base, robust):
     check_laws(modified(base, robust=robust), batches=3, exempt=base.EXEMPTIONS)
