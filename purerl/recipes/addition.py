@@ -91,7 +91,7 @@ def prepare(folder: Path, seed: int) -> None:
     train, held_out = _problems(random.Random(seed))
     write_parquet(folder / "train.parquet", train)
     write_parquet(folder / "held_out.parquet", held_out)
-    write_small_model(folder / "model", character_tokenizer(), seed=seed, max_length=32)
+    write_small_model(folder / "model", character_tokenizer(), seed=seed, max_length=32, initializer_range=0.06)
 
 
 def _problems(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, str]]]:

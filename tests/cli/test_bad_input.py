@@ -177,7 +177,7 @@ SETTINGS = [
     ),
     (
         "gsm8k",
-        ['rewards=["{folder}/trl.py:reward"]'],
+        ['rewards=["{folder}/trl_reward.py:reward"]'],
         {"what": "the data set does not have", "got": "prompt, answer", "need": "solution", "do": "rename"},
     ),
     (
@@ -199,7 +199,7 @@ def test_invalid_setting_or_function_is_refused(
 ) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "imports.py").write_text(FAILING_IMPORT)
-    (tmp_path / "trl.py").write_text(TRL_REWARD)
+    (tmp_path / "trl_reward.py").write_text(TRL_REWARD)
     settings = [setting.replace("{folder}", str(tmp_path)) for setting in settings]
     data = write(tmp_path / "rows.jsonl", ROWS)
     result = _train(recipe, f"model={model}", f"data={data}", *settings, directory=tmp_path / "run")

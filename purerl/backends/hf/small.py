@@ -47,12 +47,12 @@ def word_tokenizer(words: Sequence[str], pattern: str = ".") -> PreTrainedTokeni
 
 
 def write_small_model(
-    folder: Path, tokenizer: PreTrainedTokenizerFast, *, seed: int, max_length: int, **shape: int
+    folder: Path, tokenizer: PreTrainedTokenizerFast, *, seed: int, max_length: int, **shape: float
 ) -> None:
     """Write a Qwen3 model of two layers with random weights from `seed`, and its `tokenizer`, into `folder`.
 
-    It has about 150,000 parameters, and takes sequences of at most `max_length` tokens. `shape` replaces sizes of its
-    configuration, such as `hidden_size`.
+    It has about 150,000 parameters, and takes sequences of at most `max_length` tokens. `shape` replaces numbers of its
+    configuration, such as `hidden_size` and `initializer_range`.
     """
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

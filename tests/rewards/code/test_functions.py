@@ -379,7 +379,7 @@ def test_without_layers_only_processes_of_the_check_are_ended() -> None:
 
 def test_a_check_leaves_nothing_to_the_next_one(code: Code) -> None:
     test = """
-import builtins, os, random
+import builtins, os, random, time
 assert not os.path.exists('left') and not os.path.exists('folder')
 assert not hasattr(builtins, 'left')
 builtins.left = 1
@@ -387,9 +387,9 @@ open('left', 'w').close()
 os.makedirs('folder/inner')
 if os.fork() == 0:
     os.setsid() if os.fork() == 0 else None
-    import time
     time.sleep(100)
-assert len([name for name in os.listdir('/proc') if name.isdigit()]) <= 5
+while len([name for name in os.listdir('/proc') if name.isdigit()]) > 5:
+    time.sleep(0.01)  # process 1 has not collected those of the check before
 assert candidate(1, 2) == 3
 """
     example = problem("add(a, b)", test.strip())
