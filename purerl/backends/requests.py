@@ -101,6 +101,11 @@ class PendingRequest:
         self.tokens, self.logp, self.version = [], [], []
 
     @property
+    def all_tokens(self) -> list[int]:
+        """The tokens of the request, and the sampled tokens."""
+        return [*self.request.tokens, *self.tokens]
+
+    @property
     def content(self) -> tuple[int, ...]:
         """The content of the request, and the sampled tokens."""
         return (*self.request.content, *self.tokens)

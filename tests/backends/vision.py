@@ -41,6 +41,11 @@ _TEXT = dict(
     pad_token_id=0,
 )
 _MROPE = _TEXT | dict(rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]})
+_WIDE = dict(
+    hidden_size=64,
+    head_dim=32,
+    rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [4, 6, 6]},
+)
 _PATCHES = dict(patch_size=4, spatial_merge_size=2, temporal_patch_size=2)
 _TOWER = dict(
     hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=16, patch_size=4
@@ -131,8 +136,13 @@ def tokenizer(placeholder: str = "<|vision_start|><|image_pad|><|vision_end|>") 
     return made
 
 
-def write_vision_model(folder: Path, family: str = "qwen2_vl", *, seed: int = 0, dtype: str = "float64") -> str:
-    """Write a random model of `family` into a subdirectory of `folder`; return its path."""
+def write_vision_model(
+    folder: Path, family: str = "qwen2_vl", *, seed: int = 0, dtype: str = "float64", wide: bool = False
+) -> str:
+    """Write a random model of `family` into a subdirectory of `folder`; return its path.
+
+    wide  with the smallest attention heads that vLLM has on a CPU; only for models of Qwen
+    """
     from transformers import AutoConfig, AutoModelForImageTextToText
 
     facts, path = FAMILIES[family], folder / f"{family}-{seed}"
@@ -140,8 +150,10 @@ def write_vision_model(folder: Path, family: str = "qwen2_vl", *, seed: int = 0,
     token = words.convert_tokens_to_ids
     special = {"image_token_id": token(facts["image_token"]), "video_token_id": token("<|video_pad|>")}
     special |= {f"vision_{name}_token_id": token(f"<|vision_{name}|>") for name in ("start", "end")}
-    text = facts["config"]["text_config"] | {"vocab_size": len(words)}
-    config = AutoConfig.for_model(family, **facts["config"] | special | {"text_config": text})
+    text, vision = facts["config"]["text_config"] | {"vocab_size": len(words)}, facts["config"]["vision_config"]
+    if wide:
+        text, vision = text | _WIDE, {name: 64 if value == 32 else value for name, value in vision.items()}
+    config = AutoConfig.for_model(family, **facts["config"] | special | {"text_config": text, "vision_config": vision})
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = AutoModelForImageTextToText.from_config(config)

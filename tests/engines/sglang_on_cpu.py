@@ -1,7 +1,6 @@
 """Let SGLang run without a GPU: python sglang_on_cpu.py SITE_PACKAGES
 
-SGLang imports sgl_kernel, whose wheels are for GPUs, and torchvision, which is built for another torch. A package
-stands for the first, whose functions raise when they are called; the operators that the second registers are declared.
+SGLang imports sgl_kernel, whose wheels are for GPUs. A package stands for it, whose functions raise when called.
 """
 
 from __future__ import annotations
@@ -54,25 +53,13 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 sys.meta_path.append(Finder())
 sys.modules[__name__].__class__ = Kernels
 '''
-OPERATORS = """\
-if not torchvision.extension._has_ops():
-    for operator in ("nms", "qnms"):
-        torch.library.define(f"torchvision::{operator}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-
-
-"""
-BEFORE = '@torch.library.register_fake("torchvision::nms")'
 
 
 def main(packages: Path) -> None:
-    """Write the package and the declarations into the directory `packages`, once."""
+    """Write the package into the directory `packages`."""
     kernels = packages / "sgl_kernel"
     kernels.mkdir(exist_ok=True)
     (kernels / "__init__.py").write_text(KERNELS)
-    registrations = packages / "torchvision" / "_meta_registrations.py"
-    text = registrations.read_text()
-    if OPERATORS not in text:
-        registrations.write_text(text.replace(BEFORE, OPERATORS + BEFORE))
 
 
 if __name__ == "__main__":

@@ -21,9 +21,9 @@ from tests.backends.vision import picture, user, write_vision_model
 TRUNCATED = picture(100)[:-700]
 
 
-def prepare(folder: Path, family: str = "qwen2_vl", *, damaged: bool = False) -> None:
+def prepare(folder: Path, family: str = "qwen2_vl", *, damaged: bool = False, wide: bool = False) -> None:
     """Write a model, and files for each kind of training; with `damaged`, every fourth image is truncated."""
-    write_vision_model(folder, family, dtype="float32")
+    write_vision_model(folder, family, dtype="float32", wide=wide)
     rows = []
     for k in range(16):
         data = TRUNCATED if damaged and k % 4 == 3 else picture(k, (40, 16) if k % 3 else (16, 24))

@@ -157,7 +157,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rewards": (remote_classifier.Config(endpoint=ENDPOINT),)},
         f"config.template\n  got:  .*{BLIND}",
     ),
-    "vllm": ({"generator": vllm.Config(server=SERVER)}, "the generator\n  got:  prompts with images"),
+    "vllm": ({"generator": vllm.Config(server=SERVER, max_lora_rank=8)}, "the generator\n  got:  prompts with images"),
     "sglang": ({"generator": sglang.Config(server=SERVER)}, "the generator\n  got:  prompts with images"),
     "generator": ({"generator": fake_generator.Config(vocab_size=116)}, "the generator\n  got:  prompts with images"),
     "model": ({"model": "text"}, "and images in its prompts"),

@@ -64,7 +64,7 @@ def test_refused_request_is_an_error_of_this_request(tmp_path: Path) -> None:
 
 def test_answer_that_cannot_be_read_is_an_error_of_this_request(tmp_path: Path) -> None:
     class Garbled(Toy):
-        def answer(self, response, sampling):
+        def answer(self, response, pending):
             raise KeyError("token_ids")
 
     with toys(tmp_path, Garbled()) as generator:

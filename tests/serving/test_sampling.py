@@ -29,8 +29,12 @@ SGLANG = SGLangApi(Model("m"), {}, {}, None, stale_cache=False, vocab_size=1000)
 ALL = dict(top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.2, min_tokens=7, max_tokens=9)
 
 
+def _pending(sampling: Sampling) -> PendingRequest:
+    return PendingRequest(Request("a", [1, 2], sampling, seed=0))
+
+
 def body(api: Any, sampled: int = 0, **sampling: Any) -> dict[str, Any]:
-    pending = PendingRequest(Request("a", [1, 2], Sampling(stop_tokens=(3,), **sampling), seed=0))
+    pending = _pending(Sampling(stop_tokens=(3,), **sampling))
     pending.add([4] * sampled, [-1.0] * sampled, 0)
     return api.request(pending, "identity", None).body
 
@@ -65,8 +69,8 @@ def test_the_end_token_of_the_model_ends_a_completion_that_has_to_match() -> Non
         "weight_versions": [{"version": "0", "start": 0, "end": 1}],
     }
     response = {"output_ids": [7], "meta_info": info}
-    assert SGLANG.answer(response, Sampling(stop_tokens=(3,), regex="a")).finish == "stop"
-    assert SGLANG.answer(response, Sampling(stop_tokens=(3,))).finish == "interrupted"
+    assert SGLANG.answer(response, _pending(Sampling(stop_tokens=(3,), regex="a"))).finish == "stop"
+    assert SGLANG.answer(response, _pending(Sampling(stop_tokens=(3,)))).finish == "interrupted"
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -104,8 +108,8 @@ def test_sglang_gets_a_finite_top_k_and_returns_the_log_probabilities_of_what_is
         "weight_versions": [{"version": "0", "start": 0, "end": 1}],
     }
     response = {"output_ids": [7], "meta_info": info}
-    assert SGLANG.answer(response, Sampling(**filters)).logp == [-1.5]
-    assert SGLANG.answer(response, Sampling()).logp == [-2.0]
+    assert SGLANG.answer(response, _pending(Sampling(**filters))).logp == [-1.5]
+    assert SGLANG.answer(response, _pending(Sampling())).logp == [-2.0]
 
 
 def test_greedy_decoding_of_sglang_has_no_filters() -> None:

@@ -14,10 +14,10 @@ from urllib.parse import urlparse
 
 import pytest
 
+from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer
 from purerl.backends.serving.process import free_port
 from purerl.errors import EngineError
-from purerl.protocols import Sampling
 from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, toys
 
 
@@ -160,8 +160,8 @@ def test_server_that_loads_weights_wrongly_is_refused(tmp_path: Path) -> None:
     """The weights of its own model change what it computes."""
 
     class Careless(Toy):
-        def answer(self, response: Any, sampling: Sampling) -> Answer:
-            answer = super().answer(response, sampling)
+        def answer(self, response: Any, pending: PendingRequest) -> Answer:
+            answer = super().answer(response, pending)
             return answer._replace(logp=[logp - 0.01 * len(self.loaded) for logp in answer.logp])
 
     words = r"(?s)toy server at .* after loading the weights of its own model again\n  got:  .* differ by 0.01"

@@ -66,7 +66,7 @@ class Toy:
         tokens = [*pending.request.tokens, *pending.tokens]
         return Call("/generate", {"tokens": tokens, "max_tokens": pending.remaining, "id": identity})
 
-    def answer(self, response: Any, sampling: Sampling) -> Answer:
+    def answer(self, response: Any, pending: PendingRequest) -> Answer:
         tokens = response["tokens"]
         versions = [(version, 1) for version in response["versions"]]
         return Answer(tokens, [-1.0] * len(tokens), versions, response["finish"])

@@ -8,7 +8,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.weights import WeightFiles, WeightStream
-from purerl.protocols import Sampling
 
 __all__ = ["Answer", "Call", "Command", "EngineApi"]
 
@@ -62,8 +61,11 @@ class EngineApi(Protocol):
         """
         ...
 
-    def answer(self, response: Any, sampling: Sampling) -> Answer:
-        """What the response to a request with `sampling` says. Raises ValueError if it says something else."""
+    def answer(self, response: Any, pending: PendingRequest) -> Answer:
+        """What the response to a call that continues `pending` says.
+
+        Raises: ValueError if it says something else; RefusedError if the server has read another prompt.
+        """
         ...
 
     async def check(self, http: Http, *, timeout: float) -> str | None:

@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.serving.api import EngineApi
@@ -31,7 +31,8 @@ from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.weights import check_adapter
 from purerl.errors import EngineError
 from purerl.event_loop import EventLoop
-from purerl.protocols import Capabilities, Completion, Request, Weights
+from purerl.images import ImageStore
+from purerl.protocols import Capabilities, Completion, Request, SupportsImages, Weights
 
 __all__ = ["ServedGenerator"]
 
@@ -55,7 +56,7 @@ class ServedGenerator:
         model: ServedModel,
         instances: Sequence[Instance],
     ) -> None:
-        self.capabilities, self._settings, self._model = capabilities, settings, model
+        self.capabilities, self._api, self._settings, self._model = capabilities, api, settings, model
         self._keys: set[str] = set()  # of requests that have not been collected
         self.in_flight: dict[str, tuple[Server, ServedRequest]] = {}  # used in the event loop
         self._results: queue.SimpleQueue[Completion | BaseException] = queue.SimpleQueue()
@@ -101,6 +102,9 @@ class ServedGenerator:
         futures = [asyncio.run_coroutine_threadsafe(probe, self._loop.asyncio) for probe in probes]
         return [future.result(2 * self._settings.stall_timeout) for future in futures]
 
+    def use_images(self, images: ImageStore) -> None:
+        cast(SupportsImages, self._api).use_images(images)
+
     def submit(self, requests: Sequence[Request]) -> None:
         check_requests(requests, self._keys, self.capabilities, vocab_size=self._model.vocab_size)
         self._keys.update(request.key for request in requests)
@@ -110,7 +114,7 @@ class ServedGenerator:
         """Start all `requests`, in the event loop."""
         chosen: dict[tuple[int, ...], Server] = {}
         for request in requests:
-            server = chosen.setdefault(tuple(request.tokens), min(self.servers, key=lambda server: server.load))
+            server = chosen.setdefault(tuple(request.content), min(self.servers, key=lambda server: server.load))
             served = ServedRequest(PendingRequest(request))
             self.in_flight[request.key] = server, served
             task = asyncio.ensure_future(server.start(served))

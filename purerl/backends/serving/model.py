@@ -45,17 +45,26 @@ class ServedModel:
 
         kwargs = {"trust_remote_code": self._model.trust_remote_code, "revision": self._model.revision}
         try:
-            return AutoConfig.from_pretrained(self._model.path, **kwargs).get_text_config(decoder=True)
+            return AutoConfig.from_pretrained(self._model.path, **kwargs)
         except (OSError, ValueError, ImportError) as error:
             raise cannot_load("model", self._model, error) from error
 
     @property
+    def type(self) -> str:
+        """The name of its architecture in transformers, such as "qwen3"."""
+        return self._config.model_type
+
+    @property
+    def _text(self) -> Any:
+        return self._config.get_text_config(decoder=True)
+
+    @property
     def vocab_size(self) -> int:
-        return self._config.vocab_size
+        return self._text.vocab_size
 
     def max_sequence_length(self, limit: int | None) -> int | None:
         """The positions of the model, or the smaller `limit`. Raises ConfigError if `limit` is larger."""
-        positions = getattr(self._config, "max_position_embeddings", None)
+        positions = getattr(self._text, "max_position_embeddings", None)
         if limit is not None and positions is not None and limit > positions:
             need = f"at most {positions:,}, the positions of the model"
             raise ConfigError("max_sequence_length", got=f"{limit:,}", need=need)

@@ -146,7 +146,7 @@ class Server:
                     text = f"no request has finished for {idle:.0f} seconds"
                     raise UnreachableError(f"{text}, with {self.load} in flight")
                 await asyncio.wait({task}, timeout=self._settings.stall_timeout - idle)
-            return self.api.answer(task.result(), request.pending.request.sampling)
+            return self.api.answer(task.result(), request.pending)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             raise RefusedError(f"an answer of {self.name} cannot be read: {error!r}") from error
         finally:

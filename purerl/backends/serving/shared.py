@@ -19,6 +19,7 @@ from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.instances import GivenInstance, Instance, RemoteInstance, ServerLink, StartedInstance
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import ServerSettings
+from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, Request, Weights
 from purerl.ranks import MessageExchange, Ranks, current_ranks, store_of_ranks, this_host
 
@@ -100,6 +101,9 @@ class SharedGenerator:
         self.local, self._ranks, self.capabilities = local, ranks, local.capabilities
         if ranks.is_first:
             local.announce()
+
+    def use_images(self, images: ImageStore) -> None:
+        self.local.use_images(images)
 
     def submit(self, requests: Sequence[Request]) -> None:
         self.local.submit(requests)

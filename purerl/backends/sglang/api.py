@@ -78,8 +78,8 @@ class SGLangApi:
         body = {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "rid": identity}
         return Call("/generate", {**body, "return_sampling_mask": True} if is_filtered else body)
 
-    def answer(self, response: Any, sampling: Sampling) -> Answer:
-        info = response["meta_info"]
+    def answer(self, response: Any, pending: PendingRequest) -> Answer:
+        info, sampling = response["meta_info"], pending.request.sampling
         end = info["finish_reason"]
         is_foreign = isinstance(end.get("matched"), int) and end["matched"] not in sampling.stop_tokens
         if is_foreign and not sampling.is_structured:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from attrs import frozen
+from attrs import field, frozen
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
@@ -20,6 +20,8 @@ from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.weights import WeightFiles, WeightStream
+from purerl.backends.vllm.images import content_parts, one_token_each
+from purerl.images import ImageStore
 from purerl.protocols import Sampling
 from purerl.settings import Model
 
@@ -48,8 +50,13 @@ class VLLMApi:
     environment: Mapping[str, str]
     python: str | None
     stale_cache: bool
+    _images: list[ImageStore] = field(factory=list, init=False)
 
     name = "vllm"
+
+    def use_images(self, images: ImageStore) -> None:
+        """Look for the images of requests in `images`."""
+        self._images[:] = [images]
 
     def keeps_requests(self, *, is_adapter: bool) -> bool:
         return not is_adapter
@@ -76,11 +83,22 @@ class VLLMApi:
             parameters["min_tokens"] = pending.min_tokens
         if sampling.is_structured:
             parameters["structured_outputs"] = _structure(sampling)
-        tokens = [*pending.request.tokens, *pending.tokens]
-        model = {"model": _ADAPTER + adapter} if adapter is not None else {}
-        return Call(_GENERATE, {"token_ids": tokens, "sampling_params": parameters, "request_id": identity, **model})
+        body = {**self._prompt(pending), "sampling_params": parameters, "request_id": identity}
+        return Call(_GENERATE, body | ({"model": _ADAPTER + adapter} if adapter is not None else {}))
 
-    def answer(self, response: Any, sampling: Sampling) -> Answer:
+    def _prompt(self, pending: PendingRequest) -> dict[str, Any]:
+        if not any(pending.request.image):
+            return {"token_ids": pending.all_tokens}
+        tokens, ids = one_token_each(pending.request.tokens, pending.request.image)
+        parts = content_parts(self._images[0], ids)
+        return {"token_ids": [*tokens, *pending.tokens], "content_parts": parts, "return_token_ids": True}
+
+    def answer(self, response: Any, pending: PendingRequest) -> Answer:
+        if any(pending.request.image) and response["prompt_token_ids"] != pending.all_tokens:
+            got, need = len(response["prompt_token_ids"]), len(pending.all_tokens)
+            raise RefusedError(
+                f"vLLM reads the prompt with its images as {got} other tokens than the {need} of the run"
+            )
         [choice] = response["choices"]
         tokens = choice["token_ids"]
         logp = [each["logprob"] for each in choice["logprobs"]["content"]] if tokens else []

@@ -87,11 +87,15 @@ def check(config: Config) -> None:
 
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of vLLM with `model`, which is not loaded. Raises ConfigError if there is no such model."""
-    limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
+    from purerl.backends.vllm.images import MODELS
+
+    served, adapters = ServedModel(model), config.max_lora_rank is not None
+    limit = served.max_sequence_length(config.max_sequence_length)
     return evolve(
         capabilities(),
         max_sequence_length=limit,
-        adapters=config.max_lora_rank is not None,
+        adapters=adapters,
+        images=served.type in MODELS and not adapters,
         sleeps=config.server.sleep_level > 0,
     )
 
@@ -130,6 +134,7 @@ def _api(config: Config, model: Model) -> VLLMApi:
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
     """The options of ``vllm serve``."""
     from purerl.backends.vllm.api import WORKER
+    from purerl.backends.vllm.images import MODELS
 
     on_cpu = is_on_cpu(config.server)
     lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": config.max_lora_rank}
@@ -148,6 +153,8 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "worker_extension_cls": WORKER,
         # Seeds on a CPU: vLLM 0.32 ends if a prompt of a request with a seed is read in parts.
         **({"enforce_eager": True, "enable_chunked_prefill": False} if on_cpu else {}),
+        # Normalized by the processor: where vLLM 0.32 does it on the device, it ignores defaults of the processor.
+        **({"mm_device_do_normalize": False} if served.type in MODELS else {}),
         **(lora if config.max_lora_rank is not None else {}),
         **config.server.arguments,
     }
