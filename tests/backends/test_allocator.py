@@ -39,6 +39,7 @@ def test_memory_of_freed_tensors_is_reused():
     assert reused < default / 10
 
 
+@pytest.mark.slow
 def test_environment_variables_take_precedence():
     threshold = {"MALLOC_TRIM_THRESHOLD_": "65536"}
     assert count_page_faults("keep_freed_memory()", **threshold) > 1000

@@ -27,6 +27,7 @@ def model(tmp_path_factory):
 # --- the conformance suite -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "changes"),
     [

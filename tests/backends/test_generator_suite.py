@@ -42,6 +42,7 @@ def test_generator_is_closed_if_a_check_fails(monkeypatch):
     assert len(closed) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "function", "capabilities", "check"),
     [
@@ -163,6 +164,7 @@ def test_two_requests_with_the_same_tokens_are_named(monkeypatch):
     assert f"request '{2**40}', seed {2**40}, " in message
 
 
+@pytest.mark.slow
 def test_exempt_checks_are_not_run(monkeypatch):
     monkeypatch.setattr(fake, "choose", rounded_by_batch)
     exempt = ["concurrent_requests_do_not_change_results", "canceled_completions_begin_whole_completions"]

@@ -41,6 +41,7 @@ main.main()
     assert process.stdout.splitlines()[-1] == "True"
 
 
+@pytest.mark.slow
 def test_comparison_of_algorithms_runs_without_collections() -> None:
     code = """
 import gc

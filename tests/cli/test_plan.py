@@ -51,6 +51,7 @@ def test_json_has_bytes_of_every_component(model: Path) -> None:
     assert sum(sizes.get(phase, 0) for sizes in plan["components"].values()) == plan["peak"]
 
 
+@pytest.mark.slow
 def test_a_run_that_does_not_fit_has_suggestions_and_status_1(model: Path) -> None:
     result = _plan("--json", "--memory", "4MiB", model=model)
     plan = json.loads(result.stdout)

@@ -45,6 +45,7 @@ NAMES = names("modifier")
 # --- the page ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_blocks_run_in_order_and_print_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)

@@ -261,6 +261,7 @@ def test_a_docstring_is_converted_to_restructured_text(docstring, rst):
     assert reference.as_rst(docstring) == rst
 
 
+@pytest.mark.slow
 def test_write_keeps_unchanged_pages_and_deletes_old_ones(pages, tmp_path: Path):
     (tmp_path / "algorithms").mkdir()
     (tmp_path / "algorithms" / "removed.md").write_text("a page of an algorithm that no longer exists")

@@ -28,7 +28,7 @@ from tests.recipes import made
     ("max_steps", "rise"), [(40, 0.05), pytest.param(None, 0.7, marks=pytest.mark.soak)], ids=["40", "whole"]
 )
 def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int | None, rise: float) -> None:
-    """The default recipe begins with an accuracy of .2, and ends above .95."""
+    """The default recipe begins with an accuracy of .3, and ends above .95."""
     config = addition(max_steps=max_steps)
     evaluate = evolve(config.evaluate, every=config.max_steps)
     config = evolve(config, generator=settings(tmp_path, max_num_seqs=512), evaluate=evaluate)

@@ -93,6 +93,7 @@ def _check_exported(path: Path) -> None:
     assert model(**encoded).logits.isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [0, 1])
 def test_a_run_that_is_resumed_has_the_same_metrics_bit_for_bit(
     folder: Path, tmp_path: Path, max_staleness: int
