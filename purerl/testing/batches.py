@@ -22,7 +22,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Algorithm
+from purerl.algos.algebra import Algorithm, identity
 from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, Field, collate, with_fields
 from purerl.errors import ConfigError, nearest
 
@@ -42,11 +42,12 @@ _MAX_ROW_LENGTH = 7
 def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
     """The fields that a batch must have to run `algorithm`.
 
-    These are the fields that it reads and the model outputs that it uses, except the fields that it writes itself.
+    These are the fields that it reads and the model outputs that it uses, except the fields that it writes itself. An
+    algorithm without an advantage stage, such as that of a plain loss, writes none of the fields of estimators.
     """
     objectives = (*algorithm.before, *algorithm.objectives)
     used = [*algorithm.reads, *(name for o in objectives for name in (*o.reads, *o.outputs, *o.metric_outputs))]
-    own_writers = ("estimator", "prepare")
+    own_writers = ("prepare",) if algorithm.advantage == identity else ("estimator", "prepare")
     return tuple(dict.fromkeys(name for name in used if name not in FIELDS or FIELDS[name].writer not in own_writers))
 
 
