@@ -1,4 +1,4 @@
-"""The page "Frequent questions": its metrics are documented, its settings exist and are valid, its commands have these options."""
+"""The page "Frequent questions": its metrics are documented, its settings are valid, its commands exist."""
 
 from __future__ import annotations
 
