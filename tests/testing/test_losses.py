@@ -118,6 +118,33 @@ def test_a_loss_of_a_sum_needs_accumulate():
     assert _by_status(summed, laws=laws, accumulate="sum")["passed"] == set(laws)
 
 
+def test_hidden_state_is_found():
+    calls = []
+
+    def drops_tokens(logp, old_logp, advantage, mask, counts):
+        return losses.own(logp, old_logp, torch.nn.functional.dropout(advantage), mask, counts)
+
+    def counts_its_calls(logp, old_logp, advantage, mask, counts):
+        calls.append(logp)
+        return losses.own(logp, old_logp, advantage, mask, counts) * len(calls)
+
+    for loss in (drops_tokens, counts_its_calls):
+        assert _by_status(loss, laws=["no_hidden_state"], batches=5)["failed"] == {"no_hidden_state"}
+        assert "padding_invariance" in _by_status(loss, laws=["padding_invariance"], batches=5)["failed"]
+
+
+def test_a_loss_with_a_state_that_is_found_only_sometimes_has_an_error():
+    calls = []
+
+    def sometimes_twice_as_large(logp, old_logp, advantage, mask, counts):
+        calls.append(1)
+        return losses.own(logp, old_logp, advantage, mask, counts) * (1 + (len(calls) % 37 == 0))
+
+    [result] = law_results(sometimes_twice_as_large, laws=["no_hidden_state"], batches=50)
+    assert result.status == "failed"
+    assert result.text.startswith("no_hidden_state: objective 'policy'")
+
+
 def test_a_loss_of_groups_is_not_split():
     def centered(logp, group, advantage, mask, counts):
         same = (group[:, None] == group).to(logp.dtype)
