@@ -149,6 +149,7 @@ def build(session: nox.Session) -> None:
     folder = Path(session.create_tmp()).resolve()
     clone = Path.cwd()
     constraints, script = str(clone / "constraints/default.txt"), str(clone / "tests/installed.py")
+    shutil.rmtree(folder / "dist", ignore_errors=True)
     session.install("build")
     session.run("python", "-m", "build", "--outdir", str(folder / "dist"), silent=True)
     [wheel], [source] = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")

@@ -1,9 +1,9 @@
 """The policy losses of verl and TRL, tested with the laws of `purerl.testing.check_objective`.
 
-    .nox/oracle/bin/python -m benchmarks.peer_losses [--batches 5] > docs/peer_losses.md
+    .nox/oracle/bin/python -m benchmarks.peer_losses [--batches 5] [--library verl] > docs/peer_losses.md
 
-The environment is that of `nox -s oracle`, with the extra `testing`. The losses are the libraries' own functions with
-their default settings. TRL computes its loss in a method of the trainer, which runs here without a model.
+The environment is that of `nox -s oracle`. The losses are the libraries' own functions with their default settings.
+TRL computes its loss in a method of the trainer, which runs here without a model.
 """
 
 from __future__ import annotations
@@ -49,10 +49,12 @@ The policy losses of verl {verl} and TRL {trl}, with their default settings, tes
 [Testing your own loss](own_losses.md). The command that makes this page is
 `.nox/oracle/bin/python -m benchmarks.peer_losses > docs/peer_losses.md`.
 
-A law is stricter than what a library promises. Some of these failures cannot happen in the library's own trainer, which
-never has NaN at a masked-out token or a rank without rows. They matter when a loss is used elsewhere. *On purpose* are
-laws from which the algorithm of purerl is exempt, too ([the reasons](laws.md#exemptions)). Losses return metrics as
-numbers, so the laws of execution ({not_run}) are left out. Of TRL's losses, those that
+A law is stricter than what a library promises. Some of these failures cannot happen in the library's own trainer,
+which never has NaN at a masked-out token or a rank without rows. They matter when a loss is used elsewhere. One cause
+can fail several laws: a loss of TRL that takes the mean over rows counts a row without counted tokens, so it fails
+the laws of padding, masked rows, micro-batches and ranks, and splits into micro-batches exactly if there is no such
+row. *On purpose* are laws from which the algorithm of purerl is exempt, too ([the reasons](laws.md#exemptions)).
+Losses return metrics as numbers, so the laws of execution ({not_run}) are left out. Of TRL's losses, those that
 divide by `num_items_in_batch` are added up over micro-batches, and of the others the mean is taken, weighted by rows.
 
 | library | loss | passed | fails | on purpose |
@@ -97,7 +99,6 @@ def trl_loss(loss_type: str, changes: Mapping[str, Any]) -> Callable:
     defaults = {name: field.default for name, field in trl.GRPOConfig.__dataclass_fields__.items()}
     args = SimpleNamespace(**{**defaults, "steps_per_generation": 1, "loss_type": loss_type, **changes})
     high = args.epsilon if args.epsilon_high is None else args.epsilon_high
-    methods = {name: getattr(trl.GRPOTrainer, name) for name in ("get_gamma_weights",)}
 
     def loss(
         per_token_logps: Tensor,
@@ -107,17 +108,21 @@ def trl_loss(loss_type: str, changes: Mapping[str, Any]) -> Callable:
         num_items_in_batch: Tensor,
     ) -> Tensor:
         entropies = torch.zeros_like(per_token_logps)
-        trainer = SimpleNamespace(
-            **{**vars(args), **methods, "args": args, "epsilon_low": args.epsilon, "epsilon_high": high},
-            accelerator=SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
-            model=SimpleNamespace(training=True),
-            aux_loss_enabled=False,
-            current_gradient_accumulation_steps=1,
-            use_adaptive_entropy=False,
-            _entropy_bonus_enabled=False,
-            _metrics=defaultdict(lambda: defaultdict(list)),
-            _get_per_token_logps_and_entropies=lambda *_, **__: (per_token_logps, entropies, None),
-        )
+        parts = {
+            "args": args,
+            "epsilon_low": args.epsilon,
+            "epsilon_high": high,
+            "accelerator": SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+            "model": SimpleNamespace(training=True),
+            "aux_loss_enabled": False,
+            "current_gradient_accumulation_steps": 1,
+            "use_adaptive_entropy": False,
+            "_entropy_bonus_enabled": False,
+            "_metrics": defaultdict(lambda: defaultdict(list)),
+            "get_gamma_weights": trl.GRPOTrainer.get_gamma_weights,
+            "_get_per_token_logps_and_entropies": lambda *_, **__: (per_token_logps, entropies, None),
+        }
+        trainer = SimpleNamespace(**vars(args) | parts)
         empty = completion_mask[:, :0]
         inputs = {
             "prompt_ids": empty,
@@ -150,14 +155,17 @@ def row(peer: Peer, batches: int) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=5, help="batches that Hypothesis generates for each law")
-    batches = parser.parse_args().batches
+    parser.add_argument("--library", choices=("verl", "TRL"), help="only the losses of this library")
+    options = parser.parse_args()
+    libraries = {"verl": verl_losses, "TRL": trl_losses}
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
     versions = {"verl": version("verl"), "trl": version("trl"), "not_run": ", ".join(f"`{law}`" for law in NOT_RUN)}
     lines = [INTRODUCTION.format(**versions).rstrip("\n")]
     with contextlib.redirect_stdout(sys.stderr):  # what verl prints when it is imported
-        for peer in (*verl_losses(), *trl_losses()):
-            lines.append(row(peer, batches))
+        chosen = [options.library] if options.library else libraries
+        for peer in (peer for name in chosen for peer in libraries[name]()):
+            lines.append(row(peer, options.batches))
             print(lines[-1], flush=True)
     print("\n".join(lines))
 
