@@ -53,9 +53,10 @@ A law is stricter than what a library promises. Some of these failures cannot ha
 which never has NaN at a masked-out token or a rank without rows. They matter when a loss is used elsewhere. One cause
 can fail several laws: a loss of TRL that takes the mean over rows counts a row without counted tokens, so it fails
 the laws of padding, masked rows, micro-batches and ranks, and splits into micro-batches exactly if there is no such
-row. *On purpose* are laws from which the algorithm of purerl is exempt, too ([the reasons](laws.md#exemptions)).
-Losses return metrics as numbers, so the laws of execution ({not_run}) are left out. Of TRL's losses, those that
-divide by `num_items_in_batch` are added up over micro-batches, and of the others the mean is taken, weighted by rows.
+row. verl's `clip_cov` draws tokens at random, so it fails laws that compare two calls. *On purpose* are laws from
+which the algorithm of purerl is exempt, too ([the reasons](laws.md#exemptions)). Losses return metrics as numbers, so
+the laws of execution ({not_run}) are left out. Of TRL's losses, those that divide by `num_items_in_batch` are added
+up over micro-batches, and of the others the mean is taken, weighted by rows.
 
 | library | loss | passed | fails | on purpose |
 |---|---|---|---|---|
