@@ -145,6 +145,24 @@ def docs(session: nox.Session) -> None:
     _python(session, "sphinx", "-q", "-W", "--keep-going", "docs", "docs/_build", *session.posargs)
 
 
+@nox.session(venv_backend="venv")
+def build(session: nox.Session) -> None:
+    """The wheel and the source distribution, built, installed in a clean environment, and run there."""
+    folder = Path(session.create_tmp()).resolve()
+    clone = Path.cwd()
+    constraints, script = str(clone / "constraints/default.txt"), str(clone / "tests/installed.py")
+    shutil.rmtree(folder / "dist", ignore_errors=True)
+    session.install("build")
+    session.run("python", "-m", "build", "--outdir", str(folder / "dist"), silent=True)
+    [wheel], [source] = (folder / "dist").glob("*.whl"), (folder / "dist").glob("*.tar.gz")
+    for distribution in (wheel, source):
+        session.install("-c", constraints, str(distribution))
+        session.install("--force-reinstall", "--no-deps", str(distribution))  # pip keeps what has the same version
+        # In another directory, or Python would import the clone.
+        with session.chdir(folder):
+            session.run("python", "-I", script, str(clone), env=_ONE_THREAD)
+
+
 @nox.session
 def train(session: nox.Session) -> None:
     """The run that `purerl train` does by default, from its beginning, in a folder of its own."""

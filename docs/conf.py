@@ -12,6 +12,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import purerl  # noqa: E402 - the path has to be set first
 from docs import generate  # noqa: E402
+from docs.generate.llms import llms_txt  # noqa: E402
 from docs.generate.reference import as_rst  # noqa: E402
 from purerl import types  # noqa: E402
 
@@ -27,6 +28,7 @@ exclude_patterns = ["_build", "frameworks/table.md", "modifiers/table.md"]  # in
 html_theme = "furo"
 html_title = f"purerl {version}"
 html_static_path = ["_static"]
+html_extra_path = ["llms.txt"]
 html_css_files = ["purerl.css"]
 html_show_copyright = False
 
@@ -54,6 +56,7 @@ def _skip(app: Any, what: str, name: str, thing: Any, *_: Any) -> bool | None:
 def setup(app: Any) -> None:
     """Write the generated pages before Sphinx reads the pages."""
     generate.write(HERE)
+    (HERE / "llms.txt").write_text(llms_txt(HERE), encoding="utf-8")
     # Pages stay in use until the end, and torch has a million objects: collections took half of the time, for nothing.
     gc.collect()
     gc.freeze()

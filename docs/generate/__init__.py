@@ -7,6 +7,7 @@ presets                         the page that compares presets with our algorith
 reference                       a page for each module, and the page of all settings
 mathematics                     the table of answers that rewards for mathematics accept
 migration                       the pages "From TRL" and "From verl"
+llms                            llms.txt, the list of the pages for language models, which conf.py writes
 curves, metrics                 sections of the algorithm pages
 expressions, formulas           LaTeX of the formulas in docstrings
 markdown                        tables and links

@@ -3,6 +3,8 @@
     check_algorithm(algorithm)    tests one algorithm with the laws; `LAWS` lists them
     check_module(module)          tests an algorithm module: the laws with each optional term enabled, the exemptions,
                                   and that every setting has an effect
+    check_objective(loss)         tests a plain loss, with the parameters of verl, TRL or purerl, with the laws;
+                                  `law_results` returns what each of them says
     check_generator, check_trainer    conformance suites for engines
     check_tracker                     conformance suite for trackers
     check_environment                 conformance suite for environments
@@ -27,6 +29,7 @@ from purerl.testing.compositions import exemptions_of, exemptions_of_modifier, r
 from purerl.testing.environment import check_environment
 from purerl.testing.generator import check_generator
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
+from purerl.testing.losses import LawResult, check_objective, law_results
 from purerl.testing.rollouts import check_rollouts
 from purerl.testing.tracker import check_tracker
 from purerl.testing.trainer import check_trainer
@@ -35,12 +38,14 @@ __all__ = [
     "LAWS",
     "SINGLE_BATCH_LAWS",
     "Law",
+    "LawResult",
     "Layout",
     "check_algorithm",
     "check_environment",
     "check_exemptions",
     "check_generator",
     "check_module",
+    "check_objective",
     "check_rollouts",
     "check_settings",
     "check_tracker",
@@ -51,6 +56,7 @@ __all__ = [
     "exemptions_of_modifier",
     "fields_of",
     "find_counterexample",
+    "law_results",
     "layouts",
     "random_composition",
     "random_layout",

@@ -25,6 +25,7 @@ from torch import Tensor
 from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, Field, collate, with_fields
 from purerl.errors import ConfigError, nearest
+from purerl.testing.plain_loss import PlainLoss
 
 if TYPE_CHECKING:
     from hypothesis.strategies import SearchStrategy
@@ -42,11 +43,13 @@ _MAX_ROW_LENGTH = 7
 def fields_of(algorithm: Algorithm) -> tuple[str, ...]:
     """The fields that a batch must have to run `algorithm`.
 
-    These are the fields that it reads and the model outputs that it uses, except the fields that it writes itself.
+    These are the fields that it reads and the model outputs that it uses, except the fields that it writes itself. A
+    plain loss writes none.
     """
     objectives = (*algorithm.before, *algorithm.objectives)
     used = [*algorithm.reads, *(name for o in objectives for name in (*o.reads, *o.outputs, *o.metric_outputs))]
-    own_writers = ("estimator", "prepare")
+    is_plain = any(isinstance(objective, PlainLoss) for objective in algorithm.objectives)
+    own_writers = () if is_plain else ("estimator", "prepare")
     return tuple(dict.fromkeys(name for name in used if name not in FIELDS or FIELDS[name].writer not in own_writers))
 
 

@@ -18,12 +18,11 @@ from purerl.algos.algebra import (
     Objective,
     Weighted,
     compute_advantages,
-    compute_loss,
     merge,
-    prepare_step,
     select_rows,
 )
 from purerl.batch import OPTIONAL_STRUCTURE, ROW_FIELDS, STRUCTURE, select_fields, with_fields
+from purerl.testing.plain_loss import PlainLoss, loss_of_part, prepare
 
 __all__ = [
     "Difference",
@@ -150,19 +149,19 @@ def _steps(algorithm: Algorithm, batch: TensorDict, after: TensorDict) -> list[t
 
 
 def run_objective(
-    objective: Objective,
+    objective: Objective | PlainLoss,
     step: TensorDict,
     split: Split = no_split,
     differentiate: Differentiate = autograd_gradients,
 ) -> Outcome:
     """The gradients and the loss of `objective`, summed over the parts of `step`, and the merged metrics."""
-    ready, counts = prepare_step(objective, step.exclude(*objective.outputs, *objective.metric_outputs))
+    ready, counts = prepare(objective, step.exclude(*objective.outputs, *objective.metric_outputs))
     ready = with_fields(
         select_fields(ready, objective.reads), **{name: step[name] for name in objective.metric_outputs}
     )
 
     def losses(outputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Weighted]]:
-        parts = [compute_loss(objective, part, counts) for part in split(objective, with_fields(ready, **outputs))]
+        parts = [loss_of_part(objective, part, counts) for part in split(objective, with_fields(ready, **outputs))]
         loss, metrics = zip(*parts, strict=True)
         return torch.stack(loss).sum(0), merge(*metrics)
 

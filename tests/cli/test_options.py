@@ -136,6 +136,18 @@ OPTIONS = {
     },
     "algo presets": {"debug": ["--debug"]},
     "algo modifiers": {"debug": ["--debug"]},
+    "laws": {
+        "loss": ["loss"],
+        "settings": ["--set"],
+        "exempt": ["--exempt"],
+        "law": ["--law"],
+        "accumulate": ["--accumulate"],
+        "unit": ["--unit"],
+        "batches": ["--batches"],
+        "seed": ["--seed"],
+        "as_json": ["--json"],
+        "debug": ["--debug"],
+    },
     "data": {},
     "data inspect": {
         "file": ["file"],

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from tensordict import TensorDict
 
-from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint, prepare_step
+from purerl.algos.algebra import Algorithm, Objective, describe, fingerprint
 from purerl.batch import STRUCTURE
 from purerl.testing.laws.law import assert_same, law
 from purerl.testing.other_process import fingerprint_in_other_process
 from purerl.testing.outcome import flatten_tensors, run, steps
 from purerl.testing.perturbations import cast
+from purerl.testing.plain_loss import prepare
 
 __all__ = [
     "dtype_preserved",
@@ -76,7 +77,8 @@ def inputs_unchanged(algorithm: Algorithm, batch: TensorDict) -> None:
 
 def _guard_objective(objective: Objective) -> Objective:
     terms = tuple(t._replace(loss=_guard(t.loss), reduce=_guard(t.reduce)) for t in objective.terms)
-    return objective._replace(prepare=_guard(objective.prepare), metrics=_guard(objective.metrics), terms=terms)
+    functions = {name: _guard(value) for name, value in objective._asdict().items() if callable(value)}
+    return objective._replace(terms=terms, **functions)
 
 
 def _guard(function: Callable) -> Callable:
@@ -115,7 +117,7 @@ def dtype_preserved(algorithm: Algorithm, batch: TensorDict) -> None:
     """
     for dtype in (torch.float32, torch.float64):
         rows, totals, metrics = run(algorithm, cast(batch, dtype))
-        prepared = [prepare_step(objective, step)[0] for objective, step in steps(algorithm, cast(batch, dtype))]
+        prepared = [prepare(objective, step)[0] for objective, step in steps(algorithm, cast(batch, dtype))]
         written = {f"field {name}": value for step in prepared for name, value in step.items()}
         for name, value in {**written, **rows, **totals, **metrics}.items():
             is_preserved = value.dtype == dtype or not value.is_floating_point() or name.startswith("state")

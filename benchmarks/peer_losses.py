@@ -1,0 +1,175 @@
+"""The policy losses of verl and TRL, tested with the laws of `purerl.testing.check_objective`.
+
+    .nox/oracle/bin/python -m benchmarks.peer_losses [--batches 5] [--library verl] > docs/peer_losses.md
+
+The environment is that of `nox -s oracle`. The losses are the libraries' own functions with their default settings.
+TRL computes its loss in a method of the trainer, which runs here without a model.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import logging
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from purerl.plugins import find
+from purerl.testing import LAWS, law_results
+
+NOT_RUN = ("device_preserved", "vmap_equals_loop", "compiled_equals_eager")
+LAWS_OF_TABLE = tuple(law.__name__ for law in LAWS if law.__name__ not in NOT_RUN)
+
+VERL = ("vanilla", "gspo", "sapo", "gpg", "cispo", "dro", "geo_mean", "dppo_tv", "dppo_kl", "clip_cov", "kl_cov")
+TRL: Mapping[str, Mapping[str, Any]] = {
+    "grpo": {},
+    "bnpo": {},
+    "dr_grpo": {"max_completion_length": 256},
+    "dapo": {},
+    "luspo": {"importance_sampling_level": "sequence"},
+    "cispo": {"epsilon_high": 5.0},
+    "sapo": {},
+    "vespo": {},
+}
+OURS = {"vanilla": "grpo", "geo_mean": "gmpo", "gspo": "gspo_token", "dppo_tv": "dppo"}
+"""The name in purerl, if it is another one: its exemptions are what a loss violates on purpose."""
+
+INTRODUCTION = """\
+# Losses of other libraries
+
+The policy losses of verl {verl} and TRL {trl}, with their default settings, tested with the laws as in
+[Testing your own loss](own_losses.md). The command that makes this page is
+`.nox/oracle/bin/python -m benchmarks.peer_losses > docs/peer_losses.md`.
+
+A law is stricter than what a library promises. Some of these failures cannot happen in the library's own trainer,
+which never has NaN at a masked-out token or a rank without rows. They matter when a loss is used elsewhere. One cause
+can fail several laws: a loss of TRL that takes the mean over rows counts a row without counted tokens, so it fails
+the laws of padding, masked rows, micro-batches and ranks, and splits into micro-batches exactly if there is no such
+row. verl's `clip_cov` draws tokens at random, so it fails laws that compare two calls. *On purpose* are laws from
+which the algorithm of purerl is exempt, too ([the reasons](laws.md#exemptions)). Losses return metrics as numbers, so
+the laws of execution ({not_run}) are left out. Of TRL's losses, those that divide by `num_items_in_batch` are added
+up over micro-batches, and of the others the mean is taken, weighted by rows.
+
+| library | loss | passed | fails | on purpose |
+|---|---|---|---|---|
+"""
+
+
+class Peer(NamedTuple):
+    """A loss of a library, and the settings of its test."""
+
+    library: str
+    name: str
+    loss: Callable
+    options: Mapping[str, Any]
+
+
+# --- losses ------------------------------------------------------------------------------------------------------
+
+
+def verl_losses() -> Iterator[Peer]:
+    """verl's policy losses, with verl's configuration of an actor."""
+    core, actor = import_module("verl.trainer.ppo.core_algos"), import_module("verl.workers.config.actor")
+    sizes = {"rollout_n": 1, "ppo_mini_batch_size": 1, "ppo_micro_batch_size_per_gpu": 1}
+    for name in VERL:
+        settings = {"dro_beta": 0.05} if name == "dro" else {}  # it has no default
+        policy_loss = actor.PolicyLossConfig(loss_mode=name, **settings)
+        config = actor.ActorConfig(strategy="fsdp", policy_loss=policy_loss, **sizes)
+        yield Peer("verl", name, core.get_policy_loss_fn(name), {"arguments": {"config": config}})
+
+
+def trl_losses() -> Iterator[Peer]:
+    """The loss types of TRL's GRPOTrainer."""
+    for name, changes in TRL.items():
+        is_sum = name in ("dapo", "cispo", "vespo")
+        yield Peer("TRL", name, trl_loss(name, changes), {"accumulate": "sum" if is_sum else "mean"})
+
+
+def trl_loss(loss_type: str, changes: Mapping[str, Any]) -> Callable:
+    """The loss of `loss_type` as a function of tensors: TRL's method, of a trainer without a model."""
+    import trl
+
+    defaults = {name: field.default for name, field in trl.GRPOConfig.__dataclass_fields__.items()}
+    args = SimpleNamespace(**{**defaults, "steps_per_generation": 1, "loss_type": loss_type, **changes})
+    high = args.epsilon if args.epsilon_high is None else args.epsilon_high
+
+    def loss(
+        per_token_logps: Tensor,
+        old_per_token_logps: Tensor,
+        advantages: Tensor,
+        completion_mask: Tensor,
+        num_items_in_batch: Tensor,
+    ) -> Tensor:
+        entropies = torch.zeros_like(per_token_logps)
+        parts = {
+            "args": args,
+            "epsilon_low": args.epsilon,
+            "epsilon_high": high,
+            "accelerator": SimpleNamespace(num_processes=1, gather=lambda x: x, reduce=lambda x, reduction: x),
+            "model": SimpleNamespace(training=True),
+            "aux_loss_enabled": False,
+            "current_gradient_accumulation_steps": 1,
+            "use_adaptive_entropy": False,
+            "_entropy_bonus_enabled": False,
+            "_metrics": defaultdict(lambda: defaultdict(list)),
+            "get_gamma_weights": trl.GRPOTrainer.get_gamma_weights,
+            "_get_per_token_logps_and_entropies": lambda *_, **__: (per_token_logps, entropies, None),
+        }
+        trainer = SimpleNamespace(**vars(args) | parts)
+        empty = completion_mask[:, :0]
+        inputs = {
+            "prompt_ids": empty,
+            "prompt_mask": empty,
+            "completion_ids": completion_mask,
+            "completion_mask": completion_mask,
+            "advantages": advantages,
+            "old_per_token_logps": old_per_token_logps,
+            "num_items_in_batch": num_items_in_batch,
+        }
+        return trl.GRPOTrainer._compute_loss(trainer, None, inputs)  # noqa: SLF001 - TRL has no other function
+
+    return loss
+
+
+# --- the table ---------------------------------------------------------------------------------------------------
+
+
+def row(peer: Peer, batches: int) -> str:
+    """The row of a loss."""
+    results = law_results(peer.loss, laws=LAWS_OF_TABLE, batches=batches, **peer.options)
+    failed = [result.law for result in results if result.status == "failed"]
+    ours = getattr(find("algorithm", OURS.get(peer.name, peer.name)), "EXEMPTIONS", {})
+    passed = sum(result.status == "passed" for result in results)
+    wrong, meant = ([f"`{law}`" for law in failed if (law in ours) == is_ours] for is_ours in (False, True))
+    cells = (peer.library, f"`{peer.name}`", f"{passed} of {passed + len(failed)}", ", ".join(wrong), ", ".join(meant))
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--batches", type=int, default=5, help="batches that Hypothesis generates for each law")
+    parser.add_argument("--library", choices=("verl", "TRL"), help="only the losses of this library")
+    options = parser.parse_args()
+    libraries = {"verl": verl_losses, "TRL": trl_losses}
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    versions = {"verl": version("verl"), "trl": version("trl"), "not_run": ", ".join(f"`{law}`" for law in NOT_RUN)}
+    lines = [INTRODUCTION.format(**versions).rstrip("\n")]
+    with contextlib.redirect_stdout(sys.stderr):  # what verl prints when it is imported
+        chosen = [options.library] if options.library else libraries
+        for peer in (peer for name in chosen for peer in libraries[name]()):
+            lines.append(row(peer, options.batches))
+            print(lines[-1], flush=True)
+    print("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,118 @@
+"""`purerl laws`: test a plain loss with every law."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import attrs
+import typer
+
+from purerl.errors import ConfigError, nearest
+from purerl.strict_json import to_json
+from purerl_cli.output import with_debug
+
+if TYPE_CHECKING:
+    from purerl.testing import LawResult
+
+__all__ = ["laws"]
+
+
+@with_debug
+def laws(
+    loss: Annotated[str, typer.Argument(help="The loss, module:function or file.py:function.", show_default=False)],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="Value of another parameter, or config.NAME; repeatable."),
+    ] = None,
+    exempt: Annotated[
+        list[str] | None,
+        typer.Option(metavar="LAW=REASON", help="A law that the loss violates on purpose; repeatable."),
+    ] = None,
+    law: Annotated[list[str] | None, typer.Option(metavar="LAW", help="Test only this law; repeatable.")] = None,
+    accumulate: Annotated[
+        Literal["sum", "mean"] | None,
+        typer.Option(help="How losses of micro-batches are accumulated.", show_default="by the parameters of the loss"),
+    ] = None,
+    unit: Annotated[Literal["row", "group"], typer.Option(help="What a micro-batch must not split.")] = "row",
+    batches: Annotated[int, typer.Option(min=1, help="Random batches for each law.")] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of the random batches.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Test a loss, a function with the parameters of verl's, TRL's or purerl's losses, with every law.
+
+    For each law: passed, failed with the smallest counterexample, exempt, or why it does not apply. Exits with status 1
+    if a law fails.
+    """
+    from purerl.plugins import locate
+    from purerl.testing import law_results
+
+    function = locate(loss)
+    if not callable(function):
+        raise ConfigError(f"the loss {loss!r}", got=type(function).__name__, need="a function")
+    results = law_results(
+        function,
+        arguments=_arguments(settings or ()),
+        exempt=dict(_split(text, "--exempt", "LAW=REASON") for text in exempt or ()),
+        laws=law,
+        accumulate=accumulate,
+        unit=unit,
+        batches=batches,
+        seed=seed,
+    )
+    if as_json:
+        typer.echo(to_json([result._asdict() for result in results], indent=2))
+    else:
+        _show(results)
+    if any(result.status == "failed" for result in results):
+        raise typer.Exit(1)
+
+
+def _split(text: str, option: str, form: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise ConfigError(option, got=text, need=form)
+    return name.strip(), value.strip()
+
+
+def _arguments(settings: Sequence[str]) -> dict[str, Any]:
+    """Values of parameters; those of ``config.NAME`` are settings of a `VerlConfig`."""
+    from purerl.testing.losses import VerlConfig
+
+    values = {name: _value(text) for name, text in (_split(setting, "--set", "NAME=VALUE") for setting in settings)}
+    config = {name.removeprefix("config."): values.pop(name) for name in list(values) if name.startswith("config.")}
+    known = attrs.fields_dict(VerlConfig)
+    for name in config:
+        if name not in known:
+            raise ConfigError(f"--set config.{name}", need=f"one of {', '.join(known)}", do=nearest(name, known))
+    return {**values, "config": VerlConfig(**config)} if config else values
+
+
+def _value(text: str) -> Any:
+    """A value in TOML, or otherwise a string."""
+    import tomllib
+
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+_STYLES = {"passed": "green", "failed": "red bold", "exempt": "yellow", "does not apply": "dim"}
+
+
+def _show(results: Sequence[LawResult]) -> None:
+    from rich.text import Text
+
+    from purerl_cli.tables import show
+
+    reason = {"failed": "see below", "passed": ""}
+    rows = ((r.law, Text(r.status, _STYLES[r.status]), reason.get(r.status, r.text)) for r in results)
+    show("law", "result", "why", rows=rows)
+    for result in results:
+        if result.status == "failed":
+            typer.echo(f"{result.text}\n")
+    counts = Counter(result.status for result in results)
+    words = {"does not apply": "not applicable"}
+    typer.echo(", ".join(f"{counts[status]} {words.get(status, status)}" for status in _STYLES if counts[status]))

@@ -1,0 +1,8 @@
+"""The laws for a plain loss: a function of tensors with the parameters of verl, of TRL or of purerl."""
+
+from __future__ import annotations
+
+from purerl.testing.losses.check import LawResult, check_objective, law_results
+from purerl.testing.losses.signature import VerlConfig
+
+__all__ = ["LawResult", "VerlConfig", "check_objective", "law_results"]
