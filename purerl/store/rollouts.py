@@ -9,7 +9,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +28,7 @@ __all__ = [
     "read_rollouts",
     "read_table",
     "to_batch",
+    "to_metadata",
     "token_columns",
     "total_reward",
     "write_rollouts",
@@ -95,11 +96,13 @@ def _packed(state: Any) -> bytes:
     return packed.getvalue()
 
 
-def read_table(folder: Path, step: int, columns: Sequence[str] | None = None) -> pa.Table:
-    """The rollouts of `step` as an Arrow table, with `columns` only if they are given."""
+def read_table(folder: Path, step: int, columns: Collection[str] | None = None) -> pa.Table:
+    """The rollouts of `step` as an Arrow table; with `columns`, only those of them that the file has."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.read_table(step_path(folder, step), columns=columns)
+    with pyarrow.parquet.ParquetFile(step_path(folder, step)) as file:
+        names = file.schema_arrow.names
+        return file.read(None if columns is None else [name for name in names if name in columns])
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -173,9 +176,15 @@ def _values(name: str, array: pa.Array) -> torch.Tensor:
 def read_metadata(folder: Path, step: int) -> Metadata:
     """The metadata of the rollouts of `step`."""
     import pyarrow.parquet
+
+    return to_metadata(pyarrow.parquet.read_schema(step_path(folder, step)))
+
+
+def to_metadata(schema: pa.Schema) -> Metadata:
+    """The metadata in the `schema` of a table of rollouts."""
     import torch
 
-    facts = pyarrow.parquet.read_schema(step_path(folder, step)).metadata
+    facts = schema.metadata
     state = torch.load(BytesIO(facts[f"{_PREFIX}state".encode()]), weights_only=True)
     return Metadata(facts[f"{_PREFIX}algorithm".encode()].decode(), state)
 
