@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,10 @@ from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
 if TYPE_CHECKING:
+    from purerl.algos.algebra import Algorithm
     from purerl.config.schema import RunConfig
-    from purerl.replay import Numbers
+    from purerl.replay import Numbers, Recording
+    from purerl.replay.scoring import Scorer
 
 __all__ = ["replay"]
 
@@ -61,23 +63,23 @@ def replay(
     No model is loaded. Without options the run's own algorithm is replayed, which gives its recorded advantages.
     """
     from purerl.config.check import algorithm_of
-    from purerl.config.overrides import apply
-    from purerl.replay import mean_of, measure, notes, open_recording, open_scorer, parse_steps
+    from purerl.replay import mean_of, measure, notes, open_recording, parse_steps
     from purerl.replay import replay as replayed_steps
 
     recording = open_recording(run)
     config = _changed(recording.config, algorithm, settings or ())
     other, chosen = algorithm_of(config), parse_steps(steps, recording.steps)
-    rewards = apply(recording.config, parse_rewards(reward or (), ())).rewards
-    numbers, missing, failures = [], {}, {}
-    with open_scorer(recording, rewards, other) if reward else nullcontext() as score:
+    numbers, missing = [], {}
+    with ExitStack() as stack:
+        score = stack.enter_context(_scorer(recording, reward, other)) if reward else None
         for step in replayed_steps(recording, other, score=score, steps=chosen):
             numbers.append(measure(step))
             missing |= dict.fromkeys(step.missing)
-        failures = score.failures if score else {}
+    failures = score.failures if score else {}
     found = notes(recording, other, numbers, missing)
     found += [f"{count:,} completions have no reward: {name}" for name, count in failures.items()]
-    names = {"recorded": str(recording.config.algorithm), "replayed": str(config.algorithm)}
+    changed = f" with {', '.join(settings)}" if settings else ""
+    names = {"recorded": str(recording.config.algorithm), "replayed": f"{config.algorithm}{changed}"}
     if as_json:
         rows = [_without_nan(each._asdict()) for each in numbers]
         typer.echo(
@@ -97,6 +99,14 @@ def _changed(config: RunConfig, name: str | None, settings: Sequence[str]) -> Ru
     if name is None:
         return evolve(config, algorithm=composition_changed(config.algorithm, settings))
     return evolve(config, algorithm=composition_named(name, settings))
+
+
+def _scorer(recording: Recording, rewards: Sequence[str], algorithm: Algorithm) -> AbstractContextManager[Scorer]:
+    """What scores the completions of `recording` with `rewards`, as ``--reward`` gives them."""
+    from purerl.config.overrides import apply
+    from purerl.replay.scoring import open_scorer
+
+    return open_scorer(recording, apply(recording.config, parse_rewards(rewards, ())).rewards, algorithm)
 
 
 def _without_nan(values: dict[str, Any]) -> dict[str, Any]:
