@@ -65,6 +65,14 @@ def test_policy_learns_and_the_weight_is_that_of_the_trained_policy(recorded: Pa
     assert not any("staleness" in name for record in metrics for name in record)
 
 
+def test_run_with_the_settings_of_the_record_repeats_it(recorded: Path, tmp_path: Path) -> None:
+    """Its policy is always the one that sampled the rows, so all importance weights are 1."""
+    summary = train(_config(recorded, max_steps=3), directory=tmp_path / "run")
+    for ours, theirs in zip(records(summary)[1:], records(recorded)[1:], strict=True):
+        for name in ("policy/loss/policy", "policy/grad_norm", "policy/entropy", "reward/mean"):
+            assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-6), name
+
+
 def test_resumed_run_is_bit_exact(recorded: Path, tmp_path: Path) -> None:
     config = _config(recorded)
     whole = train(config, directory=tmp_path / "whole")
