@@ -1,13 +1,14 @@
 """Training on the recorded completions of another run, in place of completions that the policy samples.
 
-The groups of the recorded run are drawn in the order in which it trained them, and again from the first one on when all
-have been drawn. Rows keep their tokens, rewards and log-probabilities `rollout_logp`. Another policy has sampled them,
-so only algorithms are accepted that correct for it, see `purerl.config.reuse`.
+The draws are those of the recorded run, in their order, and again from the first one on when all have been drawn. A
+group that it did not keep is not recorded and has no rows. So a run with the same settings has the same rows in each
+step. Rows keep their tokens, rewards and log-probabilities `rollout_logp`. Another policy has sampled them, so only
+algorithms are accepted that correct for it, see `purerl.config.reuse`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from itertools import groupby
 from pathlib import Path
@@ -122,18 +123,24 @@ class RecordedGroups:
     _loaded: tuple[int, list[dict[str, Any]]] = field(default=(-1, []), init=False, repr=False)
 
     @cached_property
-    def groups(self) -> Sequence[_Location]:
-        """All groups, in the order of their steps."""
-        found = []
+    def groups(self) -> Mapping[int, _Location]:
+        """All recorded groups, by the number of their draw, which is the label of their rows."""
+        found = {}
         for step in stored_steps(self.path / "rollouts"):
             labels = read_table(self.path / "rollouts", step, ["group"])["group"].to_pylist()
             order = sorted(range(len(labels)), key=labels.__getitem__)
-            found += [_Location(step, tuple(rows)) for _, rows in groupby(order, key=labels.__getitem__)]
+            found |= {n: _Location(step, tuple(rows)) for n, rows in groupby(order, key=labels.__getitem__)}
         return found
 
     @cached_property
+    def _numbers(self) -> range:
+        """The draws of the recorded run. A run that started from a checkpoint of another one has not drawn all."""
+        first = 0 if stored_steps(self.path / "rollouts")[0] == 1 else min(self.groups)
+        return range(first, max(self.groups) + 1)
+
+    @cached_property
     def _max_rows(self) -> int:
-        return max(len(group.rows) for group in self.groups)
+        return max(len(group.rows) for group in self.groups.values())
 
     def draw(self, first: int, count: int) -> list[Draw]:
         """The draws `first`, ..., `first + count - 1`: their numbers say which groups they are."""
@@ -141,8 +148,10 @@ class RecordedGroups:
         return [Draw(n, 0, {}, Prompt("", []), key=str(n), seeds=(self.seed, n)) for n in numbers]
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
-        """The rows of the recorded group of `draw`. Nothing is generated."""
-        group = self.groups[draw.number % len(self.groups)]
+        """The rows of the recorded group of `draw`: none, if the recorded run did not keep it. Nothing is generated."""
+        group = self.groups.get(self._numbers[draw.number % len(self._numbers)])
+        if group is None:
+            return []
         rows = self._rows_of(group.step)
         episodes = [*dict.fromkeys(rows[row].get("episode", row) for row in group.rows)]
         first = draw.number * self._max_rows
