@@ -8,6 +8,7 @@ algorithms are accepted that correct for it, see `purerl.config.reuse`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from itertools import groupby
@@ -134,9 +135,13 @@ class RecordedGroups:
 
     @cached_property
     def _numbers(self) -> range:
-        """The draws of the recorded run. A run that started from a checkpoint of another one has not drawn all."""
+        """The draws of the recorded run: whole batches, the last of which may end with groups that were not kept.
+
+        A run that started from a checkpoint of another one begins with its first group.
+        """
         first = 0 if stored_steps(self.path / "rollouts")[0] == 1 else min(self.groups)
-        return range(first, max(self.groups) + 1)
+        batch_size = read_config(self.path).batch_size
+        return range(first, first + math.ceil((max(self.groups) + 1 - first) / batch_size) * batch_size)
 
     @cached_property
     def _max_rows(self) -> int:
