@@ -12,13 +12,13 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm
 from purerl.composition import Composition, build_algorithm, to_composition
 from purerl.config.explain import explain
-from purerl.config.overrides import build
+from purerl.config.overrides import apply, build
 from purerl.description import definitions, formula_of, needs_of, parts
 from purerl.plugins import find, kind_of
 from purerl.presets import presets
 from purerl.settings import setting
 
-__all__ = ["AlgorithmSection", "Anatomy", "algorithm_named", "anatomy", "composition_named"]
+__all__ = ["AlgorithmSection", "Anatomy", "algorithm_named", "anatomy", "composition_changed", "composition_named"]
 
 _PAPER = re.compile(r"\d{4}\.\d{5}")
 
@@ -54,6 +54,11 @@ class AlgorithmSection:
 def composition_named(name: str, settings: Iterable[str] = ()) -> Composition:
     """The algorithm or preset `name` with `settings`, strings NAME=VALUE, as in the configuration of a run."""
     return build(AlgorithmSection, [f"algorithm.kind={name}", *(f"algorithm.{text}" for text in settings)]).algorithm
+
+
+def composition_changed(composition: Composition, settings: Iterable[str]) -> Composition:
+    """`composition` with `settings`, strings NAME=VALUE, changed."""
+    return apply(AlgorithmSection(composition), [f"algorithm.{text}" for text in settings]).algorithm
 
 
 def algorithm_named(name: str, settings: Iterable[str] = ()) -> Algorithm:

@@ -27,6 +27,7 @@ from purerl_cli.laws import laws
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
 from purerl_cli.plan import Recipe, Settings, plan
+from purerl_cli.replay import replay
 from purerl_cli.report import report
 from purerl_cli.sandbox import sandbox
 from purerl_cli.serve import serve
@@ -160,6 +161,7 @@ app.add_typer(algo, name="algo")
 app.command()(laws)
 app.add_typer(sandbox, name="sandbox")
 app.command()(report)
+app.command()(replay)
 app.command()(export)
 app.command()(serve)
 

@@ -9,7 +9,8 @@ read_completions         a batch in a file
 from __future__ import annotations
 
 from purerl.comparison.batches import example_completions, read_completions, stored_completions
-from purerl.comparison.compare import Difference, Effect, compare, effect_texts
+from purerl.comparison.compare import Difference, compare
+from purerl.comparison.outcomes import Effect, effect_texts
 
 __all__ = [
     "Difference",

@@ -154,6 +154,11 @@ def _check_source(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     if config.rollout and not fields and "teacher" not in roles(algorithm, FIELDS):
         need = f"an algorithm that learns from completions of the policy; {kind} learns from data"
         raise no_effect("rollout", config.rollout, need)
+    if config.rollout and config.rollout.recorded and config.num_epochs:
+        do = "set max_steps"
+        raise ConfigError(
+            "num_epochs", got=config.num_epochs, need="max_steps: recorded completions have no epochs", do=do
+        )
     if config.validation is not None and config.rollout is not None:
         need = "an algorithm that learns from data: completions of the policy have no held-out loss"
         raise no_effect("validation", config.validation, need, "leave it out, and set evaluate")
@@ -252,7 +257,8 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
     gives_rewards = not requires_rewards if has_workflow else gives_rewards
     models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
     rewards, gates = (tuple(each.full_name for each in section) for section in (config.rewards, config.gates))
-    needed = {"generator": config.generator, **({} if gives_rewards else {"rewards": rewards})}
+    needed = {"generator": config.generator} if _needs_generator(config) else {}
+    needed |= {} if gives_rewards else {"rewards": rewards}
     optional = {"rewards": rewards, "gates": gates, "environment": config.environment}
     for key, value in {**needed, **optional, "reward_workers": workers}.items():
         if value and not is_sampling:
@@ -276,6 +282,15 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
         if config.rollout.overlong and config.environment:
             need = "completions of one turn; environment.max_episode_tokens limits an episode"
             raise no_effect("rollout.overlong", config.rollout.overlong, need)
+
+
+def _needs_generator(config: RunConfig) -> bool:
+    """Whether anything is sampled. Raises ConfigError for a generator that recorded completions leave nothing to do."""
+    is_recorded = config.rollout is not None and config.rollout.recorded is not None
+    if is_recorded and config.evaluate is None and config.generator:
+        need = "evaluate: completions of rollout.recorded are not sampled"
+        raise no_effect("generator", kind_of(config.generator), need)
+    return not is_recorded or config.evaluate is not None
 
 
 def _weights_of(composition: Composition) -> dict[str, Sequence[float]]:

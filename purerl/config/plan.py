@@ -47,6 +47,8 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
 def _source(config: RunConfig) -> str:
     if config.rollout is None:
         return f"{config.batch_size:,} examples"
+    if config.rollout.recorded is not None:
+        return f"{config.batch_size:,} groups that {config.rollout.recorded} has recorded"
     tokens = f"at most {config.rollout.max_tokens:,} tokens"
     return f"{config.batch_size:,} prompts x {config.rollout.samples_per_prompt} completions of {tokens}"
 

@@ -26,14 +26,21 @@ def check_reuse(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     algorithm that corrects for it.
     """
     updates, staleness = config.ppo_epochs * config.minibatches, config.rollout.max_staleness if config.rollout else 0
+    recorded = config.rollout.recorded if config.rollout else None
     if not is_policy_gradient(algorithm):
         return
     if updates > 1 and not has_policy_ratio(algorithm):
         raise _refusal_of_updates(config, algorithm, kind, updates)
-    if staleness and not _accounts_for_staleness(algorithm):
+    if (staleness or recorded) and not _accounts_for_staleness(algorithm):
         remedies = [bypass.Config(), importance_weight.Config()]
         names = [_name_of(each) for each in remedies if _is_remedy(algorithm, each, _accounts_for_staleness)]
         do = " or ".join(f"algorithm.{name}=true" for name in names) or "an algorithm with a weight, such as icepop"
+        if recorded:
+            need = (
+                f"sampling: the policy loss of {kind} does not read the log-probabilities of the policy that sampled "
+            )
+            need = f"{need}the rows, so it is biased for rows of another one"
+            raise ConfigError("rollout.recorded", got=repr(recorded), need=need, do=f"set {do}")
         raise ConfigError(
             "rollout.max_staleness",
             got=staleness,

@@ -22,7 +22,7 @@ class Facts(NamedTuple):
     learns_from_rewards  whether the algorithm reads rewards; if not, they are only logged
     max_failure_rate     `reward_workers.max_failure_rate`
     max_tokens           `rollout.max_tokens`; None if the run does not sample
-    max_staleness        `rollout.max_staleness`
+    max_staleness        `rollout.max_staleness`; 1 with `rollout.recorded`
     """
 
     learns_from_rewards: bool = True

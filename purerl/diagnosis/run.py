@@ -24,7 +24,7 @@ def facts_of_run(path: Path) -> Facts:
         "learns_from_rewards": data.get("learns_from_rewards"),
         "max_failure_rate": workers.get("max_failure_rate"),
         "max_tokens": rollout.get("max_tokens"),
-        "max_staleness": rollout.get("max_staleness"),
+        "max_staleness": rollout.get("max_staleness") or int("recorded" in rollout),
     }
     kinds = {"learns_from_rewards": bool, "max_failure_rate": (int, float), "max_tokens": int, "max_staleness": int}
     return Facts(**{name: value for name, value in found.items() if isinstance(value, kinds[name])})

@@ -25,6 +25,7 @@ from purerl.loop.model_rewards import reward_chats
 from purerl.loop.open import check_files, first_example, max_steps_of, open_run_data, reward_runner
 from purerl.loop.origin import check_origin, to_origin
 from purerl.loop.paths import resolve_paths
+from purerl.loop.recorded import recorded_files
 from purerl.loop.train import changes_from
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe
@@ -108,7 +109,8 @@ def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
     directory, problems = unlocked(path), config.evaluate.data.values() if config.evaluate else ()
     identify_models(models_by_role(config, algorithm_of(config)), directory)
     held_out = config.validation.data if config.validation else ()
-    directory.check_data(file_digests([*config.data.files, *problems, *held_out]))
+    recorded = recorded_files(config, path)
+    directory.check_data(file_digests([*config.data.files, *problems, *held_out, *recorded]))
 
 
 def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, runs_code: bool) -> list[str]:

@@ -49,6 +49,7 @@ from purerl.loop.generators import open_generator
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import ModelRewards, check_questions, open_model_rewards, reward_chats
+from purerl.loop.recorded import check_recorded, check_recorded_tokens, recorded_files
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
 from purerl.loop.step import Learner
@@ -165,8 +166,13 @@ def check_inputs(config: RunConfig) -> None:
 
 
 def check_files(config: RunConfig) -> list[str]:
-    """Read the data files of `config`, and return those that the run itself creates. Raises DataError."""
-    purpose = purpose_of(config, algorithm_of(config))
+    """Read the data files of `config`, and return those that the run itself creates.
+
+    Raises: DataError; as `check_recorded` for a run on recorded completions.
+    """
+    algorithm = algorithm_of(config)
+    check_recorded(config, algorithm)
+    purpose = purpose_of(config, algorithm)
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
     named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
@@ -211,7 +217,8 @@ def _open(
     roles, runner = model_roles(config, algorithm), reward_runner(config, functions, context)
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
-    files = file_digests([*config.data.files, *problems, *held_out])
+    recorded = recorded_files(config, directory.path)
+    files = file_digests([*config.data.files, *problems, *held_out, *recorded])
     directory.check_data(files)
     data = open_run_data(config, algorithm, roles, runner)
     data = evolve(data, chat=with_store(data.chat, directory.images))
@@ -262,6 +269,7 @@ def open_run_data(
     config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
 ) -> RunData:
     """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
+    check_recorded(config, algorithm)
     evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
     problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
     held_out = read_held_out(config.validation, purpose)
@@ -277,6 +285,7 @@ def open_run_data(
         if "margin" in reads_of(algorithm):
             check_margins(learned)
     tokenizer = load_tokenizer(config.model)
+    check_recorded_tokens(config, tokenizer)
     if trains_classifier(algorithm):
         set_pad_token(tokenizer)
     for name, role in roles.items():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from itertools import chain
 from typing import Protocol
 
@@ -30,7 +29,7 @@ from purerl.rollouts.rows import episodes_of, results_of_episodes
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.types import Group, Trajectory
 
-__all__ = ["ExampleSource", "RolloutSource", "Source", "length_penalty"]
+__all__ = ["ExampleSource", "RolloutSource", "Source", "components_of", "length_penalty"]
 
 
 class Source(Protocol):
@@ -131,12 +130,15 @@ class RolloutSource:
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
-        functions = {"score": _scores, "components": partial(_components, rewards=self.components)}
+        functions = {"score": _scores, "components": self._components}
         columns = {name: f(trajectories) for name, f in functions.items() if name in reads_of(self.algorithm)}
         if not columns:
             return [*trajectories]
         added = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return [evolve(t, fields={**t.fields, **new}) for t, new in zip(trajectories, added, strict=True)]
+
+    def _components(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
+        return components_of([trajectory.result for trajectory in trajectories], self.components)
 
 
 def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
@@ -146,13 +148,12 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
 
 
-def _components(trajectories: Sequence[Trajectory], rewards: Mapping[str, str]) -> list[list[float]]:
-    """The weighted reward components of each row, in one order for all: that of `rewards`.
+def components_of(results: Sequence[RewardResult], rewards: Mapping[str, str]) -> list[list[float]]:
+    """The weighted reward components of each of `results`, in one order for all: that of `rewards`.
 
     `rewards` are the names of the reward functions, each with that of its own component. A component that a row does
     not have is NaN, and so is that of a function that applies to none of the rows. Components of others come first.
     """
-    results = [trajectory.result for trajectory in trajectories]
     known = dict.fromkeys(name for result in results for name in result.weighted_components)
     found = {function: _names_of(function, results) or [own] for function, own in rewards.items()}
     of_rewards = dict.fromkeys(chain.from_iterable(found.values()))

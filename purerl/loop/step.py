@@ -18,7 +18,7 @@ from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
 from purerl.types import TensorDict
 
-__all__ = ["Learner", "Rows", "Step"]
+__all__ = ["Learner", "Rows", "Step", "with_noise"]
 
 Rows = Callable[[LoopState, Clock], tuple[LoopState, list[Trajectory], dict[str, float]]]
 """The rows of the step after a state, with the next state of the data and metrics: see `purerl.loop.sources`."""
@@ -87,7 +87,10 @@ class Learner:
     def collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
         """The rows of the step after `state` as a batch, before a model has scored it."""
         batch = collate([trajectory.fields for trajectory in trajectories])
-        if "noise" not in reads_of(self.algorithm):
-            return batch
-        draw = torch.Generator().manual_seed(derive_seed(self.schedule.seed, "noise", state.step))
-        return with_fields(batch, noise=torch.rand(batch["tokens"].shape, generator=draw))
+        return with_noise(batch, self.schedule.seed, state.step) if "noise" in reads_of(self.algorithm) else batch
+
+
+def with_noise(batch: TensorDict, seed: int, step: int) -> TensorDict:
+    """`batch`, the rows of the step after `step`, with the random numbers of a run with this `seed`."""
+    draw = torch.Generator().manual_seed(derive_seed(seed, "noise", step))
+    return with_fields(batch, noise=torch.rand(batch["tokens"].shape, generator=draw))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from attrs import evolve
 
@@ -15,6 +16,7 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.failures import RunFailures
 from purerl.loop.model_rewards import ModelRewards
+from purerl.loop.recorded import RecordedGroups
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.protocols import Sampling
@@ -26,6 +28,8 @@ from purerl.rollouts.examples import Demonstrations, Preferences
 from purerl.rollouts.images import RowImages
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import Rollout
+from purerl.rollouts.types import Workflow
 from purerl.store.directory import RunDirectory
 
 __all__ = ["examples_workflow", "open_source", "purpose_of"]
@@ -57,23 +61,15 @@ def open_source(
         rollouts = Rollouts(runtime, examples_workflow(config, algorithm, sampler))
         window = Window(rollouts, sampler.draw_examples, batch_size=size, on_group=failures.add)
         return ExampleSource(window, failures, size)
-    build = partial(
-        open_workflow,
-        interaction,
-        data.chat,
-        data.examples.example_format,
-        rewards=runner,
-        row_fields=sampler.row_fields,
-    )
-    sampling = Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings)
-    workflow = build(sampling=sampling, samples=rollout.samples_per_prompt)
-    if "greedy_score" in reads_of(algorithm):
-        greedy = build(sampling=evolve(sampling, temperature=0.0), samples=1)
-        workflow = WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
+    if rollout.recorded is not None:
+        workflow = RecordedGroups(Path(rollout.recorded), config.seed)
+        draw = workflow.draw
+    else:
+        workflow, draw = _sampling_workflow(rollout, algorithm, data, interaction, runner, sampler), sampler.draw
     failures = RunFailures(directory, rollout.samples_per_prompt, max_rate)
     window = Window(
         distributed(Rollouts(runtime, workflow), ranks),
-        sampler.draw,
+        draw,
         batch_size=size,
         max_staleness=rollout.max_staleness,
         order=rollout.order,
@@ -90,6 +86,31 @@ def open_source(
         model_rewards=model_rewards,
         components=runner.components,
     )
+
+
+def _sampling_workflow(
+    rollout: Rollout,
+    algorithm: Algorithm,
+    data: RunData,
+    interaction: Interaction,
+    runner: RewardRunner,
+    sampler: Sampler,
+) -> Workflow:
+    """What samples the rows of a draw, and scores them."""
+    build = partial(
+        open_workflow,
+        interaction,
+        data.chat,
+        data.examples.example_format,
+        rewards=runner,
+        row_fields=sampler.row_fields,
+    )
+    sampling = Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings)
+    workflow = build(sampling=sampling, samples=rollout.samples_per_prompt)
+    if "greedy_score" not in reads_of(algorithm):
+        return workflow
+    greedy = build(sampling=evolve(sampling, temperature=0.0), samples=1)
+    return WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
 
 
 def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:

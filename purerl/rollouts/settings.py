@@ -105,6 +105,11 @@ class Rollout:
         converter=optional(to_workflow),
     )
 
+    recorded: str | None = setting(
+        "the directory of a run whose recorded completions are trained on; nothing is sampled, except for evaluations",
+        default=None,
+    )
+
     def __attrs_post_init__(self) -> None:
         if not 0 < self.temperature < math.inf:
             need = "above 0, and finite"
@@ -125,6 +130,9 @@ class Rollout:
         if self.background and not self.max_staleness:
             need = "max_staleness above 0: otherwise nothing can be sampled while the trainer trains"
             raise no_effect("background", self.background, need)
+        for name in ("max_staleness", "num_extra_groups"):
+            if self.recorded is not None and getattr(self, name):
+                raise no_effect(name, getattr(self, name), "completions that are sampled; those of recorded are read")
 
 
 def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:

@@ -9,7 +9,7 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,6 +18,7 @@ from purerl.store.step_files import step_path, storable_text, write_step
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import torch
     from tensordict import TensorDict
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "read_rollouts",
     "read_table",
     "to_batch",
+    "to_metadata",
     "token_columns",
     "total_reward",
     "write_rollouts",
@@ -94,11 +96,13 @@ def _packed(state: Any) -> bytes:
     return packed.getvalue()
 
 
-def read_table(folder: Path, step: int) -> pa.Table:
-    """The rollouts of `step` as an Arrow table."""
+def read_table(folder: Path, step: int, columns: Collection[str] | None = None) -> pa.Table:
+    """The rollouts of `step` as an Arrow table; with `columns`, only those of them that the file has."""
     import pyarrow.parquet
 
-    return pyarrow.parquet.read_table(step_path(folder, step))
+    with pyarrow.parquet.ParquetFile(step_path(folder, step)) as file:
+        names = file.schema_arrow.names
+        return file.read(None if columns is None else [name for name in names if name in columns])
 
 
 def read_rollouts(folder: Path, step: int) -> list[dict[str, Any]]:
@@ -112,18 +116,75 @@ def read_batch(folder: Path, step: int) -> TensorDict:
 
 
 def to_batch(table: pa.Table) -> TensorDict:
-    """The batch in the columns of `table` that are fields of the schema."""
-    from purerl.batch import FIELDS, collate
+    """The batch in the columns of `table` that are fields of the schema, as `purerl.batch.collate` of its rows.
 
-    return collate(table.select([name for name in table.column_names if name in FIELDS]).to_pylist())
+    Raises: BatchError for a table without rows, and for a row whose columns have different numbers of tokens.
+    """
+    import torch
+    from tensordict import TensorDict
+
+    from purerl.batch import FIELDS, ROW_FIELDS
+    from purerl.errors import BatchError
+
+    if not len(table):
+        raise BatchError("rollouts", got="no rows", need="at least one")
+    columns = {name: table[name].combine_chunks() for name in table.column_names if name in FIELDS}
+    lengths = torch.from_numpy(columns["tokens"].value_lengths().to_numpy().astype("int64"))
+    attention_mask = torch.arange(int(lengths.max())) < lengths[:, None]
+    fields = {
+        name: _values(name, column).reshape(len(table), *(-1,) * FIELDS[name].axes.count(" "))
+        if name in ROW_FIELDS
+        else _padded(name, column, attention_mask)
+        for name, column in columns.items()
+    }
+    fields["attention_mask"] = attention_mask
+    fields.setdefault("mask", fields["action"])
+    return TensorDict(fields, batch_size=[len(table)])
+
+
+def _padded(name: str, column: pa.ListArray, attention_mask: torch.Tensor) -> torch.Tensor:
+    """The values of a field of tokens, padded on the right with 0: [rows, time], or with one more axis."""
+    from purerl.batch import FIELDS
+    from purerl.errors import BatchError
+
+    counts, expected = column.value_lengths().to_numpy(), attention_mask.sum(-1).numpy()
+    if (counts != expected).any():
+        row = int((counts != expected).argmax())
+        got, need = f"{counts[row]} values", f"{expected[row]}, one per token"
+        raise BatchError(f"field {name!r} of row {row}", got=got, need=need)
+    items = _values(name, column.flatten())
+    items = items.reshape(int(expected.sum()), *(-1,) * (FIELDS[name].axes.count(" ") - 1))
+    padded = items.new_zeros(attention_mask.shape + items.shape[1:])
+    padded[attention_mask] = items
+    return padded
+
+
+def _values(name: str, array: pa.Array) -> torch.Tensor:
+    """All numbers in `array`, which may be lists of numbers, with the dtype of the field `name`: one axis."""
+    import pyarrow as pa
+    import torch
+
+    from purerl.batch import FIELDS
+
+    while pa.types.is_list(array.type) or pa.types.is_large_list(array.type) or pa.types.is_fixed_size_list(array.type):
+        array = array.flatten()
+    if pa.types.is_null(array.type):
+        array = array.cast(pa.int64())
+    return torch.from_numpy(array.to_numpy(zero_copy_only=False).copy()).to(FIELDS[name].dtype)
 
 
 def read_metadata(folder: Path, step: int) -> Metadata:
     """The metadata of the rollouts of `step`."""
     import pyarrow.parquet
+
+    return to_metadata(pyarrow.parquet.read_schema(step_path(folder, step)))
+
+
+def to_metadata(schema: pa.Schema) -> Metadata:
+    """The metadata in the `schema` of a table of rollouts."""
     import torch
 
-    facts = pyarrow.parquet.read_schema(step_path(folder, step)).metadata
+    facts = schema.metadata
     state = torch.load(BytesIO(facts[f"{_PREFIX}state".encode()]), weights_only=True)
     return Metadata(facts[f"{_PREFIX}algorithm".encode()].decode(), state)
 

@@ -63,6 +63,8 @@ def test_facts_are_read_from_the_directory_and_have_defaults(tmp_path: Path) -> 
     assert facts_of_run(tmp_path) == Facts(False, 0.5, 7, 1)
     (tmp_path / "data.json").write_text("{")
     assert facts_of_run(tmp_path).learns_from_rewards
+    (tmp_path / "config.toml").write_text('[rollout]\nrecorded = "runs/other"\n')
+    assert facts_of_run(tmp_path).max_staleness == 1
 
 
 def _zero(completion: str, example: dict[str, Any]) -> float:

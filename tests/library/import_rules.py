@@ -50,7 +50,7 @@ LAYERS = (
     ("description", "planning"),
     ("catalog", "testing", "loop", "report"),
     ("anatomy", "comparison"),
-    ("adapters",),
+    ("adapters", "replay"),
     ("recipes",),
     ("doctor", "runs"),
     ("",),  # purerl/__init__.py, which imports the loop lazily
