@@ -23,7 +23,7 @@ from tests.loop.runs import records
 
 pytestmark = pytest.mark.skipif(KIND != "vllm", reason="only vLLM reads images")
 
-FAMILY = ["qwen2_vl", *(pytest.param(name, marks=pytest.mark.soak) for name in ("qwen2_5_vl", "qwen3_vl"))]
+FAMILY = ["qwen2_vl", pytest.param("qwen2_5_vl", marks=pytest.mark.soak)]
 
 
 class Opened:
@@ -45,7 +45,7 @@ class Opened:
         """The largest difference between its log-probabilities and those of transformers."""
         assert completion.error is None
         expected = expected_logp(self.paths[number], self.chat, self.store, request, completion)
-        return float((torch.tensor(completion.logp[: len(expected)]) - expected).abs().max())
+        return max((torch.tensor(completion.logp[: len(expected)]) - expected).abs().tolist(), default=0.0)
 
 
 @pytest.fixture(scope="module", params=FAMILY)

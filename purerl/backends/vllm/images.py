@@ -15,8 +15,8 @@ from purerl.images import ImageStore, decode
 
 __all__ = ["MODELS", "content_parts", "one_token_each"]
 
-MODELS = frozenset({"qwen2_vl", "qwen2_5_vl", "qwen3_vl"})
-"""Types of models that were compared with trainers. In their prompts an image is one token, repeated."""
+MODELS = frozenset({"qwen2_vl", "qwen2_5_vl"})
+"""Types of models with the log-probabilities of trainers. In their prompts an image is one token, repeated."""
 
 
 def one_token_each(tokens: Sequence[int], image: Sequence[int]) -> tuple[list[int], list[int]]:
