@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import define, field, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
-from purerl.backends.tokenizer import check_same_ids, load_tokenizer
+from purerl.backends.tokenizer import check_same_ids
 from purerl.batch import FIELDS
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Prompt
@@ -98,10 +98,10 @@ def recorded_files(config: RunConfig, directory: Path) -> list[str]:
 
 
 def check_recorded_tokens(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Refuse a model whose `tokenizer` has other ids than the recorded run."""
+    """Refuse a policy whose `tokenizer` has other ids than the recorded run. Raises: ConfigError."""
     if config.rollout is not None and config.rollout.recorded is not None:
         recorded = Model(str(Path(config.rollout.recorded) / "tokenizer"))
-        check_same_ids(load_tokenizer(recorded), config.model, "policy")
+        check_same_ids(tokenizer, recorded, "recorded run")
 
 
 @frozen

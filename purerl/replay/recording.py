@@ -135,7 +135,7 @@ def with_needs(needs: Needs, batch: TensorDict, *, seed: int, step: int) -> tupl
     """
     if "noise" in needs.advantage and "noise" not in batch.keys():
         batch = with_noise(batch, seed, step - 1)
-    if "score" in (*needs.advantage, *needs.loss):
+    if "score" in (*needs.advantage, *needs.loss) and "score" not in batch.keys():
         batch = with_fields(batch, score=_scores(batch))
     found = {name: _stand_in(name, needs, batch.keys()) for name in dict.fromkeys((*needs.advantage, *needs.loss))}
     missing = [name for name in needs.advantage if found[name] is None]

@@ -12,12 +12,14 @@ from attrs import evolve
 
 from purerl.algos import dapo, gdpo, grpo, rloo
 from purerl.algos.modifiers import bypass, importance_weight
+from purerl.backends.hf.small import word_tokenizer
 from purerl.composition import Composition
 from purerl.config.check import check
 from purerl.config.plan import plan
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.loop.train import train
+from purerl.settings import Model
 from purerl.store.rollouts import read_batch, read_rollouts
 
 from .runs import records, train_until, without_times
@@ -142,6 +144,12 @@ def test_missing_and_changed_records_are_refused(recorded: Path, tmp_path: Path)
         train(_config(tmp_path / "copy"), directory=tmp_path / "resumed")
     with pytest.raises(ConfigError, match="the directory of this run"):
         train(_config(tmp_path / "own"), directory=tmp_path / "own")
+
+
+def test_model_with_another_tokenizer_is_refused(recorded: Path, tmp_path: Path) -> None:
+    word_tokenizer("9876543210+=").save_pretrained(tmp_path / "model")
+    with pytest.raises(ConfigError, match="the recorded run .* has another tokenizer"):
+        train(_config(recorded, model=Model(str(tmp_path / "model"))), directory=tmp_path / "run")
 
 
 def test_plan_names_the_record(recorded: Path) -> None:
