@@ -136,6 +136,15 @@ OPTIONS = {
     },
     "algo presets": {"debug": ["--debug"]},
     "algo modifiers": {"debug": ["--debug"]},
+    "replay": {
+        "run": ["run"],
+        "algorithm": ["--algorithm"],
+        "settings": ["--set"],
+        "reward": ["--reward"],
+        "steps": ["--steps"],
+        "as_json": ["--json"],
+        "debug": ["--debug"],
+    },
     "laws": {
         "loss": ["loss"],
         "settings": ["--set"],
