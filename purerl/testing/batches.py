@@ -138,9 +138,9 @@ def _value(field: Field, batch: TensorDict, base: Tensor, rng: torch.Generator) 
     shape += (3,) * (len(field.axes.split()) - len(shape))
     if field.name in _VALUES:
         return _VALUES[field.name](batch, rng)
-    if field.unit == "nats":
+    if field.unit == "nats" and field.name not in ROW_FIELDS:
         return -base * torch.exp(_log_scale(shape, rng))
-    if field.unit == "reward":
+    if field.unit in ("nats", "reward"):
         return _normal(shape, rng)
     if field.dtype.is_floating_point:
         return _uniform(shape, rng, 0.5, 1.5)
