@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, bind, write_field
@@ -94,6 +93,4 @@ def _with_prompt_weight(policy: Objective) -> Objective:
 
 
 def _prompt_weight_of(batch: TensorDict) -> RowFloat:
-    """All float fields of a batch have the same dtype."""
-    dtypes = (value.dtype for value in batch.values() if value.is_floating_point())
-    return prompt_weight(batch["group"], batch["mask"]).to(next(dtypes, torch.get_default_dtype()))
+    return prompt_weight(batch["group"], batch["mask"]).to(batch["advantage"].dtype)
