@@ -161,10 +161,13 @@ class Sandbox:
             send(self.channels.report, Message({"order": order}))
 
     def end(self) -> None:
-        """End all processes of the sandbox, and wait until they have ended."""
+        """End all processes of the sandbox, wait until they have ended, and remove their directory."""
         if self._pid:
             _end_process(self._pid, signal.SIGKILL if self._is_private else signal.SIGHUP)
             self._pid = 0
+        if self._directory:
+            _remove(self._directory)
+            self._directory = ""
 
     def close(self) -> None:
         """End it, and release what belongs to it."""
@@ -172,8 +175,6 @@ class Sandbox:
         self._stack.close()
         if self.cgroup is not None:
             self.cgroup.close()
-        if self._directory:
-            _remove(self._directory)
 
 
 def _make_directory() -> str:
