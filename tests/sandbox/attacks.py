@@ -88,3 +88,8 @@ def wait_until_gone(word: str, seconds: float = 30.0) -> None:
     while time.monotonic() < end and processes_with(word):
         time.sleep(0.02)
     assert processes_with(word) == []
+
+
+def report_of(pool: Pool, source: str) -> Any:
+    """What `source` reports, run after the definitions of `PRELUDE`."""
+    return report(pool.run_python(PRELUDE + source))

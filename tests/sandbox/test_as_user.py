@@ -10,7 +10,13 @@ from .as_user import ONLY_FOR_ROOT, run_tests
 
 pytestmark = [pytest.mark.slow, *ONLY_FOR_ROOT]
 
-_FILES = ("test_attacks_on_ends.py", "test_attacks_on_isolation.py", "test_attacks_on_limits.py", "test_running.py")
+_FILES = (
+    "test_attacks_on_ends.py",
+    "test_attacks_on_isolation.py",
+    "test_attacks_on_network.py",
+    "test_attacks_on_limits.py",
+    "test_running.py",
+)
 
 
 def test_attacks_fail_as_an_ordinary_user_too() -> None:

@@ -1,9 +1,8 @@
-"""Programs that try to reach the host, its files, network and processes."""
+"""Programs that try to reach the host, its files and processes."""
 
 from __future__ import annotations
 
 import os
-import socket
 import stat
 import sys
 import threading
@@ -16,7 +15,7 @@ import pytest
 from purerl.sandbox import Pool, SandboxSettings, run, run_python
 from purerl.sandbox.supervisor import landlock
 
-from .attacks import LIMITS, PRELUDE, marked, marker, open_pool, processes_with, report
+from .attacks import LIMITS, PRELUDE, marked, marker, open_pool, processes_with, report, report_of
 
 SECRET = "purerl-secret-of-the-host"
 
@@ -27,10 +26,6 @@ def pool() -> Iterator[Pool]:
         patch.setenv("HF_TOKEN", SECRET)
         with open_pool("auto") as opened:
             yield opened
-
-
-def _report(pool: Pool, source: str):
-    return report(pool.run_python(PRELUDE + source))
 
 
 @pytest.fixture(scope="module", params=["all", "without_landlock"])
@@ -51,7 +46,7 @@ def test_files_of_the_host_cannot_be_read(pool: Pool, tmp_path: Path) -> None:
         paths = [tmp_path / "secret", shared, Path(__file__), Path.home(), "/etc/shadow", "/etc/hostname", "/etc/ssh",
                  "/var", "/home", "/run", "/sys", "/boot", "/opt", "/mnt", "/srv"]  # fmt: skip
         read = "open(p).read() if not os.path.isdir(p) else os.listdir(p)"
-        found = _report(pool, f"print(json.dumps([attempt(lambda: {read}) for p in {[str(p) for p in paths]!r}]))")
+        found = report_of(pool, f"print(json.dumps([attempt(lambda: {read}) for p in {[str(p) for p in paths]!r}]))")
     finally:
         shared.unlink()
     homes = {str(Path.home())} & {"/root"}  # an empty directory, or the way to the interpreter
@@ -59,7 +54,7 @@ def test_files_of_the_host_cannot_be_read(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_the_only_directories_are_those_of_the_system_and_of_python(pool: Pool) -> None:
-    top = set(_report(pool, "print(json.dumps(os.listdir('/')))"))
+    top = set(report_of(pool, "print(json.dumps(os.listdir('/')))"))
     known = {
         ".private",
         "bin",
@@ -77,7 +72,7 @@ def test_the_only_directories_are_those_of_the_system_and_of_python(pool: Pool) 
         "usr",
     }
     prefixes = (sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve()))
-    assert _report(pool, "print(json.dumps(os.listdir('/.private')))") == []
+    assert report_of(pool, "print(json.dumps(os.listdir('/.private')))") == []
     assert top <= known | {prefix.split("/")[1] for prefix in prefixes} | {"nix", "gnu"}
 
 
@@ -106,7 +101,7 @@ print(json.dumps([first, count()[0] > 0, dict(os.environ)]))
 
 def test_nothing_of_the_owner_is_in_the_environment_or_in_memory(pool: Pool) -> None:
     """Neither in the variables, nor anywhere in the memory of the process, which it was forked with."""
-    counts, is_searched, variables = _report(pool, _scan([SECRET.encode(), b"PYTEST_CURRENT_TEST"]))
+    counts, is_searched, variables = report_of(pool, _scan([SECRET.encode(), b"PYTEST_CURRENT_TEST"]))
     assert (counts, is_searched) == ([0, 0], True)
     threads = {f"{library}_NUM_THREADS" for library in ("MKL", "OMP", "OPENBLAS")}
     assert set(variables) == threads | {"HOME", "LANG", "PATH", "PYTHONHASHSEED", "TMPDIR"}
@@ -120,7 +115,7 @@ links = [attempt(lambda: os.readlink(f"/proc/1/{name}")) for name in ("exe", "ro
 shown = [name for name in os.listdir("/proc") if not name.isdigit()]
 print(json.dumps([pids, own, links, sorted(shown), os.getpid(), os.getppid()]))
 """
-    pids, files, links, shown, pid, parent = _report(any_pool, source)
+    pids, files, links, shown, pid, parent = report_of(any_pool, source)
     assert (pids, pid, parent) == (["1", "2"], 2, 1)
     assert set(files) <= {"EACCES", "EPERM"}
     assert set(links) <= {"EACCES", "EPERM"}
@@ -133,7 +128,7 @@ def test_memory_of_earlier_runs_cannot_be_found() -> None:
     with Pool(SandboxSettings(max_concurrent_runs=1), limits=LIMITS) as pool:
         for _ in range(2):
             pool.run_python(f"'{words[0]}'", stdin=words[1], files={"a": words[2]})
-        counts, is_searched, _ = _report(pool, _scan([word.encode() for word in words]))
+        counts, is_searched, _ = report_of(pool, _scan([word.encode() for word in words]))
     assert (counts, is_searched) == ([0, 0, 0], True)
 
 
@@ -153,7 +148,7 @@ changed = [attempt(f) for f in (lambda: os.chmod("/usr", 0o777), lambda: os.rena
 print(json.dumps([created, opened, proc, changed]))
 """
     refusals = {"EROFS", "EACCES", "EPERM", "ENOENT", "EXDEV", "EINVAL"}
-    for outcomes in _report(any_pool, source):
+    for outcomes in report_of(any_pool, source):
         assert set(outcomes) <= refusals
 
 
@@ -164,9 +159,9 @@ for folder in ("/tmp", "/dev/shm", "."):
     open(f"{{folder}}/{name}", "w").write("x")
 print(json.dumps([os.listdir(folder) for folder in ("/tmp", "/dev/shm", ".")]))
 """
-    first, second, third = _report(pool, source)
+    first, second, third = report_of(pool, source)
     assert (first, second, sorted(third)) == ([name], [name], sorted([name, "program.py"]))
-    assert _report(pool, f"print(json.dumps(os.path.exists('/tmp/{name}')))") is False
+    assert report_of(pool, f"print(json.dumps(os.path.exists('/tmp/{name}')))") is False
     assert not Path("/tmp", name).exists()
     assert not Path("/dev/shm", name).exists()
 
@@ -186,66 +181,6 @@ def test_directories_that_can_be_read_are_a_setting(layers: str, tmp_path: Path)
     assert not (folder / "b").exists()
 
 
-# --- network -----------------------------------------------------------------------------------------------------
-
-
-def test_servers_of_the_host_cannot_be_reached(pool: Pool, tmp_path: Path) -> None:
-    abstract, path = f"\0{marker()}", str(tmp_path / "socket")
-    with (
-        socket.create_server(("127.0.0.1", 0)) as tcp,
-        socket.socket(socket.AF_UNIX) as named,
-        socket.socket(socket.AF_UNIX) as unnamed,
-        socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp,
-    ):
-        named.bind(path)
-        unnamed.bind(abstract)
-        udp.bind(("127.0.0.1", 0))
-        udp.settimeout(0.2)
-        for server in (named, unnamed):
-            server.listen()
-        source = f"""
-def connect(family, address):
-    with socket.socket(family) as client: client.connect(address)
-tcp, udp = {tcp.getsockname()[1]}, {udp.getsockname()[1]}
-print(json.dumps([attempt(connect, socket.AF_INET, ("127.0.0.1", tcp)),
-    attempt(connect, socket.AF_INET, ("8.8.8.8", 53)), attempt(connect, socket.AF_INET6, ("::1", tcp)),
-    attempt(connect, socket.AF_UNIX, {abstract!r}), attempt(connect, socket.AF_UNIX, {path!r}),
-    attempt(lambda: socket.getaddrinfo("example.com", 80))]))
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
-    client.sendto(b"x", ("127.0.0.1", udp))
-"""
-        outcomes = _report(pool, source)
-        with pytest.raises(TimeoutError):
-            udp.recv(1)
-    assert outcomes[0] == "ECONNREFUSED"
-    assert outcomes[1] == "ENETUNREACH"
-    assert set(outcomes[2:5]) <= {"ECONNREFUSED", "ENETUNREACH", "EADDRNOTAVAIL", "ENOENT", "EPERM"}
-    assert outcomes[5] != "done"
-
-
-def test_other_families_of_sockets_do_not_exist(pool: Pool) -> None:
-    """A virtual machine's AF_VSOCK reaches its host from every network namespace."""
-    families = {"AF_NETLINK": 16, "AF_PACKET": 17, "AF_ALG": 38, "AF_VSOCK": 40, "AF_BLUETOOTH": 31, "AF_CAN": 29,
-                "AF_XDP": 44, "AF_RDS": 21, "AF_TIPC": 30, "AF_KEY": 15}  # fmt: skip
-    source = f"print(json.dumps([attempt(socket.socket, family, 3) for family in {list(families.values())}]))"
-    assert set(_report(pool, source)) == {"EAFNOSUPPORT"}
-    source = (
-        "print(json.dumps([attempt(socket.socket, 2, kind, p) for kind, p in ((3, 1), (1, 132), (2, 136), (2, 1))]))"
-    )
-    assert set(_report(pool, source)) == {"EPROTONOSUPPORT"}
-
-
-def test_a_program_can_use_its_own_loopback(pool: Pool) -> None:
-    source = """
-import threading
-server = socket.create_server(("127.0.0.1", 0))
-threading.Thread(target=lambda: server.accept()[0].sendall(b"hello")).start()
-with socket.create_connection(server.getsockname()) as client: answer = client.recv(9).decode()
-print(json.dumps(answer))
-"""
-    assert _report(pool, source) == "hello"
-
-
 # --- other processes, privileges ---------------------------------------------------------------------------------
 
 
@@ -256,7 +191,7 @@ sent = [attempt(os.kill, pid, number) for pid in (1, {os.getpid()}, {os.getppid(
 everyone = attempt(os.kill, -1, signal.SIGKILL)  # all but itself and process 1
 print(json.dumps([sent, everyone, attempt(os.killpg, {os.getpgid(0)}, 9), attempt(os.pidfd_open, {os.getpid()})]))
 """
-    sent, *others = _report(pool, source)
+    sent, *others = report_of(pool, source)
     assert {*sent[5:], *others} == {"ESRCH"}
 
 
@@ -320,13 +255,13 @@ def test_calls_that_change_the_system_are_refused(pool: Pool) -> None:
     column = 0 if os.uname().machine == "x86_64" else 1
     for table, refusal in ((_CALLS, "EPERM"), (_UNKNOWN_CALLS, "ENOSYS")):
         calls = ", ".join(f"attempt(call, {entry[column]}, {entry[2]})" for entry in table.values())
-        outcomes = dict(zip(table, _report(pool, f"print(json.dumps([{calls}]))"), strict=True))
+        outcomes = dict(zip(table, report_of(pool, f"print(json.dumps([{calls}]))"), strict=True))
         assert outcomes == dict.fromkeys(table, refusal)
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="calls of 32 bits")
 def test_calls_of_another_architecture_kill_or_fail(pool: Pool) -> None:
-    assert _report(pool, "print(json.dumps(attempt(call, 0x40000000 + 39)))") == "ENOSYS"
+    assert report_of(pool, "print(json.dumps(attempt(call, 0x40000000 + 39)))") == "ENOSYS"
     code = "b8140000 00cd80c3"  # mov eax, 20 (getpid of 32-bit calls); int 0x80; ret
     source = f"""
 import mmap
@@ -348,7 +283,7 @@ print(json.dumps([
     [state["NoNewPrivs"], state["Seccomp"], state["Uid"].split(), os.getgroups()],
 ]))
 """
-    changes, capabilities, (no_new, seccomp, users, groups) = _report(pool, source)
+    changes, capabilities, (no_new, seccomp, users, groups) = report_of(pool, source)
     assert set(changes) <= {"EPERM", "EINVAL"}
     assert {int(value, 16) for value in capabilities} == {0}
     assert (no_new, seccomp, set(users)) == ("1", "2", {"1000"})
@@ -376,7 +311,7 @@ def test_programs_are_not_root_outside(pool: Pool) -> None:
 
 def test_every_namespace_is_a_new_one(pool: Pool) -> None:
     names = ["user", "mnt", "pid", "net", "ipc", "uts"]
-    inside = _report(pool, f"print(json.dumps([os.readlink(f'/proc/self/ns/{{name}}') for name in {names}]))")
+    inside = report_of(pool, f"print(json.dumps([os.readlink(f'/proc/self/ns/{{name}}') for name in {names}]))")
     outside = [str(Path(f"/proc/self/ns/{name}").readlink()) for name in names]
     assert [name for name, one, other in zip(names, inside, outside, strict=True) if one == other] == []
 
@@ -386,7 +321,7 @@ def test_landlock_is_a_layer_of_its_own(pool: Pool) -> None:
     if landlock.version() < 6:
         pytest.skip("an earlier version")
     source = "print(json.dumps(attempt(os.kill, 1, 0)))"
-    assert _report(pool, source) == "EPERM"
+    assert report_of(pool, source) == "EPERM"
     settings = SandboxSettings(layers="without_landlock")
     assert report(run_python(PRELUDE + source, settings=settings)) == "done"
 
@@ -407,6 +342,6 @@ names = sorted(os.listdir("/proc/self/fd"), key=int)
 junk = [attempt(os.write, descriptor, b"x" * 100) for descriptor in range(4, 1000)]
 print(json.dumps([names, sorted(set(junk)), [os.readlink(f"/proc/self/fd/{k}")[:5] for k in range(3)]]))
 """
-    names, junk, links = _report(pool, source)
+    names, junk, links = report_of(pool, source)
     assert names == ["0", "1", "2", "3"], "3 is the list itself"
     assert (junk, links) == (["EBADF"], ["pipe:"] * 3)
