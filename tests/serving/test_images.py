@@ -64,7 +64,7 @@ def test_pixels_are_sent_as_trainers_decode_them(api: VLLMApi) -> None:
     exif[0x0112] = 6
     Pillow.new("RGBA", (4, 2), (255, 0, 0, 0)).save(file := BytesIO(), format="PNG", exif=exif)
     image = Image(file.getvalue())
-    api._images[0].add([image])
+    api._images.add([image])
     request = evolve(ROW, image=[image.id if each else 0 for each in ROW.image])
     url = api.request(PendingRequest(request), "identity", None).body["content_parts"][0]["url"]
     sent = Pillow.open(BytesIO(base64.b64decode(url.partition(",")[2])))

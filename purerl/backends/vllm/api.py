@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from attrs import field, frozen
+from attrs import define, field
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
@@ -37,7 +37,7 @@ _SAME = frozenset({"top_p", "top_k", "min_p", "repetition_penalty"})  # paramete
 _ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
-@frozen(eq=False)
+@define(eq=False)
 class VLLMApi:
     """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
 
@@ -50,13 +50,13 @@ class VLLMApi:
     environment: Mapping[str, str]
     python: str | None
     stale_cache: bool
-    _images: list[ImageStore] = field(factory=list, init=False)
+    _images: ImageStore = field(init=False)  # only after `use_images`
 
     name = "vllm"
 
     def use_images(self, images: ImageStore) -> None:
         """Look for the images of requests in `images`."""
-        self._images[:] = [images]
+        self._images = images
 
     def keeps_requests(self, *, is_adapter: bool) -> bool:
         return not is_adapter
@@ -90,7 +90,7 @@ class VLLMApi:
         if not any(pending.request.image):
             return {"token_ids": pending.all_tokens}
         tokens, ids = one_token_each(pending.request.tokens, pending.request.image)
-        parts = content_parts(self._images[0], ids)
+        parts = content_parts(self._images, ids)
         return {"token_ids": [*tokens, *pending.tokens], "content_parts": parts, "return_token_ids": True}
 
     def answer(self, response: Any, pending: PendingRequest) -> Answer:
