@@ -14,9 +14,11 @@ from purerl.backends.processor import Processor, load_processor
 from purerl.batch import collate
 from purerl.data.chat import Chat, image_ids, open_chat, tokenize_prompts
 from purerl.images import Image, ImageStore, decode
+from purerl.protocols import Completion, Request, Sampling
 from purerl.settings import Model
 from tests.backends.vision import FAMILIES, picture, tokenizer
 
+FREE = Sampling(temperature=1.0, max_tokens=12)
 WIDE, TALL, OTHER = picture(1, (40, 16)), picture(2, (16, 40)), picture(3, (40, 16))
 
 
@@ -109,3 +111,35 @@ def pictures_of(row: dict[str, Any], store: ImageStore, chat: Chat) -> list[byte
         else:
             start += 1
     return files
+
+
+def requests_for(chat: Chat, prompts: Sequence[Any], samples: int = 2, sampling: Sampling = FREE) -> list[Request]:
+    return [
+        Request(f"{k}/{j}", prompt.tokens, sampling, 97 * k + j, image=image_ids(chat, prompt.tokens, prompt.images))
+        for k, prompt in enumerate(tokenize_prompts(chat, prompts))
+        for j in range(samples)
+    ]
+
+
+def row_of(request: Request, completion: Completion, number: int = 0) -> dict[str, Any]:
+    before, after = len(request.tokens), len(completion.tokens)
+    return {
+        "tokens": [*request.tokens, *completion.tokens],
+        "image": [*request.image, *[0] * after],
+        "action": [False] * before + [True] * after,
+        "row": number,
+        "group": number,
+        "temperature": 1.0,
+        "rollout_logp": [0.0] * before + [*completion.logp],
+    }
+
+
+def expected_logp(path: str, chat: Chat, store: ImageStore, request: Request, completion: Completion) -> torch.Tensor:
+    """The log-probabilities of the sampled tokens, up to one that is a placeholder, for which there is no image."""
+    row, placeholder = row_of(request, completion), chat.processor.image_token_id
+    sampled = list(completion.tokens)
+    end = sampled.index(placeholder) if placeholder in sampled else len(sampled)
+    tokens = [*request.tokens, *sampled[:end]]
+    with torch.no_grad():
+        logp = reference_logp(reference(path), chat.processor, tokens, pictures_of(row, store, chat))
+    return logp[len(request.tokens) - 1 :]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,22 +17,24 @@ from purerl.images import Image, ImageStore
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
 from tests.backends.image_rows import (
+    FREE,
     OTHER,
     PROMPTS,
     TALL,
     WIDE,
     chat_of,
+    expected_logp,
     message,
     pictures_of,
     reference,
-    reference_logp,
+    requests_for,
+    row_of,
     store_of,
 )
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.vision import FAMILIES, write_vision_model
 
 SUPPORTED = [name for name in FAMILIES if name != "gemma3"]
-FREE = Sampling(temperature=1.0, max_tokens=12)
 
 
 @pytest.fixture(scope="module")
@@ -76,38 +77,6 @@ def open_generator(path: str, store: ImageStore, dtype: str = "float64", **setti
     assert generator.capabilities.images
     generator.use_images(store)
     return generator
-
-
-def requests_for(chat: Chat, prompts: Sequence[Any], samples: int = 2, sampling: Sampling = FREE) -> list[Request]:
-    return [
-        Request(f"{k}/{j}", prompt.tokens, sampling, 97 * k + j, image=image_ids(chat, prompt.tokens, prompt.images))
-        for k, prompt in enumerate(tokenize_prompts(chat, prompts))
-        for j in range(samples)
-    ]
-
-
-def row_of(request: Request, completion: Completion, number: int = 0) -> dict[str, Any]:
-    before, after = len(request.tokens), len(completion.tokens)
-    return {
-        "tokens": [*request.tokens, *completion.tokens],
-        "image": [*request.image, *[0] * after],
-        "action": [False] * before + [True] * after,
-        "row": number,
-        "group": number,
-        "temperature": 1.0,
-        "rollout_logp": [0.0] * before + [*completion.logp],
-    }
-
-
-def expected_logp(path: str, chat: Chat, store: ImageStore, request: Request, completion: Completion) -> torch.Tensor:
-    """The log-probabilities of the sampled tokens, up to one that is a placeholder, for which there is no image."""
-    row, placeholder = row_of(request, completion), chat.processor.image_token_id
-    sampled = list(completion.tokens)
-    end = sampled.index(placeholder) if placeholder in sampled else len(sampled)
-    tokens = [*request.tokens, *sampled[:end]]
-    with torch.no_grad():
-        logp = reference_logp(reference(path), chat.processor, tokens, pictures_of(row, store, chat))
-    return logp[len(request.tokens) - 1 :]
 
 
 def check_logp(path: str, chat: Chat, store: ImageStore, request: Request, completion: Completion) -> None:

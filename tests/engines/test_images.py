@@ -14,8 +14,17 @@ from purerl.backends.serving.model import ServedModel
 from purerl.loop.train import train
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
-from tests.backends.image_rows import OTHER, PROMPTS, TALL, WIDE, chat_of, message, store_of
-from tests.backends.test_image_generator import expected_logp, requests_for
+from tests.backends.image_rows import (
+    OTHER,
+    PROMPTS,
+    TALL,
+    WIDE,
+    chat_of,
+    expected_logp,
+    message,
+    requests_for,
+    store_of,
+)
 from tests.backends.vision import write_vision_model
 from tests.engines.conftest import KIND, build, processes, settings
 from tests.loop.image_runs import image_run, prepare

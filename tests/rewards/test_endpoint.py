@@ -6,57 +6,23 @@ import asyncio
 import multiprocessing
 import re
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from purerl.errors import ConfigError
 from purerl.rewards.endpoint import client as module
 from purerl.rewards.endpoint.client import EndpointClient
-from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
+from purerl.rewards.endpoint.errors import EndpointError, Meter
 from purerl.rewards.endpoint.limits import RateLimit
 from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
 
+from .endpoint_calls import BODY, ask, content, short_delays  # noqa: F401 - a fixture
 from .servers import Server, answer, broken_off, dribble, drop, hang, raw, serve, status, text, together
 
 TIMEOUT = 1.5  # of servers that do not answer; the others answer sooner on a busy machine as well
-BODY = {"model": "m", "messages": [{"role": "user", "content": "?"}], "max_tokens": 8}
-
-
-@pytest.fixture(autouse=True)
-def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_DELAY", 0.01)
-
-
-def content(reply: Any) -> str:
-    if "choices" not in reply:
-        raise UnusableAnswerError("no choices")
-    return reply["choices"][0]["message"]["content"]
-
-
-def ask(
-    server: Server | str,
-    *,
-    accept: Callable[[Any], Any] = content,
-    meter: Meter | None = None,
-    key: str | None = None,
-    **settings,
-) -> Any:
-    """The content of the answer to one request."""
-    url = server if isinstance(server, str) else server.url
-    return asyncio.run(_ask(Endpoint(url=url, model="m", **settings), accept, meter or Meter(), key))
-
-
-async def _ask(endpoint: Endpoint, accept, meter: Meter, key: str | None) -> Any:
-    client = EndpointClient(endpoint, key)
-    try:
-        return await client.ask("/chat/completions", BODY, accept, meter=meter)
-    finally:
-        await client.aclose()
 
 
 # --- attempts ------------------------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import Meter, UnusableAnswerError
 from purerl.rewards.endpoint.settings import Endpoint
 
+from .endpoint_calls import BODY, ask, content, short_delays  # noqa: F401 - a fixture
 from .servers import answer, raw, serve
-from .test_endpoint import BODY, ask, content, short_delays  # noqa: F401 - a fixture
 
 
 def test_an_answer_is_asked_for_once(tmp_path):
