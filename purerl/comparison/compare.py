@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from purerl.algos.algebra import Algorithm, select_rows
 from purerl.comparison.changes import NOTHING, aligned, changes, fields_to_compare, policy_of, texts_of
-from purerl.comparison.outcomes import Effect, Outcome, advantages_of, effect_of, outcome_of
+from purerl.comparison.outcomes import Computation, Effect, advantages_of, effect_of, outcome_of
 from purerl.errors import InputError
 from purerl.types import TensorDict
 
@@ -46,13 +46,13 @@ def compare(first: Algorithm, second: Algorithm, batch: TensorDict) -> tuple[lis
     return differences, effect_of(before, _result(second, batch))
 
 
-def _result(algorithm: Algorithm, batch: TensorDict) -> Outcome:
+def _result(algorithm: Algorithm, batch: TensorDict) -> Computation:
     keep = select_rows(algorithm, batch)
     _, rows = advantages_of(algorithm, algorithm.advantage.init(), batch[keep])
     return outcome_of(algorithm, rows, keep)
 
 
-def _alone(before: Outcome, changed: Algorithm, batch: TensorDict) -> Effect | None:
+def _alone(before: Computation, changed: Algorithm, batch: TensorDict) -> Effect | None:
     if not policy_of(changed).terms:
         return None
     try:

@@ -14,10 +14,10 @@ from purerl.batch import select_fields, with_fields
 from purerl.comparison.changes import NOTHING, policy_of
 from purerl.types import RowBool, TensorDict
 
-__all__ = ["Effect", "Outcome", "advantages_of", "effect_of", "effect_texts", "in_all_rows", "outcome_of"]
+__all__ = ["Computation", "Effect", "advantages_of", "effect_of", "effect_texts", "in_all_rows", "outcome_of"]
 
 
-class Outcome(NamedTuple):
+class Computation(NamedTuple):
     """What an algorithm computes of the rows of a step.
 
     advantage  [rows, time]; 0 in rows that are not kept, and if the algorithm computes none
@@ -54,7 +54,7 @@ def advantages_of(algorithm: Algorithm, state: State, rows: TensorDict) -> tuple
     return state, with_fields(rows, **dict(after.items()))
 
 
-def outcome_of(algorithm: Algorithm, rows: TensorDict, keep: RowBool, *, has_outputs: bool = True) -> Outcome:
+def outcome_of(algorithm: Algorithm, rows: TensorDict, keep: RowBool, *, has_outputs: bool = True) -> Computation:
     """The outcome for all rows of a step, of which `advantages_of` got those in `keep` and returned `rows`.
 
     The loss is that of one optimizer step with all `rows`, which have the outputs of the policy. If they do not, the
@@ -63,7 +63,7 @@ def outcome_of(algorithm: Algorithm, rows: TensorDict, keep: RowBool, *, has_out
     loss, gradient = _gradient_of(policy_of(algorithm), rows) if has_outputs else (math.nan, {})
     zeros = torch.zeros_like(rows["mask"], dtype=torch.get_default_dtype())
     advantage = in_all_rows(rows["advantage"] if "advantage" in rows.keys() else zeros, keep)
-    return Outcome(advantage, loss, {name: in_all_rows(value, keep) for name, value in gradient.items()})
+    return Computation(advantage, loss, {name: in_all_rows(value, keep) for name, value in gradient.items()})
 
 
 def _gradient_of(policy: Objective, rows: TensorDict) -> tuple[float, dict[str, Tensor]]:
@@ -81,7 +81,7 @@ def in_all_rows(value: Tensor, keep: RowBool) -> Tensor:
     return canvas
 
 
-def effect_of(before: Outcome, after: Outcome) -> Effect:
+def effect_of(before: Computation, after: Computation) -> Effect:
     """What changes from `before` to `after`, which have the same rows."""
     size = float(before.advantage.norm())
     norms = [math.hypot(*(float(value.norm()) for value in result.gradient.values())) for result in (before, after)]

@@ -10,7 +10,7 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, State, fingerprint, keep_all, select_rows
 from purerl.batch import FIELDS
-from purerl.comparison.outcomes import Outcome, advantages_of, outcome_of
+from purerl.comparison.outcomes import Computation, advantages_of, outcome_of
 from purerl.process import torch_threads
 from purerl.replay.recording import Recording, columns_of, needs_of, not_recorded, with_needs
 from purerl.store.rollouts import read_table, to_batch, to_metadata
@@ -51,8 +51,8 @@ class ReplayedStep:
     batch: TensorDict
     rewarded: TensorDict
     keep: RowBool
-    recorded: Outcome
-    replayed: Outcome
+    recorded: Computation
+    replayed: Computation
     is_exact: bool | None
     missing: tuple[str, ...]
 
@@ -100,7 +100,7 @@ def replay(
             batch=batch,
             rewarded=rewarded,
             keep=theirs.keep,
-            recorded=Outcome(advantage, *(ours.outcome[1:] if ours else (float("nan"), {}))),
+            recorded=Computation(advantage, *(ours.outcome[1:] if ours else (float("nan"), {}))),
             replayed=theirs.outcome,
             is_exact=ours and _same_bits(ours.outcome.advantage, advantage, batch["attention_mask"]),
             missing=theirs.missing,
@@ -110,7 +110,7 @@ def replay(
 class _Computed(NamedTuple):
     state: State
     keep: RowBool
-    outcome: Outcome
+    outcome: Computation
     missing: tuple[str, ...]
 
 
@@ -124,7 +124,7 @@ def _computed(
     with torch_threads(recording.config.num_threads):
         keep = keep_all(batch) if is_repeated else select_rows(algorithm, batch)
         if not keep.any():
-            return _Computed(state, keep, Outcome(torch.zeros_like(batch["reward"]), 0.0, {}), missing)
+            return _Computed(state, keep, Computation(torch.zeros_like(batch["reward"]), 0.0, {}), missing)
         state, rows = advantages_of(algorithm, state, batch[keep])
         return _Computed(state, keep, outcome_of(algorithm, rows, keep, has_outputs=not missing), missing)
 

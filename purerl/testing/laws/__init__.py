@@ -10,7 +10,7 @@ add an algorithm that violates it to `property_tests/mutants.py`.
     rewards       rewards and advantages
     gradients     losses and gradients: without counted tokens, at extreme values, and on policy
 
-Most laws compare the outcome of a batch with the outcome of a changed batch, with a tolerance of 1e-9. The float
+Most laws compare the `Outcome` of a batch with the `Outcome` of a changed batch, with a tolerance of 1e-9. The float
 fields of the batch should therefore be float64.
 """
 
