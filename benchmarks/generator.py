@@ -26,6 +26,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from purerl.backends.hf.cache import cache_argument
 from purerl.backends.hf.generator import Config, HFGenerator
 from purerl.protocols import Request, Sampling, generate
 from purerl.settings import Model
@@ -61,7 +62,9 @@ def plain_loop(model: torch.nn.Module) -> Sampler:
     def run(prompts: Tensor, lengths: list[int]) -> None:
         cache, tokens = DynamicCache(), prompts
         for _ in range(max(lengths)):
-            logits = model(input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
+            logits = model(input_ids=tokens, **cache_argument(model, cache), use_cache=True, logits_to_keep=1).logits[
+                :, -1
+            ]
             logp = logits.log_softmax(-1)
             tokens = logp.exp().multinomial(1)
             logp.gather(1, tokens)

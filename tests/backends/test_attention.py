@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from purerl.backends.hf.attention import attend, decode_faster
+from purerl.backends.hf.cache import cache_argument
 from purerl.backends.hf.model import load_model
 from purerl.settings import Model
 from tests.backends.tiny import write_model
@@ -67,5 +68,5 @@ def test_only_models_with_sdpa_attention_are_changed(tmp_path: Path, attention: 
     assert model.config._attn_implementation == used
     tokens = torch.tensor([[2, 5, 3, 7], [4, 4, 6, 2]])
     cache = model(tokens[:, :3], use_cache=True).past_key_values
-    logits = model(tokens[:, 3:], past_key_values=cache).logits[:, 0]
+    logits = model(tokens[:, 3:], **cache_argument(model, cache)).logits[:, 0]
     torch.testing.assert_close(logits, plain(tokens).logits[:, 3])

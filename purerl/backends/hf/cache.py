@@ -7,18 +7,30 @@ This file imports transformers. It is imported when a generator or a trainer is 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Hashable
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
 from purerl.backends.hf.table import Table
 
-__all__ = ["ContinuedCache", "DecodeCache", "PastCache", "PrefillCache"]
+__all__ = ["ContinuedCache", "DecodeCache", "PastCache", "PrefillCache", "cache_argument"]
 
 KeyValue = tuple[Tensor, Tensor]
+
+
+def cache_argument(model: nn.Module, value: Cache) -> dict[str, Cache]:
+    """The argument with which `model` takes a cache: `cache` since transformers 5.24, `past_key_values` before."""
+    return {_name_of_cache(type(model).forward): value}
+
+
+@cache
+def _name_of_cache(forward: Callable[..., Any]) -> str:
+    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
 
 
 class PastCache(Cache):

@@ -202,7 +202,7 @@ class HFGenerator:
     @torch.inference_mode()
     def _step(self) -> None:
         """Sample the next token of every row."""
-        from purerl.backends.hf.cache import DecodeCache
+        from purerl.backends.hf.cache import DecodeCache, cache_argument
 
         table, now = self._table, self._table.now
         if self._inputs is None or now - self._inputs.now == STEPS_PER_DRAW:
@@ -212,7 +212,7 @@ class HFGenerator:
             input_ids=table.view("ids", rows, now, now + 1)[:, 0, :, 0],
             position_ids=(now - inputs.origin)[:, None],
             attention_mask=self._attention_mask() if inputs.is_padded else None,
-            past_key_values=DecodeCache(table),
+            **cache_argument(self._model, DecodeCache(table)),
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from purerl.backends.hf.cache import ContinuedCache, PrefillCache
+from purerl.backends.hf.cache import ContinuedCache, PrefillCache, cache_argument
 from purerl.backends.hf.images import ImageReader, image_inputs
 from purerl.backends.hf.prefix_cache import CachedSequence, PrefixCache
 from purerl.backends.hf.table import Table
@@ -89,26 +89,27 @@ def read(
         arguments = (_continued if prompts[0].start else _new)(table, prefixes, rows, prompts, model.device)
         if images is not None and any(prompt.image for prompt in prompts):
             shifts = _add_images(arguments, model, images, prompts)
-        model.get_decoder()(use_cache=True, **arguments)
+        decoder, cache = model.get_decoder(), arguments.pop("cache")
+        decoder(**cache_argument(decoder, cache), use_cache=True, **arguments)
     return rows, shifts
 
 
 def _new(
     table: Table, prefixes: PrefixCache, rows: slice, prompts: Sequence[Prompt], device: torch.device
 ) -> dict[str, Any]:
-    """The arguments of the model that reads whole prompts."""
+    """The cache, and the arguments of the model that reads whole prompts."""
     numbers = _numbered(prompts)
     width = max(len(prompt.tokens) for prompt in prompts)
     sources = torch.tensor([numbers[prompt] for prompt in prompts], device=device)
     lengths = torch.tensor([len(prompt.tokens) for prompt in prompts], device=device)
     block = torch.tensor([[*prompt.tokens, *[0] * (width - len(prompt.tokens))] for prompt in numbers], device=device)
-    return {"input_ids": block, "past_key_values": PrefillCache(table, rows, sources, lengths, width=width)}
+    return {"input_ids": block, "cache": PrefillCache(table, rows, sources, lengths, width=width)}
 
 
 def _continued(
     table: Table, prefixes: PrefixCache, rows: slice, prompts: Sequence[Prompt], device: torch.device
 ) -> dict[str, Any]:
-    """The arguments of the model that reads what follows kept sequences."""
+    """The cache, and the arguments of the model that reads what follows kept sequences."""
     numbers = _numbered(prompts)
     width, new = max(len(prompt.tokens) for prompt in prompts), max(prompt.remaining for prompt in prompts)
     tensor = partial(torch.tensor, device=device)
@@ -130,7 +131,7 @@ def _continued(
     position = positions[firsts]
     return {
         "input_ids": tensor(block),
-        "past_key_values": cache,
+        "cache": cache,
         "attention_mask": position >= 0,
         "position_ids": position[:, -new:].clamp(min=0),
     }

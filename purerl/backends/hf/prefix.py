@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from purerl.backends.hf.cache import PastCache
+from purerl.backends.hf.cache import PastCache, cache_argument
 from purerl.backends.hf.inputs import Inputs, at, token_inputs
 from purerl.backends.hf.limits import unsupported_layers
 from purerl.backends.hf.module import states_of
@@ -116,16 +116,15 @@ def states(backbone: nn.Module, plan: Plan, inputs: Inputs, **options: Any) -> t
     """
     columns, remaining = plan.prefixes.shape[1], plan.suffixes.shape[1]
     prefix = _PrefixCache()
-    of_prefixes = backbone(**inputs(at(plan.prefixes)), past_key_values=prefix, use_cache=True, **options)
+    of_prefixes = backbone(**inputs(at(plan.prefixes)), **cache_argument(backbone, prefix), use_cache=True, **options)
     # Prefixes are aligned to the right, so that suffixes follow at the right distances.
     origin = torch.arange(columns + remaining, device=plan.length.device) - columns + plan.length[:, None]
     padded = bool((plan.length < columns).any())
+    suffix = _SuffixCache(prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns)
     of_suffixes = backbone(
         **{"position_ids": origin[plan.member, columns:], **inputs(at(plan.suffixes))},
         attention_mask=(origin >= 0)[plan.member] if padded else None,
-        past_key_values=_SuffixCache(
-            prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns
-        ),
+        **cache_argument(backbone, suffix),
         use_cache=True,
         **options,
     )
