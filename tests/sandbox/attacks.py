@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from purerl.sandbox import Limits, Pool, Result, SandboxSettings
-from purerl.sandbox.supervisor.launch import cgroup_parents
+from purerl.sandbox.supervisor.spawners import cgroup_parents
 
 __all__ = [
     "ACCOUNTINGS",

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Literal
 
 import pytest
 
+from purerl.sandbox import Limits, Pool, SandboxSettings
 from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents, remove_stale
-from purerl.sandbox.supervisor.launch import cgroup_parents
+from purerl.sandbox.supervisor.spawners import cgroup_parents
 
 
 def _mount(target: Path, kind: str, options: str, root: str = "/") -> str:
@@ -111,3 +115,49 @@ def test_groups_are_removed_also_if_a_supervisor_was_killed() -> None:
         for path in stale:
             if path.exists():
                 path.rmdir()
+
+
+_NO_VERSION_1 = pytest.mark.skipif("memory" not in (cgroup_parents() or {}), reason="no control groups of version 1")
+_FILL = "input(); kept = bytearray(2**25); print('filled', flush=True); input()"
+
+
+@_NO_VERSION_1
+def test_group_of_version_1_counts_again_for_the_next_run() -> None:
+    cgroup = Cgroup(cgroup_parents() or {}, memory=2**28, processes=3)
+    try:
+        with Popen([sys.executable, "-c", _FILL], stdin=PIPE, stdout=PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            cgroup.add(process.pid)
+            print(file=process.stdin, flush=True)
+            assert process.stdout.readline() == "filled\n"
+            assert not cgroup.renew(memory=2**24, processes=3), "a process with 32 MiB is left"
+            print(file=process.stdin, flush=True)
+        assert cgroup.memory() >= 2**25
+        assert cgroup.renew(memory=2**24, processes=3)
+        assert cgroup.memory() < 2**22
+    finally:
+        cgroup.close()
+
+
+def test_group_of_version_2_is_not_used_again(tmp_path: Path) -> None:
+    find_parents(*_version_2(tmp_path))
+    cgroup = _Version2({"": tmp_path / "user.slice"}, memory=2**20, processes=7)
+    assert not cgroup.renew(memory=2**20, processes=7)
+
+
+_RUNS = {  # status: a program that ends with it
+    "memory": "kept = []\nwhile True: kept.append(b'x' * 2**20)",
+    "processes": "import os, signal\nwhile True: os.fork() or signal.pause()",
+    "ok": "kept = b'x' * (30 * 2**20); open('file', 'wb').write(kept)",
+}
+
+
+@pytest.mark.parametrize("accounting", ["auto", "sampling"])
+def test_runs_of_a_pool_count_only_themselves(accounting: Literal["auto", "sampling"]) -> None:
+    limits = Limits(timeout=20, max_memory=96, max_processes=20)
+    with Pool(SandboxSettings(accounting=accounting, max_concurrent_runs=1, limits=limits)) as pool:
+        for status in ("ok", "memory", "ok", "processes", "ok", "ok", "memory", "processes"):
+            assert pool.run_python(_RUNS[status]).status == status
+            small = pool.run_python("print(1)")
+            assert (small.status, small.memory < 2**24) == ("ok", True)

@@ -12,7 +12,7 @@ import pytest
 from purerl.errors import SandboxError
 from purerl.sandbox import SandboxSettings, run
 from purerl.sandbox.failures import LAYERS, REMEDIES
-from purerl.sandbox.supervisor.launch import cgroup_parents
+from purerl.sandbox.supervisor.spawners import cgroup_parents
 
 from .hosts import run_where
 

@@ -1,4 +1,4 @@
-"""A control group for each run, which limits memory and processes of its whole tree, and measures them.
+"""Control groups, which limit memory and processes of the whole tree of a run, and measure them.
 
 Both versions of cgroups are used where this process may create groups: in version 1 below its own groups, in version 2
 below the nearest one that hands memory and pids on to its children. Elsewhere `purerl.sandbox.supervisor.sampling`
@@ -13,12 +13,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 __all__ = ["Cgroup", "find_parents", "remove_stale"]
 
 _PREFIX = "purerl-sandbox-"
 _STALE_SECONDS = 60.0
 _REMOVAL_SECONDS = 2.0
+_LEFT = 2**22  # bytes that may be in a group when a run starts; a spawner needs up to 3 MiB
 
 
 def find_parents(memberships: str, mounts: str) -> Mapping[str, Path] | None:
@@ -77,7 +79,9 @@ def _version_2(groups: Mapping[str, tuple[Path, Path]]) -> Mapping[str, Path] | 
 
 
 class Cgroup:
-    """The group of one run. `memory` are bytes, `processes` the number of processes and threads.
+    """The group of one run, or of one run after the other. `memory` are bytes, `processes` the number of processes.
+
+    A thread counts as a process. What was in the group when a run started is not counted.
 
     version  of cgroups: 1 or 2
 
@@ -88,44 +92,74 @@ class Cgroup:
         name = f"{_PREFIX}{os.getpid()}-{os.urandom(4).hex()}"  # a process id alone may have been used before
         self._paths = {controller: path / name for controller, path in parents.items()}
         self.version = 2 if "" in parents else 1
-        names = _VERSION_2 if self.version == 2 else _VERSION_1
+        self._names = _VERSION_2 if self.version == 2 else _VERSION_1
+        self._limit, self._before = float("inf"), _Counts(0, 0, 0)
         try:
             for path in self._paths.values():
                 path.mkdir()
-            for name, text in ((names["memory"], memory), (names["swap"], names["no_swap"] or memory)):
-                if name in names["required"] or self._path(name).exists():
-                    self._path(name).write_text(str(text))
-            self._path("pids.max").write_text(str(processes))
+            self._set_limits(memory, processes)
         except OSError:
             self.close()
             raise
-        self._names = names
+
+    def _set_limits(self, memory: int, processes: int) -> None:
+        names, swap = self._names, self._path(self._names["swap"])
+        files = [(self._path(names["memory"]), memory)]
+        if swap.exists():
+            files.append((swap, names["no_swap"] or memory))
+        # In version 1, the limit of memory is never larger than that of memory and swap together.
+        for path, value in files if memory <= self._limit else reversed(files):
+            path.write_text(str(value))
+        self._path("pids.max").write_text(str(processes))
+        self._limit = memory
 
     def _path(self, name: str) -> Path:
         return self._paths["" if self.version == 2 else name.partition(".")[0]] / name
 
     def add(self, pid: int) -> None:
-        """Move the process `pid` into the group. Raises: OSError."""
+        """Move the process `pid` into the group, which takes the kernel up to 20 ms. Raises: OSError."""
         for path in self._paths.values():
             (path / "cgroup.procs").write_text(str(pid))
 
+    def renew(self, *, memory: int, processes: int) -> bool:
+        """Let the next run start in this group, in which nothing but the spawner of its processes is left.
+
+        Returns whether this is possible. It is not in version 2, where the largest memory cannot be forgotten, nor if
+        there is more memory left than a spawner needs, such as files of earlier runs that are being removed.
+        """
+        with suppress(OSError):
+            left = self._number(self._names["usage"])
+            if self.version == 2 or left > _LEFT:
+                return False
+            self._set_limits(left + memory, processes)
+            self._path(self._names["peak"]).write_text("0")
+            self._before = _Counts(
+                left, self._count(self._names["events"], "oom_kill"), self._count("pids.events", "max")
+            )
+            return True
+        return False
+
     def memory(self) -> int:
-        """The largest memory that the group has used, in bytes; what it uses now, if the kernel does not keep this."""
+        """The largest memory that the run has used, in bytes; what it uses now, if the kernel does not keep this."""
         for name in (self._names["peak"], self._names["usage"]):
             with suppress(OSError):
-                return int(self._path(name).read_text())
+                return max(0, self._number(name) - self._before.memory)
         return 0
 
     def has_exceeded_memory(self) -> bool:
-        """Whether the kernel has killed a process because the group needed more than its memory."""
-        return self._has_counted(self._names["events"], "oom_kill")
+        """Whether the kernel has killed a process because the run needed more than its memory."""
+        return self._count(self._names["events"], "oom_kill") > self._before.kills
 
     def has_exceeded_processes(self) -> bool:
         """Whether the kernel has refused to start a process or thread."""
-        return self._has_counted("pids.events", "max")
+        return self._count("pids.events", "max") > self._before.refusals
 
-    def _has_counted(self, name: str, event: str) -> bool:
-        return re.search(rf"^{event} [1-9]", self._path(name).read_text(), re.MULTILINE) is not None
+    def _number(self, name: str) -> int:
+        return int(self._path(name).read_text())
+
+    def _count(self, name: str, event: str) -> int:
+        found = re.search(rf"^{event} (\d+)", self._path(name).read_text(), re.MULTILINE)
+        return int(found[1]) if found else 0
 
     def close(self) -> None:
         """Remove the group, whose processes have ended. What cannot be removed is left to `remove_stale`."""
@@ -138,14 +172,21 @@ class Cgroup:
                 time.sleep(0.002)
 
 
+class _Counts(NamedTuple):
+    """What a group had counted before the run: bytes, processes that were killed, and processes that were refused."""
+
+    memory: int
+    kills: int
+    refusals: int
+
+
 _VERSION_1 = {
     "memory": "memory.limit_in_bytes", "swap": "memory.memsw.limit_in_bytes", "no_swap": None,
     "peak": "memory.max_usage_in_bytes", "usage": "memory.usage_in_bytes", "events": "memory.oom_control",
-    "required": ("memory.limit_in_bytes",),
 }  # fmt: skip
 _VERSION_2 = {
     "memory": "memory.max", "swap": "memory.swap.max", "no_swap": "0",
-    "peak": "memory.peak", "usage": "memory.current", "events": "memory.events", "required": ("memory.max",),
+    "peak": "memory.peak", "usage": "memory.current", "events": "memory.events",
 }  # fmt: skip
 
 

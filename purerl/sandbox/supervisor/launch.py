@@ -6,65 +6,24 @@ import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from functools import cache, partial
 from io import FileIO
-from pathlib import Path
 from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
-from purerl.sandbox.supervisor.cgroups import Cgroup, find_parents
+from purerl.sandbox.supervisor.cgroups import Cgroup
 from purerl.sandbox.supervisor.init import Setup
 from purerl.sandbox.supervisor.monitor import Channels
 from purerl.sandbox.supervisor.sampling import Sampler, descendants
 from purerl.sandbox.supervisor.seccomp import MACHINES
-from purerl.sandbox.supervisor.spawner import NAMESPACES, Refusal, Spawner
+from purerl.sandbox.supervisor.spawner import Refusal
+from purerl.sandbox.supervisor.spawners import Spawners
 
-__all__ = ["Sandbox", "Spawners", "cgroup_parents"]
+__all__ = ["Sandbox"]
 
 _START_SECONDS = 60
 _END_SECONDS = 10.0
-
-
-@cache
-def cgroup_parents() -> Mapping[str, Path] | None:
-    """Where control groups can be created; None: nowhere."""
-    try:
-        return find_parents(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
-    except OSError:
-        return None
-
-
-class Spawners:
-    """The spawners of a supervisor: `base`, for programs without layers, and a template for each kind of sandbox."""
-
-    def __init__(self, base: Spawner):
-        self.base = base
-        self._templates: dict[tuple[tuple[str, ...], bool], Spawner] = {}
-
-    def prepare(self, task: Task, *, has_cgroup: bool) -> Callable[[Sequence[int]], int]:
-        """A function that starts process 1 of a sandbox for `task`, given its descriptors. Raises: Refusal."""
-        if task.layers == "none":
-            return partial(self.base.spawn, 0)
-        key = tuple(task.read_only), has_cgroup  # shared pages of /dev/zero are memory that only a cgroup counts
-        if key not in self._templates:
-            self._templates[key] = self.base.open_template(task.read_only, with_zero=has_cgroup)
-        return partial(self._spawn, key)
-
-    def _spawn(self, key: tuple[tuple[str, ...], bool], descriptors: Sequence[int]) -> int:
-        try:
-            return self._templates[key].spawn(sum(NAMESPACES.values()), descriptors)
-        except ConnectionError:
-            self._templates.pop(key).end()
-            raise
-        except OSError as error:
-            raise Refusal(self.base.missing_namespace(), error.errno, str(error)) from error
-
-    def end(self) -> None:
-        """End all of them."""
-        for spawner in (self.base, *self._templates.values()):
-            spawner.end()
 
 
 class Sandbox:
@@ -94,8 +53,8 @@ class Sandbox:
     def _start(self, task: Task, owner: socket.socket, spawners: Spawners) -> None:
         if self._is_private and os.uname().machine not in MACHINES:
             raise Refusal("seccomp", None, f"there is no filter for {os.uname().machine}")
-        self._open_cgroup(task)
-        spawn = spawners.prepare(task, has_cgroup=self.cgroup is not None)
+        start = spawners.prepare(task)
+        self.cgroup = start.cgroup
         if not self._is_private:
             self._directory = _make_directory()
         (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (os.pipe() for _ in range(3))
@@ -106,27 +65,11 @@ class Sandbox:
             self._stack.enter_context(end)
         self.channels = Channels(owner, report, *pipes, turns)
         given = [stdin, stdout, stderr, *([their_turns.detach()] if their_turns else []), theirs.detach()]
-        self._pid = spawn(given)
+        self._pid = start.spawn(given)
         self._build(task, report)
-
-    def _open_cgroup(self, task: Task) -> None:
-        """Create a control group, if there should be one. In "auto", there is none if it cannot be created."""
-        if task.accounting == "sampling":
-            return
-        parents, bounds = cgroup_parents(), task.bounds
-        reason = OSError("this process may not create control groups of memory and pids")
-        if parents is not None:
-            try:
-                self.cgroup = Cgroup(parents, memory=bounds.memory, processes=bounds.processes + 1)
-            except OSError as error:
-                reason = error
-        if self.cgroup is None and task.accounting == "cgroups":
-            raise Refusal("cgroups", reason.errno, str(reason))
 
     def _build(self, task: Task, report: socket.socket) -> None:
         """Let process 1 build the sandbox, and learn what it has built."""
-        if self.cgroup is not None:
-            self.cgroup.add(self._pid)
         report.settimeout(_START_SECONDS)
         setup = Setup(self._is_private, self.cgroup is not None, self._directory)
         header, parts = task._replace(stdin=b"").to_message()
@@ -173,7 +116,7 @@ class Sandbox:
         """End it, and release what belongs to it."""
         self.end()
         self._stack.close()
-        if self.cgroup is not None:
+        if self.cgroup is not None and not self._is_private:
             self.cgroup.close()
 
 

@@ -17,11 +17,11 @@ from importlib import import_module
 
 from purerl.sandbox.messages import Message, send
 from purerl.sandbox.supervisor.cgroups import remove_stale
-from purerl.sandbox.supervisor.launch import cgroup_parents
 from purerl.sandbox.supervisor.program import restore_signals
 from purerl.sandbox.supervisor.root import find_sources
 from purerl.sandbox.supervisor.seccomp import MACHINES, filter_of
 from purerl.sandbox.supervisor.spawner import Spawner, serve_spawner
+from purerl.sandbox.supervisor.spawners import cgroup_parents
 from purerl.sandbox.supervisor.supervise import supervise
 from purerl.sandbox.supervisor.syscalls import prctl
 

@@ -54,7 +54,7 @@ class Spawner:
     """The supervisor's side of a spawner: its process id, and a socket to it."""
 
     def __init__(self, pid: int, connection: socket.socket):
-        self._pid, self._connection = pid, connection
+        self.pid, self._connection = pid, connection
         connection.settimeout(_START_SECONDS)
 
     def spawn(self, flags: int, descriptors: Sequence[int], *, is_template: bool = False) -> int:
@@ -109,8 +109,8 @@ class Spawner:
 
     def end(self) -> None:
         """End it, and collect it, so that no zombie is left to a process that does not expect it."""
-        os.kill(self._pid, signal.SIGKILL)
-        os.waitpid(self._pid, 0)
+        os.kill(self.pid, signal.SIGKILL)
+        os.waitpid(self.pid, 0)
         self._connection.close()
 
 

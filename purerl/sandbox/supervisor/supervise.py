@@ -18,9 +18,10 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from purerl.sandbox.messages import Message, Task, receive, send
-from purerl.sandbox.supervisor.launch import Sandbox, Spawners
+from purerl.sandbox.supervisor.launch import Sandbox
 from purerl.sandbox.supervisor.monitor import Monitor
 from purerl.sandbox.supervisor.spawner import Refusal, Spawner
+from purerl.sandbox.supervisor.spawners import Spawners
 
 __all__ = ["supervise"]
 
