@@ -70,6 +70,7 @@ ON_POLICY = {
 NOT_COMPARED = {
     "clip_cov": "selects tokens with random noise",
     "dft": "does not learn from rows of the policy",
+    "kto": "does not learn from rows of the policy",
     "opd": "does not use rewards; see test_opd_minimizes_the_kl_to_the_teacher",
     "opd_top_k": "does not use sampled tokens; see tests/algos/test_distillation.py",
     "pf_ppo": "selects rows with random noise",

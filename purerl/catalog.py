@@ -25,7 +25,7 @@ _WRAPPERS = {"purerl.algos.parts.transforms._outcome_advantage", "purerl.algos.a
 
 FAMILIES: Mapping[str, str] = {
     "From a teacher": "The policy is trained to match the log-probabilities of another model.",
-    "From data": "These algorithms learn from demonstrations or preference pairs. They use no reward.",
+    "From data": "These algorithms learn from demonstrations, preference pairs or labels. They use no reward.",
     "With a critic": "A second model estimates the remaining reward at each token.",
     "Policy gradients": "No ratio and no clipping: rows are sampled from the current policy. The baselines differ.",
     "Clipped surrogates": "The loss of PPO, for tokens or for whole rows, with different advantages.",

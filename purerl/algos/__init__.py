@@ -73,6 +73,7 @@ from purerl.algos.parts.groups import (
     group_token_sum,
     prompt_weight,
 )
+from purerl.algos.parts.labels import kto_loss, mismatched_kl
 from purerl.algos.parts.preferences import pair_log_ratios
 from purerl.algos.parts.reductions import (
     constant_norm,
@@ -175,12 +176,14 @@ __all__ = [
     "k2",
     "k3",
     "kl_reward",
+    "kto_loss",
     "leave_one_out_advantage",
     "leave_one_out_max_advantage",
     "length_adaptive_lambda",
     "length_weighted_advantage",
     "low_entropy_tokens",
     "mean_normalized_advantage",
+    "mismatched_kl",
     "move_rewards_to_actions",
     "off_policy_tokens",
     "on_policy_k3",

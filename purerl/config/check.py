@@ -52,7 +52,8 @@ __all__ = [
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
-_LOOP_FIELDS = {"tokens", "example", "temperature", "chosen", "margin", "noise", *_ROLLOUT_FIELDS}
+_DATA_FIELDS = {"chosen", "margin", "desirable", "mismatched"}
+_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", *_DATA_FIELDS, *_ROLLOUT_FIELDS}
 
 
 def algorithm_of(config: RunConfig) -> Algorithm:
@@ -139,11 +140,11 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
 def needs_rollouts(algorithm: Algorithm) -> set[str]:
     """The fields that `algorithm` reads and that only completions of the policy have; empty if it can learn from data.
 
-    For preference pairs `old_logp` is no such field: the ratio to it measures how far the policy has moved from the
-    start of the update, for completions of any origin.
+    For preference pairs and labeled completions `old_logp` is no such field: the ratio to it measures how far the
+    policy has moved from the start of the update, for completions of any origin.
     """
     reads = {*reads_of(algorithm)}
-    return reads & _ROLLOUT_FIELDS or (reads & {"old_logp"} if "chosen" not in reads else set())
+    return reads & _ROLLOUT_FIELDS or (reads & {"old_logp"} if reads.isdisjoint(_DATA_FIELDS) else set())
 
 
 def _check_source(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

@@ -33,7 +33,7 @@ __all__ = [
     "select_format",
 ]
 
-ExampleType = Literal["prompts", "demonstrations", "preferences"]
+ExampleType = Literal["prompts", "demonstrations", "preferences", "labels"]
 PromptFormat = Literal["text", "messages"]
 ColumnStyle = Literal["verl", "TRL", "plain"]
 
@@ -46,6 +46,7 @@ class ExampleFormat(NamedTuple):
     columns        the columns that are read. The first one is the prompt, or starts with the prompt. In a conversation
                    the prompt is every message before the first assistant turn. In a pair of conversations it is their
                    common prefix.
+    label          the column of booleans: whether the completion is desirable; empty if there is none
     has_parts      whether contents of messages are lists of parts
     has_images     whether messages have images, see `purerl.data.images`
     """
@@ -53,12 +54,18 @@ class ExampleFormat(NamedTuple):
     example_type: ExampleType
     prompt_format: PromptFormat
     columns: tuple[str, ...]
+    label: str = ""
     has_parts: bool = False
     has_images: bool = False
 
     def __str__(self) -> str:
         images = ", images" if self.has_images else ""
-        return f"{self.example_type}: {', '.join(self.columns)} ({self.prompt_format}{images})"
+        return f"{self.example_type}: {', '.join(self.all_columns)} ({self.prompt_format}{images})"
+
+    @property
+    def all_columns(self) -> tuple[str, ...]:
+        """`columns`, and that of the label."""
+        return (*self.columns, self.label) if self.label else self.columns
 
 
 EXAMPLE_FORMATS = (
@@ -72,6 +79,8 @@ EXAMPLE_FORMATS = (
     ExampleFormat("preferences", "messages", ("prompt", "chosen", "rejected")),
     ExampleFormat("preferences", "text", ("prompt", "chosen", "rejected")),
     ExampleFormat("preferences", "messages", ("chosen", "rejected")),
+    ExampleFormat("labels", "messages", ("prompt", "completion"), label="label"),
+    ExampleFormat("labels", "text", ("prompt", "completion"), label="label"),
 )
 """All supported formats. If a table has several formats of one example type, the first one in this order is used."""
 
@@ -118,8 +127,15 @@ def detect_formats(schema: pa.Schema) -> list[ExampleFormat]:
         candidate
         for candidate in EXAMPLE_FORMATS
         if all(columns.get(name) == candidate.prompt_format for name in candidate.columns)
+        and (not candidate.label or _is_boolean(schema, candidate.label))
     ]
     return list({match.example_type: match for match in reversed(matches)}.values())[::-1]
+
+
+def _is_boolean(schema: pa.Schema, name: str) -> bool:
+    from pyarrow import types
+
+    return name in schema.names and types.is_boolean(schema.field(name).type)
 
 
 def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> ExampleFormat:
@@ -132,7 +148,7 @@ def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> Ex
             return match._replace(has_parts=any(_has_lists(schema.field(name).type) for name in match.columns))
     candidates = [candidate for candidate in EXAMPLE_FORMATS if candidate.example_type == example_type]
     closest = max(candidates, key=lambda candidate: sum(name in schema.names for name in candidate.columns))
-    missing = [name for name in closest.columns if name not in schema.names]
+    missing = [name for name in closest.all_columns if name not in schema.names]
     if missing:
         raise _missing_column(schema, example_type, missing[0], path)
     formats = {name: column_format(schema.field(name).type) for name in closest.columns}
@@ -142,6 +158,9 @@ def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> Ex
             need = "text, or messages: a list of {role, content}, strings or a list of parts as content"
             do = _fix_for_type(name, arrow_type)
             raise DataError(f"column {name!r} of {path!r}", got=f"type {arrow_type}", need=need, do=do)
+    if closest.label and not _is_boolean(schema, closest.label):
+        got, do = f"type {schema.field(closest.label).type}", "true: the completion is desirable"
+        raise DataError(f"column {closest.label!r} of {path!r}", got=got, need="true or false in every row", do=do)
     got = ", ".join(f"{name!r} holds {prompt_format}" for name, prompt_format in formats.items())
     need, do = "text in all of them, or messages in all of them", "convert them to one format"
     raise DataError(f"columns of {path!r}", got=got, need=need, do=do)
@@ -156,7 +175,8 @@ def _missing_column(schema: pa.Schema, example_type: ExampleType, name: str, pat
         do = f"use an algorithm that trains on {' or '.join(supported)}: the file has those"
     else:
         do = _fix_for_schema(schema) or f"rename the column with this content to {name!r}"
-    need = f"a column {name!r} of text or messages, to use the file as {example_type}"
+    content = "true or false" if name == "label" else "text or messages"
+    need = f"a column {name!r} of {content}, to use the file as {example_type}"
     return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
 
 
@@ -226,13 +246,15 @@ def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> Non
 
     pc: Any = pyarrow.compute  # its functions are created at import time, so type checkers cannot resolve them
     do = "remove such rows: `purerl data inspect` lists all of them"
-    for name in example_format.columns:
+    for name in example_format.all_columns:
         column, what = table.column(name), f"column {name!r} of {path!r}"
         if column.null_count:
             row = column.is_null().index(True).as_py()
-            need = f"{example_format.prompt_format} in every row"
+            content = "true or false" if name == example_format.label else example_format.prompt_format
+            need = f"{content} in every row"
             raise DataError(what, got=f"no value in row {row}", need=need, do=do)
-        row = _first_incomplete_row(column) if example_format.prompt_format == "messages" else None
+        has_messages = example_format.prompt_format == "messages" and name != example_format.label
+        row = _first_incomplete_row(column) if has_messages else None
         if row is not None:
             got, need = f"a message without a role or without content in row {row}", "both in every message"
             raise DataError(what, got=got, need=need, do=do)

@@ -206,7 +206,7 @@ def _format_errors(schema: pa.Schema, path: str) -> Iterator[str]:
 
 
 def _find_missing_value(example_format: ExampleFormat, example: Example) -> str | None:
-    empty = [name for name in example_format.columns if example[name] is None]
+    empty = [name for name in example_format.all_columns if example[name] is None]
     if empty:
         return f"no value in column {empty[0]!r}"
     is_complete = all(is_complete_message(message) for message in _messages(example_format, example))

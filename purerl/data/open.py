@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 __all__ = [
     "RunData",
     "check_first_rows",
+    "check_labels",
     "check_margins",
     "check_sources",
     "file_digests",
@@ -129,6 +130,13 @@ def check_margins(data: DataSet) -> None:
         if invalid:
             got, need = f"{values[invalid[0]]} in row {invalid[0]}", "a finite number in every row"
             raise DataError(f"column 'margin' of {path!r}", got=got, need=need, do="remove the row")
+
+
+def check_labels(data: DataSet) -> None:
+    """Raise DataError unless there are at least two labeled completions: each is compared with that of another row."""
+    if len(data.indices) < 2:
+        got, need = "1 row", "at least 2: the completion of another row estimates a KL divergence"
+        raise DataError(f"labeled completions of {', '.join(data.paths)}", got=got, need=need)
 
 
 def open_data(

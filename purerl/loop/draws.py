@@ -58,6 +58,22 @@ class Sampler:
         """The prompt of `draw` with each of its answers."""
         return tokenized_at(self.chat, self.data, draw.index, draw.example)
 
+    def labeled_fields(self, draw: Draw) -> dict[str, Any]:
+        """The fields of the rows of a labeled completion."""
+        return {**self.row_fields(draw), "desirable": draw.example[self.data.example_format.label]}
+
+    def mismatched_answer(self, draw: Draw) -> TokenizedExample:
+        """The prompt of `draw` with the answer of the next draw.
+
+        If that has the same example, as at the end of an epoch, it is the answer of the draw after it.
+        """
+        following = indices_of_draws(self.data, self.seed, draw.number + 1, 2)
+        [other] = rows_at(self.data, [next((index for index in following if index != draw.index), draw.index)])
+        columns = self.data.example_format.columns[1:]
+        mixed = {**draw.example, **{name: other[name] for name in columns}}
+        [answer] = tokenized_at(self.chat, self.data, draw.index, mixed)
+        return answer
+
     def scored_answers(self, draw: Draw) -> list[TokenizedExample]:
         """The same for a classifier, which is scored at the last token."""
         return [scored_at_end(answer) for answer in self.answers(draw)]

@@ -30,6 +30,7 @@ from purerl.data.examples import DataSet, read_examples, rows_at, value_counts
 from purerl.data.open import (
     RunData,
     check_first_rows,
+    check_labels,
     check_margins,
     check_sources,
     file_digests,
@@ -302,6 +303,8 @@ def open_run_data(
     if held_out is not None:
         check_first_rows(chat, held_out)
     data = open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
+    if purpose == "labels":
+        check_labels(data.examples)
     return evolve(data, validation=select_held_out(config.validation, held_out or data.validation))
 
 

@@ -25,7 +25,7 @@ from purerl.loop.metrics import means
 from purerl.loop.run import LoopState
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
-from purerl.rollouts.examples import Demonstrations, Preferences
+from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences
 from purerl.rollouts.types import Draw, Trajectory
 from purerl.types import TensorDict, TokenFloat
 
@@ -58,7 +58,7 @@ class Validator:
 
     learner: Learner
     sampler: Sampler
-    workflow: Demonstrations | Preferences
+    workflow: Demonstrations | LabeledCompletions | Preferences
     batch_size: int
 
     def __call__(self, state: LoopState) -> dict[str, float]:

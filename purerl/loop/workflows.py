@@ -24,7 +24,7 @@ from purerl.ranks import Ranks
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.baseline import WithGreedyBaseline
 from purerl.rollouts.distributed import distributed
-from purerl.rollouts.examples import Demonstrations, Preferences
+from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences
 from purerl.rollouts.images import RowImages
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -39,7 +39,8 @@ def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
     """What the training data are used for."""
     if config.rollout is not None:
         return "prompts"
-    return "preferences" if any("chosen" in o.reads for o in algorithm.objectives) else "demonstrations"
+    reads = {name for objective in algorithm.objectives for name in objective.reads}
+    return "preferences" if "chosen" in reads else "labels" if "desirable" in reads else "demonstrations"
 
 
 def open_source(
@@ -113,11 +114,15 @@ def _sampling_workflow(
     return WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
 
 
-def examples_workflow(config: RunConfig, algorithm: Algorithm, sampler: Sampler) -> Demonstrations | Preferences:
+def examples_workflow(
+    config: RunConfig, algorithm: Algorithm, sampler: Sampler
+) -> Demonstrations | Preferences | LabeledCompletions:
     """The workflow of an algorithm that learns from `sampler`'s data."""
-    images = RowImages(sampler.chat)
-    if purpose_of(config, algorithm) == "demonstrations":
+    images, purpose = RowImages(sampler.chat), purpose_of(config, algorithm)
+    if purpose == "demonstrations":
         return Demonstrations(sampler.answers, sampler.row_fields, images)
+    if purpose == "labels":
+        return LabeledCompletions(sampler.answers, sampler.mismatched_answer, sampler.labeled_fields, images)
     answers = sampler.scored_answers if trains_classifier(algorithm) else sampler.answers
     fields = sampler.pair_fields if "margin" in reads_of(algorithm) else sampler.row_fields
     return Preferences(answers, fields, images)

@@ -52,5 +52,6 @@ def workload_of(config: RunConfig, ranks: int, lengths: Lengths) -> tuple[Worklo
 
 
 def _rows_of_example(config: RunConfig) -> int:
-    """The rows of a demonstration, or of a preference pair."""
-    return 2 if any("chosen" in objective.reads for objective in algorithm_of(config).objectives) else 1
+    """The rows of a demonstration, of a preference pair, or of a labeled completion."""
+    reads = {name for objective in algorithm_of(config).objectives for name in objective.reads}
+    return 1 if reads.isdisjoint({"chosen", "mismatched"}) else 2

@@ -1,4 +1,4 @@
-"""Workflows that request nothing: demonstrations and preference pairs."""
+"""Workflows that request nothing: demonstrations, preference pairs and labeled completions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from purerl.rollouts.images import NO_IMAGES, RowImages
 from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Draw, Generate, Trajectory
 
-__all__ = ["Answers", "Demonstrations", "Preferences", "scored_at_end"]
+__all__ = ["Answers", "Demonstrations", "LabeledCompletions", "Preferences", "scored_at_end"]
 
 Answers = Callable[[Draw], list[TokenizedExample]]
 """The prompt of a draw with each of its answers."""
@@ -64,6 +64,30 @@ class Preferences:
         return [
             Trajectory({**fields, **_row(answer, 2 * draw.number + k, self.images), "chosen": k == 0})
             for k, answer in enumerate(self.answers(draw))
+        ]
+
+
+@frozen
+class LabeledCompletions:
+    """A workflow: two rows for each labeled completion, its prompt with it, and with the completion of another prompt.
+
+    The second row is `mismatched`.
+    """
+
+    answers: Answers
+    mismatched_answer: Callable[[Draw], TokenizedExample]
+    row_fields: RowFields
+    images: RowImages = NO_IMAGES
+
+    async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
+        return self.rows(draw)
+
+    def rows(self, draw: Draw) -> list[Trajectory]:
+        """The rows of `draw`. Raises ImageError for an image that cannot be decoded."""
+        fields = self.row_fields(draw)
+        return [
+            Trajectory({**fields, **_row(answer, 2 * draw.number + k, self.images), "mismatched": k == 1})
+            for k, answer in enumerate([*self.answers(draw), self.mismatched_answer(draw)])
         ]
 
 

@@ -307,7 +307,9 @@ print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
     [(dataset, each) for name in LIBRARIES for dataset in read_library(name).datasets for each in dataset.formats],
 )
 def test_data_sets_are_read_for_their_purpose(dataset: Any, prompt_format: str) -> None:
-    schema = pa.schema([(column, FORMATS[prompt_format]) for column in dataset.columns])
+    types = dict.fromkeys(dataset.columns, FORMATS[prompt_format])
+    types |= {"label": pa.bool_()} if "label" in types else {}
+    schema = pa.schema([*types.items()])
     assert dataset.purpose in [layout.example_type for layout in detect_formats(schema)]
 
 

@@ -29,6 +29,12 @@ PAIRS = [{"chosen": [user(f"{k}"), assistant("yes")], "rejected": [user(f"{k}"),
 DEMONSTRATIONS = [{"prompt": [user(f"{k}")], "completion": [assistant("yes")]} for k in range(5)]
 
 
+LABELED = [
+    {"prompt": [user(f"{k}")], "completion": [assistant("yes" if k % 2 else "no")], "label": k % 2 == 1}
+    for k in range(6)
+]
+
+
 def save_model(folder: Path, template: str | None = CHATML, **settings: Any) -> Path:
     """Save a tokenizer as ``folder/model``, the model of `config`."""
     tokenizer(template, **settings).save_pretrained(folder / "model")

@@ -67,6 +67,29 @@ def _table(*rows: dict[str, Any]) -> pa.Table:
             ["prompts: prompt (text)", "preferences: chosen, rejected (messages)"],
             "TRL",
         ),
+        (
+            {"prompt": "a", "completion": "b", "label": True},
+            [
+                "prompts: prompt (text)",
+                "demonstrations: prompt, completion (text)",
+                "labels: prompt, completion, label (text)",
+            ],
+            "TRL",
+        ),
+        (
+            {"prompt": [user("a")], "completion": [assistant("b")], "label": True},
+            [
+                "prompts: prompt (messages)",
+                "demonstrations: prompt, completion (messages)",
+                "labels: prompt, completion, label (messages)",
+            ],
+            "TRL",
+        ),
+        (
+            {"prompt": "a", "completion": "b", "label": "good"},
+            ["prompts: prompt (text)", "demonstrations: prompt, completion (text)"],
+            "TRL",
+        ),
         ({"text": "a"}, [], "TRL"),
         ({"prompt": 3}, [], "TRL"),
         ({"prompt": ["a"]}, [], "TRL"),
@@ -130,6 +153,26 @@ UNSUPPORTED = [
         ),
     ),
     (
+        {"prompt": "a", "completion": "b"},
+        "labels",
+        (
+            "data set 'f' has no column 'label'\n"
+            "  got:  prompt, completion\n"
+            "  need: a column 'label' of true or false, to use the file as labels\n"
+            "  do:   use an algorithm that trains on prompts or demonstrations: the file has those"
+        ),
+    ),
+    (
+        {"prompt": "a", "completion": "b", "label": 1},
+        "labels",
+        (
+            "column 'label' of 'f'\n"
+            "  got:  type int64\n"
+            "  need: true or false in every row\n"
+            "  do:   true: the completion is desirable"
+        ),
+    ),
+    (
         {"prompt": [user("a")], "completion": "b"},
         "demonstrations",
         (
@@ -162,6 +205,15 @@ def test_unsupported_columns_are_refused(row: dict[str, Any], example_type: Any,
             ),
         ),
         (
+            [{"prompt": "a", "completion": "b", "label": True}, {"prompt": "a", "completion": "b", "label": None}],
+            (
+                "column 'label' of 'f'\n"
+                "  got:  no value in row 1\n"
+                "  need: true or false in every row\n"
+                "  do:   remove such rows: `purerl data inspect` lists all of them"
+            ),
+        ),
+        (
             [{"prompt": "a"}, {"prompt": "b"}, {"prompt": ""}],
             (
                 "column 'prompt' of 'f'\n"
@@ -184,7 +236,7 @@ def test_unsupported_columns_are_refused(row: dict[str, Any], example_type: Any,
 def test_row_without_prompt_is_named(rows: list[dict[str, Any]], message: str) -> None:
     table = _table(*rows)
     with pytest.raises(DataError) as caught:
-        check_rows(table, detect_formats(table.schema)[0], "f")
+        check_rows(table, detect_formats(table.schema)[-1], "f")
     assert str(caught.value) == message
 
 

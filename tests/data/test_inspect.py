@@ -199,7 +199,12 @@ UNSUPPORTED = {
 def test_report_on_unsupported_columns_has_an_error_for_each_example_type(name: str, tmp_path: Path) -> None:
     row, example_type, what, do = UNSUPPORTED[name]
     report = inspect(write(tmp_path / "rows.parquet", [row]))
-    assert [error.partition(":")[0] for error in report.errors] == ["prompts", "demonstrations", "preferences"]
+    assert [error.partition(":")[0] for error in report.errors] == [
+        "prompts",
+        "demonstrations",
+        "preferences",
+        "labels",
+    ]
     (error,) = [error for error in report.errors if error.startswith(example_type)]
     assert what in error
     assert error.endswith(f"\n  do:   {do}")

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from purerl.algos import dpo, sft
+from purerl.algos import dpo, kto, sft
 from purerl.data.settings import Data
-from purerl.errors import RewardError, RunDirectoryError
+from purerl.errors import DataError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.rollouts.settings import Rollout
 from purerl.store.rollouts import read_rollouts
@@ -20,6 +20,7 @@ from tests.data.runs import (
     CONVERSATIONS,
     DEMONSTRATIONS,
     EVALUATE,
+    LABELED,
     OFFLINE,
     PAIRS,
     config,
@@ -65,14 +66,31 @@ def test_completion_ends_at_every_stop_token_of_the_model(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("algorithm", "rows"),
-    [(sft.Config(), CONVERSATIONS), (sft.Config(), DEMONSTRATIONS), (dpo.Config(), PAIRS)],
-    ids=["conversations", "prompt and completion", "preferences"],
+    [
+        (sft.Config(), CONVERSATIONS),
+        (sft.Config(), DEMONSTRATIONS),
+        (dpo.Config(), PAIRS),
+        (kto.Config(beta=1.0), LABELED),
+    ],
+    ids=["conversations", "prompt and completion", "preferences", "labels"],
 )
 def test_training_on_chats_lowers_the_loss(algorithm: Any, rows: list, tmp_path: Path) -> None:
     save_model(tmp_path)
     settings = config(tmp_path, write(tmp_path / "rows.jsonl", rows), algorithm=algorithm, max_steps=20, **OFFLINE)
     values = losses(records(train(settings, directory=tmp_path / "run")))
     assert values[-1] < 0.8 * values[0]
+
+
+def test_a_single_labeled_completion_is_refused(tmp_path: Path) -> None:
+    save_model(tmp_path)
+    path = write(tmp_path / "rows.jsonl", LABELED[:1])
+    with pytest.raises(DataError) as caught:
+        train(config(tmp_path, path, algorithm=kto.Config(), **OFFLINE), directory=tmp_path / "run")
+    assert str(caught.value) == (
+        f"labeled completions of {path}\n"
+        "  got:  1 row\n"
+        "  need: at least 2: the completion of another row estimates a KL divergence"
+    )
 
 
 def test_files_are_mixed_by_their_weights(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Losses of pairs against TRL's trainers, which run here without a model."""
+"""Losses of pairs and of labeled completions against TRL's trainers, which run here without a model."""
 
 from __future__ import annotations
 
@@ -190,3 +190,53 @@ def test_orpo_has_the_value_and_gradient_of_trl(seed: int) -> None:
     theirs = reference_free_trainer(batch, trainer="orpo", loss="odds_ratio_loss", average=True, beta=0.1)
     cause = "TRL computes odds in float32"
     assert_agree("TRL", result_of(algorithm_named("orpo"), batch), theirs, rtol=1e-5, cause=cause)
+
+
+# --- KTO ---------------------------------------------------------------------------------------------------------
+
+
+def labeled(seed: int) -> TensorDict:
+    """Twelve labeled completions, and as many mismatched rows after them. The policy has not moved."""
+    batch = completions(seed, prompts=12, samples=2)
+    rng = torch.Generator().manual_seed(seed)
+    desirable = (torch.rand(12, generator=rng) < 0.5).repeat(2)
+    return with_fields(batch, desirable=desirable, mismatched=batch["row"] >= 12, old_logp=batch["logp"])
+
+
+def kto_trainer(batch: TensorDict, **settings: Any) -> Result:
+    """The loss of TRL's KTO trainer."""
+    mask, logp, rows = batch["mask"], batch["logp"].clone().requires_grad_(), batch["mismatched"].logical_not()
+    fields = trl.KTOConfig.__dataclass_fields__
+    names = ("beta", "desirable_weight", "undesirable_weight", "loss_type")
+    stub = SimpleNamespace(
+        **{name: fields[name].default for name in names} | settings,
+        accelerator=SimpleNamespace(device="cpu", gather_for_metrics=lambda x: x),
+        args=SimpleNamespace(),
+        model=SimpleNamespace(training=False),
+        calculate_KL=True,
+        aux_loss_enabled=False,
+        precompute_ref_logps=True,
+        _compute_kl_logps=lambda model, inputs: torch.where(mask, logp, 0)[~rows].sum(-1),
+        _total_train_tokens=0,
+        _metrics=defaultdict(lambda: defaultdict(list)),
+    )
+    log_probs = torch.where(mask, logp, 0)[rows][:, 1:]
+    outputs = SimpleNamespace(log_probs=log_probs, entropy=log_probs, mean_logits=log_probs, is_top1=log_probs > 0)
+    ref_logps = torch.where(mask, batch["ref_logp"], 0).sum(-1)
+    inputs = {
+        "input_ids": batch["tokens"][rows],
+        "completion_mask": mask[rows].long(),
+        "label": batch["desirable"][rows],
+    }
+    inputs |= {"attention_mask": batch["attention_mask"][rows].long()}
+    inputs |= {"ref_logps": ref_logps[rows], "ref_KL_logps": ref_logps[~rows]}
+    loss = trl.KTOTrainer._compute_loss(stub, lambda **_: outputs, inputs, return_outputs=False)
+    return gradient_of(loss, logp)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("changes", [{}, {"beta": 0.4, "desirable_weight": 1.3, "undesirable_weight": 0.6}])
+def test_kto_has_the_value_and_gradient_of_trl(changes: dict[str, float], seed: int) -> None:
+    batch = labeled(seed)
+    ours = result_of(algorithm_named("kto", [f"{name}={value}" for name, value in changes.items()]), batch)
+    assert_agree("TRL", ours, kto_trainer(batch, **changes))
