@@ -23,22 +23,26 @@ ON_POLICY = {
     "grpo": (0.34633, 0.89351),
     "gspo": (0.34633, 0.89351),
     "icepop": (0.34633, 0.89351),
+    "kpop": (0.34633, 0.89351),
     "luspo": (0.51114, 0.96704),
     "sapo": (0.34633, 0.89351),
     # Not parallel: divided by the lengths of the rows.
     "deepseek_v3_2": (0.31510, 0.95116),
     "dro": (0.24568, 0.98995),
     "gpg": (0.24568, 0.98995),
+    "importance_po": (0.24568, 0.98995),
     # Not parallel: divided by both.
     "aspo": (0.26221, 0.91412),
     "ce_gppo": (0.26221, 0.91412),
     "cispo": (0.26221, 0.91412),
     "dapo": (0.26221, 0.91412),
+    "double_sided_is": (0.26221, 0.91412),
     "dppo_kl": (0.26221, 0.91412),
     "dppo": (0.26221, 0.91412),
     "kl_cov": (0.26221, 0.91412),
     "m2po": (0.26221, 0.91412),
     "pass_k": (0.26139, 0.97455),
+    "up_grpo": (0.26221, 0.91412),
     "vespo": (0.26221, 0.91412),
     # Not parallel: divided by the standard deviation of the batch, which has one group here.
     "decoupled_ppo": (0.57771, 0.98299),
@@ -61,15 +65,19 @@ ON_POLICY = {
     "max_rl": (0.34976, 0.62043),
     "orpo": (0.82728, 0.88921),
     "pass_k_leave_one_out": (0.37598, 0.95445),
+    "raft": (0.72588, 0.89057),
     "simpo": (1.50383, 0.87125),
     "spin": (0.07229, 0.96704),
     "sppo": (361.43128, 0.96704),
+    "target_po": (0.38543, 0.91547),
 }
 """Factor and cosine of the expected gradient on policy, relative to the gradient of the expected reward."""
 
 NOT_COMPARED = {
     "clip_cov": "selects tokens with random noise",
     "dft": "does not learn from rows of the policy",
+    "gkd": "does not use sampled tokens; see tests/algos/test_distillation.py",
+    "iw_opd": "does not use rewards; see tests/algos/test_distillation.py",
     "kto": "does not learn from rows of the policy",
     "opd": "does not use rewards; see test_opd_minimizes_the_kl_to_the_teacher",
     "opd_top_k": "does not use sampled tokens; see tests/algos/test_distillation.py",

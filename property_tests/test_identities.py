@@ -22,6 +22,7 @@ from purerl.algos import (
     dapo,
     decoupled_ppo,
     discounted_returns,
+    double_sided_is,
     dpo,
     dppo,
     dppo_kl,
@@ -36,11 +37,14 @@ from purerl.algos import (
     gspo,
     gspo_token,
     icepop,
+    iw_opd,
     kimi,
+    kpop,
     leave_one_out_advantage,
     length_weighted_advantage,
     luspo,
     move_rewards_to_actions,
+    opd,
     pass_k_advantage,
     ppo,
     reinforce_plus_plus,
@@ -107,6 +111,14 @@ ON_ALL_BATCHES = {
     ),
     "clip_cov without candidate tokens is dapo": (
         clip_cov.algorithm(clip_cov.Config(**CLIP, cov_low=1e6, cov_high=2e6)), DAPO,
+    ),
+    "double_sided_is without bounds is dppo without bounds": (
+        double_sided_is.algorithm(double_sided_is.Config(clip_low=1, clip_high=math.inf)),
+        dppo.algorithm(dppo.Config(**UNBOUNDED | {"ratio_cap": math.inf})),
+    ),
+    "iw_opd without weights is opd": (iw_opd.algorithm(iw_opd.Config(gamma=0)), opd.algorithm()),
+    "kpop without a bound is grpo": (
+        kpop.algorithm(kpop.Config(**CLIP, max_divergence=1e9)), GRPO,
     ),
     "forking_tokens on all tokens is dapo": (
         forking_tokens.algorithm(forking_tokens.Config(**CLIP, top_fraction=1)), DAPO,

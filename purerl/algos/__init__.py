@@ -20,9 +20,11 @@ from purerl.algos.estimators.beta_normalization import beta_normalized_advantage
 from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
 from purerl.algos.estimators.group_relative import (
     batch_normalized_advantage,
+    best_of_group_advantage,
     gpg_advantage,
     group_centered_advantage,
     group_normalized_advantage,
+    group_standardized_advantage,
     leave_one_out_advantage,
     length_weighted_advantage,
     mean_normalized_advantage,
@@ -50,7 +52,13 @@ from purerl.algos.parts.corrections import (
     sequence_importance_ratio,
     truncated_ratio,
 )
-from purerl.algos.parts.distillation import teacher_advantage, topk_forward_kl, topk_reverse_kl
+from purerl.algos.parts.distillation import (
+    prefix_weight,
+    teacher_advantage,
+    topk_forward_kl,
+    topk_jsd,
+    topk_reverse_kl,
+)
 from purerl.algos.parts.divergences import (
     absolute_log_ratio,
     importance_k3,
@@ -65,6 +73,7 @@ from purerl.algos.parts.divergences import (
 )
 from purerl.algos.parts.groups import (
     group_deviation,
+    group_log_softmax,
     group_max,
     group_mean,
     group_size,
@@ -82,7 +91,7 @@ from purerl.algos.parts.reductions import (
     token_mean,
     token_sum,
 )
-from purerl.algos.parts.regressions import gvpo_loss, sppo_loss
+from purerl.algos.parts.regressions import gvpo_loss, sppo_loss, target_cross_entropy
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
 from purerl.algos.parts.rows import at_last_action, broadcast_to_tokens, first_counted, row_max, row_mean, row_sum
 from purerl.algos.parts.selection import (
@@ -117,9 +126,12 @@ from purerl.algos.parts.weights import (
     clipped_weight,
     divergence_banded_weight,
     divergence_masked_weight,
+    double_sided_weight,
     gamma_weight,
     gradient_preserving_weight,
+    symmetric_binary_kl,
     tapered_weight,
+    unbounded_positive_weight,
 )
 from purerl.algos.parts.whiten import whiten, whiten_rows
 
@@ -132,6 +144,7 @@ __all__ = [
     "at_last_action",
     "banded_ratio",
     "batch_normalized_advantage",
+    "best_of_group_advantage",
     "best_weight",
     "beta_normalized_advantage",
     "binary_kl",
@@ -148,6 +161,7 @@ __all__ = [
     "discounted_returns",
     "divergence_banded_weight",
     "divergence_masked_weight",
+    "double_sided_weight",
     "dual_clip_surrogate",
     "effective_sample_size",
     "extreme_weight",
@@ -159,10 +173,12 @@ __all__ = [
     "gradient_preserving_weight",
     "group_centered_advantage",
     "group_deviation",
+    "group_log_softmax",
     "group_max",
     "group_mean",
     "group_normalized_advantage",
     "group_size",
+    "group_standardized_advantage",
     "group_sum",
     "group_token_max",
     "group_token_sum",
@@ -195,6 +211,7 @@ __all__ = [
     "policy_gradient",
     "power_weight",
     "ppo_clip",
+    "prefix_weight",
     "prompt_weight",
     "resample",
     "row_max",
@@ -213,15 +230,19 @@ __all__ = [
     "squared_error",
     "step_relative_advantage",
     "straight_through",
+    "symmetric_binary_kl",
     "table_lookup",
     "tapered_weight",
+    "target_cross_entropy",
     "teacher_advantage",
     "token_mean",
     "token_ratio",
     "token_sum",
     "topk_forward_kl",
+    "topk_jsd",
     "topk_reverse_kl",
     "truncated_ratio",
+    "unbounded_positive_weight",
     "update_beta_counts",
     "update_moving_average",
     "vtrace_advantage",

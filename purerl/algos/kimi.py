@@ -17,6 +17,7 @@ Choices that differ between libraries:
 
 - The log-ratio is summed over the row and then squared. ROLL squares it token by token, which is `dro`.
 - In a group of one row, every advantage is 0.
+- The loss of PMD-mean (2602.05933) is (L_i - A_i / beta)^2 / 2 for each row, with the same gradient times 1 / beta.
 - `beta` is the paper's tau. The paper does not publish it; the default is ours (unverified).
 
 Metrics, means over the tokens where `mask` is 1:

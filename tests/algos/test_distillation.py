@@ -7,13 +7,13 @@ import math
 import pytest
 import torch
 
-from purerl.algos import leave_one_out_advantage, opd, opd_top_k, prime, whiten
+from purerl.algos import gkd, iw_opd, leave_one_out_advantage, opd, opd_top_k, prime, whiten
 from purerl.algos.algebra import compute_loss, prepare_step, roles
-from purerl.algos.parts.distillation import topk_forward_kl, topk_reverse_kl
+from purerl.algos.parts.distillation import topk_forward_kl, topk_jsd, topk_reverse_kl
 from purerl.algos.parts.rows import at_last_action
 from purerl.algos.prime import implicit_reward_loss, leave_one_out_process
 from purerl.batch import FIELDS, check_batch, collate, with_fields
-from purerl.errors import BatchError
+from purerl.errors import BatchError, ConfigError
 from tests.algos.helpers import example, f64, loss_of, with_advantage
 
 # --- a teacher ---------------------------------------------------------------------------------------------------
@@ -83,6 +83,65 @@ def test_opd_top_k_equals_its_definition():
     reverse = (pi * (logp - teacher) - pi + p).sum(-1)[mask].mean()
     forward = (p * (teacher - logp) - p + pi).sum(-1)[mask].mean()
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), 2 * reverse + 0.5 * forward)
+
+
+def test_iw_opd_weights_the_advantage_of_opd_by_what_came_before():
+    batch = example(opd.algorithm())
+    plain, weighted = (with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), iw_opd.algorithm()))
+    for row in batch["mask"].any(-1).nonzero()[:, 0].tolist():
+        counted = batch["mask"][row]
+        sizes = plain[row][counted].abs().tolist()
+        expected = [1 + 0.5 * (1 - sum(sizes[:t]) / sum(sizes)) for t in range(len(sizes))]
+        assert (weighted / plain)[row][counted].tolist() == pytest.approx(expected)
+
+
+def test_iw_opd_without_weights_is_opd():
+    batch = example(opd.algorithm())
+    plain, weighted = (
+        with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), iw_opd.algorithm(iw_opd.Config(gamma=0)))
+    )
+    torch.testing.assert_close(weighted, plain)
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.1])
+def test_gkd_over_the_whole_vocabulary_is_the_generalized_jensen_shannon_divergence(beta):
+    def exact(logp):
+        m = beta * TEACHER.exp() + (1 - beta) * logp.exp()
+        from_teacher = (TEACHER.exp() * (TEACHER - m.log())).sum()
+        return beta * from_teacher + (1 - beta) * (logp.exp() * (logp - m.log())).sum()
+
+    values, gradients = [], []
+    for function in (lambda logp: topk_jsd(logp[None], TEACHER[None], beta=beta).sum(), exact):
+        logits = LOGITS.clone().requires_grad_()
+        value = function(logits.log_softmax(-1))
+        values.append(value.detach())
+        gradients.append(torch.autograd.grad(value, logits)[0])
+    torch.testing.assert_close(*values)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize(("beta", "limit"), [(1e-4, topk_forward_kl), (1 - 1e-4, topk_reverse_kl)])
+def test_gkd_is_between_the_forward_and_the_reverse_kl(beta, limit):
+    logp = LOGITS.log_softmax(-1)[None]
+    scaled = topk_jsd(logp, TEACHER[None], beta=beta) / min(beta, 1 - beta)
+    torch.testing.assert_close(scaled, limit(logp, TEACHER[None]), rtol=1e-3, atol=0)
+
+
+def test_gkd_equals_its_definition():
+    algorithm = gkd.algorithm(gkd.Config(beta=0.3))
+    batch = example(algorithm)
+    pi, p = (batch[name].exp() for name in ("topk_logp", "teacher_topk_logp"))
+    pi, p = (torch.cat([x, 1 - x.sum(-1, keepdim=True)], -1) for x in (pi, p))
+    m = 0.3 * p + 0.7 * pi
+    expected = (0.3 * p * (p / m).log() + 0.7 * pi * (pi / m).log()).sum(-1)[batch["mask"]].mean()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
+
+
+def test_gkd_with_a_beta_without_a_loss_is_refused():
+    with pytest.raises(
+        ConfigError, match="beta\n  got:  1, with which the loss is 0\n  need: a number between 0 and 1"
+    ):
+        gkd.Config(beta=1)
 
 
 def test_field_with_a_third_axis_is_collated_and_checked():

@@ -7,11 +7,12 @@ import math
 import pytest
 import torch
 
-from purerl.algos import dpo, flowrl, gvpo, ipo, leave_one_out_advantage, spin, sppo
+from purerl.algos import dpo, flowrl, gvpo, ipo, leave_one_out_advantage, spin, sppo, target_po
 from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
 from purerl.algos.parts.surrogates import sequence_log_ratio
+from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from tests.algos.helpers import example, f64, gradient_of, loss_of, with_advantage
 
@@ -156,3 +157,34 @@ def test_flowrl_equals_its_definition():
             weight = float((logp - old).sum().exp().clamp(0.9, 1.3))
             losses.append(weight * float(z[0] + (logp - ref).mean() - 2 * a[0]) ** 2)
     assert float(loss_of(algorithm.objectives[0], batch)) == pytest.approx(sum(losses) / len(losses))
+
+
+def test_target_po_equals_its_definition():
+    algorithm = target_po.algorithm(target_po.Config(eta=0.7))
+    assert algorithm.objectives[0].unit == "group"
+    batch = with_advantage(algorithm, example(algorithm))
+    mask, counted = batch["mask"], batch["mask"].any(-1)
+    score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    logp, old = (torch.where(mask, batch[name], 0).sum(-1) for name in ("logp", "old_logp"))
+    losses = []
+    for label in batch["group"][counted].unique():
+        group = counted & (batch["group"] == label)
+        s = score[group]
+        u = (s - s.mean()) / s.std(correction=0) if len(s) > 1 and s.max() > s.min() else 0 * s
+        target = (old[group] + u / 0.7).softmax(-1)
+        losses += [-(target * logp[group].log_softmax(-1)).sum()] * len(s)
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), torch.stack(losses).mean())
+
+
+def test_target_po_has_no_gradient_at_its_target():
+    """At a policy with the probabilities of the target, in a group of rows with one token each."""
+    algorithm = target_po.algorithm()
+    batch = with_advantage(algorithm, example(algorithm, ((3, ".a"),) * 4))
+    [policy] = algorithm.objectives
+
+    def loss(logp):
+        return loss_of(policy, with_fields(batch, logp=logp))
+
+    target = batch["old_logp"] + batch["advantage"]
+    assert gradient_of(loss, batch["old_logp"]).abs().max() > 1e-3
+    torch.testing.assert_close(gradient_of(loss, target), torch.zeros_like(target))

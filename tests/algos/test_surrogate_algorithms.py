@@ -11,13 +11,19 @@ from purerl.algos import (
     cispo,
     clip_cov,
     dapo,
+    double_sided_is,
     forking_tokens,
     gmpo,
+    grpo,
     gspo_token,
+    importance_po,
     kimi,
+    kpop,
     m2po,
+    raft,
     sapo,
     topr,
+    up_grpo,
     vespo,
 )
 from purerl.algos.algebra import Algorithm, compute_loss, prepare_step
@@ -59,6 +65,87 @@ def test_kimi_equals_its_definition():
         for logp, old, a in rows(batch, "logp", "old_logp", "advantage")
     ]
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), torch.stack(losses).mean())
+
+
+def test_kimi_has_the_gradient_of_the_regression_of_pmd_mean():
+    algorithm = kimi.algorithm(kimi.Config(beta=0.3))
+    batch = with_advantage(algorithm, example(algorithm))
+    logp, mask = batch["logp"].clone().requires_grad_(), batch["mask"]
+    regressed = torch.where(mask, logp - batch["old_logp"], 0).sum(-1)
+    error = (regressed - batch["advantage"].where(mask, 0).sum(-1) / mask.sum(-1).clamp(min=1) / 0.3)[mask.any(-1)]
+    [expected] = torch.autograd.grad(0.3 * (error.square() / 2).mean(), logp)
+    torch.testing.assert_close(policy_gradient_of(algorithm, batch), expected)
+
+
+def test_double_sided_is_drops_tokens_on_both_sides_for_either_sign_of_the_advantage():
+    algorithm = double_sided_is.algorithm(double_sided_is.Config(clip_low=0.3, clip_high=0.4))
+    batch = with_advantage(algorithm, example(algorithm, seed=3))
+    mask, ratio = batch["mask"], (batch["logp"] - batch["rollout_logp"]).exp()
+    weight = torch.where((ratio >= 0.7) & (ratio <= 1.4), ratio, 0)
+    for sign in (-1, 1):
+        for outside in (ratio < 0.7, ratio > 1.4):
+            assert (outside & mask & (sign * batch["advantage"] > 0)).any()
+    expected = torch.where(mask, -weight * batch["advantage"], 0) / mask.sum()
+    torch.testing.assert_close(policy_gradient_of(algorithm, batch), expected)
+
+
+def test_importance_po_penalizes_dropped_tokens_too():
+    algorithm = importance_po.algorithm(importance_po.Config(divergence_bound=0.05, mismatch_coef=0.3))
+    batch = with_advantage(algorithm, example(algorithm))
+    mask, mu = batch["mask"], batch["rollout_logp"]
+    logp = batch["logp"].clone().requires_grad_()
+    ratio = (logp - mu).exp()
+    is_near = (logp.exp() - mu.exp()).abs() <= 0.05
+    assert (is_near & mask).any()
+    assert (~is_near & mask).any()
+    loss = torch.where(is_near, -batch["advantage"] * ratio, 0) + 0.3 * (logp - mu).square()
+    [expected] = torch.autograd.grad(torch.where(mask, loss, 0).sum() / mask.sum(), logp)
+    torch.testing.assert_close(policy_gradient_of(algorithm, batch), expected)
+
+
+def test_kpop_rejects_a_frequent_token_and_keeps_a_rare_one_with_a_larger_ratio():
+    batch = with_fields(example(kpop.algorithm(), ONE_TOKEN_ROWS), old_logp=torch.zeros(5, 2, dtype=torch.float64))
+    old, rollout = torch.tensor([0.9, 0.9, 0.01, 0.03, 0.5]), torch.tensor([0.5, 0.8, 0.03, 0.01, 0.5])
+    columns = {"old_logp": old.double().log(), "rollout_logp": rollout.double().log()}
+    batch = with_fields(batch, **{name: value[:, None].expand(5, 2).clone() for name, value in columns.items()})
+    assert with_advantage(kpop.algorithm(), batch)["mask"][:, 1].tolist() == [False, True, True, True, True]
+
+
+def test_kpop_without_a_rejected_token_is_grpo():
+    algorithm = kpop.algorithm(kpop.Config(max_divergence=1e6))
+    batch = example(algorithm)
+    actual, expected = (advantage_losses_and_gradients(each, batch) for each in (algorithm, grpo.algorithm()))
+    torch.testing.assert_close(actual, expected)
+
+
+def test_up_grpo_has_the_gradient_of_the_surrogates_in_the_paper():
+    algorithm = up_grpo.algorithm(up_grpo.Config(ratio_cap=1.5))
+    batch = with_advantage(algorithm, example(algorithm, seed=3))
+    a, mask = batch["advantage"], batch["mask"]
+    logp = batch["logp"].clone().requires_grad_()
+    ratio = (logp - batch["old_logp"]).exp()
+    dual_clip = torch.minimum(torch.maximum(-a * ratio, -a * ratio.clamp(0.8, 1.2)), -a * 1.5)
+    loss = torch.where(a > 0, -a * (logp - logp.detach()).exp(), dual_clip)
+    for selected in ((a > 0) & (ratio > 1.5), (a < 0) & (ratio < 0.8), (a < 0) & (ratio > 1.5)):
+        assert (selected & mask).any()
+    [expected] = torch.autograd.grad(torch.where(mask, loss, 0).sum() / mask.sum(), logp)
+    torch.testing.assert_close(policy_gradient_of(algorithm, batch), expected)
+
+
+def test_raft_learns_from_the_best_rows_of_each_group():
+    algorithm = raft.algorithm(raft.Config(clip_high=0.1))
+    batch = example(algorithm, seed=3)
+    score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    counted, losses = batch["mask"].any(-1), []
+    for i in counted.nonzero()[:, 0].tolist():
+        group = score[counted & (batch["group"] == batch["group"][i])]
+        if score[i] == group.max() > group.min():
+            ratio = (batch["logp"] - batch["old_logp"])[i].exp()[batch["mask"][i]]
+            losses.append(-ratio.clamp(max=1.1).mean())
+    assert 0 < len(losses) < int(counted.sum())
+    _, loss, gradient = advantage_losses_and_gradients(algorithm, batch)
+    torch.testing.assert_close(loss, torch.stack(losses).mean())
+    assert int((gradient.abs().sum(-1) > 0).sum()) <= len(losses)
 
 
 def test_topr_gradient_equals_its_definition():

@@ -18,7 +18,20 @@ from purerl.recipes.addition import addition
 from tests.config.compositions import error_of
 
 ONE_STEP = {"reinforce", "rloo", "remax", "opo", "gpg", "otb", "max_rl", "rae", "pass_k_leave_one_out"}
-WITHOUT_ADVANTAGE = {"cpo", "dft", "dpo", "ipo", "kto", "opd_top_k", "orpo", "reward_model", "sft", "simpo", "spin"}
+WITHOUT_ADVANTAGE = {
+    "cpo",
+    "dft",
+    "dpo",
+    "gkd",
+    "ipo",
+    "kto",
+    "opd_top_k",
+    "orpo",
+    "reward_model",
+    "sft",
+    "simpo",
+    "spin",
+}
 OWN = "tests.config.own_algorithms"
 STEPS = {
     "num_minibatches=2": ("num_minibatches", "2 optimizer steps with the rows of a step: num_minibatches = 2"),

@@ -16,15 +16,17 @@ from purerl.algos import (
     k3,
     kl_reward,
     on_policy_k3,
+    prefix_weight,
     straight_through,
     teacher_advantage,
     topk_forward_kl,
+    topk_jsd,
     topk_reverse_kl,
     weighted_k2,
     weighted_k3,
 )
 from purerl.algos.parts.divergences import absolute_log_ratio
-from tests.golden.helpers import assert_values, f64, gradient_of, logs
+from tests.golden.helpers import assert_values, f64, gradient_of, logs, mask_of
 
 
 @pytest.mark.parametrize(
@@ -140,3 +142,25 @@ def test_teacher_advantage_has_no_gradient():
     actual = teacher_advantage(teacher, logp, distillation_coef=0.5)
     assert actual.tolist() == [[1.0, -0.5]]
     assert not actual.requires_grad
+
+
+def test_prefix_weight_falls_with_the_discrepancy_before_a_token():
+    advantage, mask = f64([1, -9, -3, 4], [0, 0, 0, 0]), mask_of("x.xx", "xx..")
+    # The sizes 1, 3 and 4 sum to 8; before the four tokens there are 0, 1, 1 and 4.
+    assert_values(prefix_weight(advantage, mask, gamma=0.8), [1.8, 1.7, 1.7, 1.4], [1.8, 1.8, 1.8, 1.8])
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.25])
+def test_topk_jsd_has_one_term_for_all_other_tokens(beta):
+    """Policy 1/2, 1/4, teacher 1/4, 1/4: the others have 1/4 and 1/2."""
+    pi, p = [1 / 2, 1 / 4, 1 / 4], [1 / 4, 1 / 4, 1 / 2]
+    m = [beta * b + (1 - beta) * a for a, b in zip(pi, p, strict=True)]
+    expected = beta * sum(b * math.log(b / c) for b, c in zip(p, m, strict=True))
+    expected += (1 - beta) * sum(a * math.log(a / c) for a, c in zip(pi, m, strict=True))
+    assert_values(topk_jsd(logs([[0.5, 0.25]]), logs([[0.25, 0.25]]), beta=beta), [expected])
+
+
+def test_topk_jsd_is_finite_for_impossible_tokens():
+    """The largest value, at beta = 1/2, is log 2, up to the smallest probability of other tokens."""
+    actual = topk_jsd(f64([[0, -math.inf]]), f64([[-math.inf, 0]]), beta=0.5)
+    assert_values(actual, [math.log(2)], atol=1e-5)

@@ -10,10 +10,12 @@ import torch
 
 from purerl.algos import (
     batch_normalized_advantage,
+    best_of_group_advantage,
     component_normalized_advantage,
     gpg_advantage,
     group_centered_advantage,
     group_normalized_advantage,
+    group_standardized_advantage,
     leave_one_out_advantage,
     leave_one_out_max_advantage,
     length_weighted_advantage,
@@ -42,6 +44,8 @@ ONE_IN_FOUR, FOUR, ALL = f64(1, 0, 0, 0), ints(5, 5, 5, 5), torch.ones(4) > 0
         # The deviations are .75 and -.25; their squares sum to .75, and sqrt(.75 / 3) = 1/2.
         (group_centered_advantage, [0.75, -0.25]),
         (group_normalized_advantage, [1.5, -0.5]),
+        (group_standardized_advantage, [math.sqrt(3), -1 / math.sqrt(3)]),  # sqrt(.75 / 4) = sqrt(3) / 4
+        (best_of_group_advantage, [1, 0]),
         (leave_one_out_advantage, [1, -1 / 3]),  # 1 - 0, and 0 - 1/3
         (batch_normalized_advantage, [1.5, -0.5]),  # one group is the batch
         (mean_normalized_advantage, [3, -1]),  # the mean is 1/4
@@ -187,3 +191,13 @@ def test_beta_counts_add_rows_and_decay():
     score = torch.tensor([1.0, 0.0, 0.5, 1.0])
     actual = update_beta_counts(alpha, beta, score, ints(2, 0, 2, 0), mask_of("xxx.")[0], decay=0.5)
     assert [x.tolist() for x in actual] == [[2.0, 4.0, 3.5], [2.0, 2.0, 1.5]]
+
+
+def test_best_of_group_advantage_selects_ties_but_no_row_of_a_group_with_equal_scores():
+    score, group = f64(2, 2, 1, 5, 5, 3, 7), ints(1, 1, 1, 4, 4, 9, 1)
+    assert_values(best_of_group_advantage(score, group, mask_of("xxxxxx.")[0]), 1, 1, 0, 0, 0, 0, 0)
+
+
+def test_group_standardized_advantage_is_zero_without_variance():
+    score, group = f64(0.1, 0.1, 0.1, 3, 8), ints(1, 1, 1, 4, 4)
+    assert_values(group_standardized_advantage(score, group, mask_of("xxxx.")[0]), 0, 0, 0, 0, 0)

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from purerl.algos import gvpo_loss, sppo_loss
+from purerl.algos import gvpo_loss, sppo_loss, target_cross_entropy
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
 from purerl.algos.parts.preferences import bradley_terry_loss, centering_loss, pair_difference
 from purerl.algos.parts.rows import at_last_action
@@ -66,3 +66,26 @@ def test_flowrl_balance_loss_minimum_and_detached_weight():
 def test_at_last_action_of_a_row_without_actions_is_zero():
     action = torch.tensor([[False, True, True, False], [False] * 4])
     assert at_last_action(torch.tensor([3.0, 5.0]), action).tolist() == [[0, 0, 3, 0], [0] * 4]
+
+
+def test_target_cross_entropy_of_three_rows():
+    """Old probabilities of 1/2, 1/4 and 1/4 with the tilts 1, 2 and 4 have the target 1/4, 1/4, 1/2."""
+    old, advantage = f64(0.5, 0.25, 0.25).log() - 3, 0.5 * f64(1, 2, 4).log()
+    logp, group, counted = f64(0.25, 0.25, 0.5).log() - 7, ints(5, 5, 5), mask_of("xxx")[0]
+
+    def loss(x):
+        return target_cross_entropy(x, old, advantage, group, counted, eta=0.5)
+
+    entropy = 1.5 * math.log(2)
+    assert_values(loss(logp), entropy, entropy, entropy)
+    assert_values(gradient_of(loss, logp) / 3, 0, 0, 0)
+    # The policy 1/3, 1/3, 1/3 has the gradient p - q, once for each of the three rows.
+    assert_values(gradient_of(loss, f64(-2, -2, -2)) / 3, 1 / 3 - 1 / 4, 1 / 3 - 1 / 4, 1 / 3 - 1 / 2)
+
+
+def test_target_cross_entropy_has_no_gradient_in_a_group_of_one_row_and_at_uncounted_rows():
+    group, counted, zero = ints(5, 5, 3, 4), mask_of("x.x.")[0], f64(0, 0, 0, 0)
+    loss = target_cross_entropy(f64(-1, -9, -2, -3), zero, zero, group, counted, eta=1.0)
+    assert_values(loss, 0, 0, 0, 0)
+    gradient = gradient_of(lambda x: target_cross_entropy(x, zero, zero, group, counted, eta=1.0), f64(-1, -9, -2, -3))
+    assert_values(gradient, 0, 0, 0, 0)

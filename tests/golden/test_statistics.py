@@ -12,6 +12,7 @@ from purerl.algos import (
     broadcast_to_tokens,
     constant_norm,
     group_deviation,
+    group_log_softmax,
     group_max,
     group_mean,
     group_size,
@@ -136,3 +137,11 @@ def test_batch_statistics():
     )
     assert_values(whiten(x, mask), [-2 / root, -1 / root], [3 / root, 0], atol=1e-7)
     assert_values(whiten_rows(f64(1, 2, 6, 99), mask_of("xxx.")[0]), -2 / root, -1 / root, 3 / root, 0, atol=1e-7)
+
+
+def test_group_log_softmax_leaves_out_rows_that_are_not_counted():
+    x, counted = f64(3, 1, 9, 5, 1).log() + 1e3, mask_of("xx.xx")[0]
+    actual = group_log_softmax(x, ints(7, 7, 7, 2, -4), counted)
+    assert_values(actual, math.log(3 / 4), math.log(1 / 4), 0, 0, 0, atol=1e-9)
+    gradient = gradient_of(lambda y: group_log_softmax(y, ints(7, 7, 7, 2, -4), counted)[:1], x)
+    assert_values(gradient, 1 / 4, -1 / 4, 0, 0, 0, atol=1e-9)

@@ -14,11 +14,14 @@ from purerl.algos import (
     clipped_weight,
     divergence_banded_weight,
     divergence_masked_weight,
+    double_sided_weight,
     effective_sample_size,
     gamma_weight,
     gradient_preserving_weight,
     sequence_importance_ratio,
+    symmetric_binary_kl,
     tapered_weight,
+    unbounded_positive_weight,
 )
 from purerl.algos.flowrl import clipped_row_weight
 from purerl.algos.parts.corrections import banded_ratio, clamped_ratio, off_policy_tokens, truncated_ratio
@@ -152,3 +155,24 @@ def test_off_policy_tokens():
     mask = torch.tensor([[True, True], [True, True], [True, False]])
     actual = off_policy_tokens(logp, torch.full((3, 2), -1.0), advantage, mask, delta=1.0)
     assert actual.int().tolist() == [[1, 1], [0, 0], [0, 0]]
+
+
+def test_double_sided_weight_has_a_band_for_either_sign_of_the_advantage():
+    logp, zero = logs([0.79, 0.81, 1.29, 1.31]), torch.zeros(1, 4, dtype=torch.float64)
+    assert_values(double_sided_weight(logp, zero, clip_low=0.2, clip_high=0.3), [0, 0.81, 1.29, 0])
+
+
+def test_unbounded_positive_weight():
+    """With A > 0 it is 1 for any ratio; with A <= 0 it is that of PPO with dual clip."""
+    logp, zero = logs([0.1, 9, 0.7, 0.9, 2.9, 3.1]), torch.zeros(1, 6, dtype=torch.float64)
+    advantage = f64([1, 1, -1, -1, -1, -1])
+    weight = unbounded_positive_weight(logp, zero, advantage, clip_low=0.2, ratio_cap=3.0)
+    assert_values(weight, [1, 1, 0, 0.9, 2.9, 0])
+
+
+def test_symmetric_binary_kl_is_the_larger_direction():
+    """For 1/2 and 1/4: 1/2 log 2 + 1/2 log 2/3, and 1/4 log 1/2 + 3/4 log 3/2."""
+    forward, backward = math.log(2) / 2 + math.log(2 / 3) / 2, math.log(1 / 2) / 4 + 3 * math.log(3 / 2) / 4
+    assert forward > backward > 0
+    actual = symmetric_binary_kl(logs([0.5, 0.25, 0.3]), logs([0.25, 0.5, 0.3]))
+    assert_values(actual, [forward, forward, 0], atol=1e-7)  # 1e-8 is added to probabilities

@@ -22,16 +22,18 @@ from collections.abc import Callable
 
 import torch
 
-from purerl.algos.parts.groups import group_deviation, group_max, group_mean, group_size, group_sum
+from purerl.algos.parts.groups import group_deviation, group_max, group_mean, group_size, group_std, group_sum
 from purerl.algos.parts.selection import has_variance
 from purerl.algos.parts.whiten import standard_deviation
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = [
     "batch_normalized_advantage",
+    "best_of_group_advantage",
     "gpg_advantage",
     "group_centered_advantage",
     "group_normalized_advantage",
+    "group_standardized_advantage",
     "leave_one_out_advantage",
     "length_weighted_advantage",
     "mean_normalized_advantage",
@@ -69,6 +71,39 @@ def group_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool)
     deviation = group_deviation(score, group, counted)
     divisor = (group_size(counted, group, dtype=score.dtype) - 1).clamp(min=1)
     return deviation / ((group_sum(deviation.square(), group) / divisor).sqrt() + EPS)
+
+
+def group_standardized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """Subtract the mean score of the group and divide by its standard deviation with the divisor N_g.
+
+        A_i = (s_i - mean_g) / std_g    if std_g > 0
+              0                         else
+
+    Shapes: [rows] each. Source: TPO (2604.06159).
+
+    >>> counted = torch.tensor([True, True, True, True])
+    >>> group_standardized_advantage(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([3, 3, 3, 3]), counted)
+    tensor([ 1.,  1., -1., -1.])
+    """
+    std = group_std(score, group, counted, ddof=0)
+    return group_deviation(score, group, counted) / torch.where(std > 0, std, 1)
+
+
+def best_of_group_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """Select the rows with the best score of their group.
+
+        A_i = 1    if s_i = max_g > min_g
+              0    else
+
+    Rows that tie for the best are all selected, but none in a group with equal scores. Shapes: [rows] each.
+    Source: RAFT (2304.06767, 2504.11343).
+
+    >>> counted = torch.tensor([True, True, True, True])
+    >>> best_of_group_advantage(torch.tensor([1.0, 0.0, 2.0, 2.0]), torch.tensor([3, 3, 5, 5]), counted)
+    tensor([1., 0., 0., 0.])
+    """
+    is_best = score == group_max(torch.where(counted, score, -torch.inf), group)
+    return (counted & is_best & has_variance(score, group, counted)).to(score.dtype)
 
 
 def leave_one_out_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:

@@ -8,16 +8,17 @@ The difference d_it of a token, or the differences of a row of n_i tokens, decid
     row_sum     a row is rejected if sum_t d_it is outside of these bounds
     row_mean    a row is rejected if (1 / n_i) sum_t d_it is; with k1, exp(-mean) is the geometric mean of the ratios
     row_max     a row is rejected if max_t d_it is
-    any_token   a row is rejected if any of its d_it is; for k2 and k3 this equals row_max
+    any_token   a row is rejected if any of its d_it is; for all measures but k1 this equals row_max
 
 A rejected token or row has no effect at all: neither on the numerator and the denominator of a loss, nor on the
 baseline of its group. With x = rollout_logp - old_logp, nats:
 
-    k1    x, with either sign: it needs a `min_value` below 0
-    k2    x^2 / 2
-    k3    exp(-x) + x - 1; 0.5 is a ratio of 2.36 or 0.30 between the two policies
+    k1          x, with either sign: it needs a `min_value` below 0
+    k2          x^2 / 2
+    k3          exp(-x) + x - 1; 0.5 is a ratio of 2.36 or 0.30 between the two policies
+    binary_kl   the larger KL divergence, of both directions, of the distribution "this token, or any other", as in KPop
 
-k2 and k3 are at least 0, so that `min_value` has no effect on them and must be 0. An unchanged policy has d = 0, which
+All but k1 are at least 0, so that `min_value` has no effect on them and must be 0. An unchanged policy has d = 0, which
 is always within the bounds.
 
 verl: `rollout_rs`: token_k1, seq_sum_k1, seq_mean_k1, seq_max_k2, and so on; there, the bounds of k1 are ratios, and
@@ -40,6 +41,7 @@ from purerl.algos.parts.corrections import (
 from purerl.algos.parts.divergences import k1, k2, k3
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.algos.parts.settings import choice, number
+from purerl.algos.parts.weights import symmetric_binary_kl
 from purerl.errors import ConfigError
 
 __all__ = ["EXEMPTIONS", "Config", "modify"]
@@ -51,7 +53,7 @@ EXEMPTIONS = {
 }
 
 _AGGREGATES = {"row_sum": row_sum, "row_mean": row_mean, "row_max": row_max}
-_MEASURES = {"k1": k1, "k2": k2, "k3": k3}
+_MEASURES = {"k1": k1, "k2": k2, "k3": k3, "binary_kl": symmetric_binary_kl}
 
 
 @frozen(kw_only=True)

@@ -18,6 +18,7 @@ from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 __all__ = [
     "group_deviation",
     "group_index",
+    "group_log_softmax",
     "group_max",
     "group_mean",
     "group_size",
@@ -129,6 +130,24 @@ def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloa
     below = torch.where(counted, score - highest, 0)
     size = group_size(counted, group, dtype=score.dtype)
     return torch.where(counted, below - group_sum(below, group) / size, 0)
+
+
+def group_log_softmax(x: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
+    """Compute the logarithm of the softmax of `x` over the counted rows of each group.
+
+        y_i = x_i - log sum_g exp(x_j)
+
+    Rows that are not counted get 0. Shapes: [rows] each.
+
+    >>> counted, group = torch.tensor([True, True, False]), torch.tensor([3, 3, 3])
+    >>> group_log_softmax(torch.tensor([3.0, 1.0, 9.0]).log(), group, counted).exp()
+    tensor([0.7500, 0.2500, 1.0000])
+    """
+    highest = group_max(torch.where(counted, x, -torch.inf), group).detach()
+    below = torch.where(counted, x - highest, 0)
+    total = group_sum(torch.where(counted, below.exp(), 0), group)
+    # The largest row has exp(0), so that clamping changes only groups without a counted row.
+    return torch.where(counted, below - total.clamp(min=1).log(), 0)
 
 
 def group_std(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) -> RowFloat:

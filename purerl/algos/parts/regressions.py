@@ -1,4 +1,4 @@
-"""Losses that regress the log-ratio of a whole row on a target.
+"""Losses with a target for the log-probabilities of whole rows.
 
 The log-ratio of row i is L_i = sum_t m_it (logp_it - anchor_it), in nats, relative to an anchor policy. A policy
 gradient only gives the direction of an update. These losses have a target for L_i, at which they are 0, and need no
@@ -10,10 +10,12 @@ Arguments are [rows]: `log_ratio`, with gradient, and `advantage`, in units of r
 
 from __future__ import annotations
 
-from purerl.algos.parts.groups import group_deviation, group_size
+import torch
+
+from purerl.algos.parts.groups import group_deviation, group_log_softmax, group_size, group_sum
 from purerl.types import RowBool, RowFloat, RowInt
 
-__all__ = ["gvpo_loss", "sppo_loss"]
+__all__ = ["gvpo_loss", "sppo_loss", "target_cross_entropy"]
 
 
 def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFloat:
@@ -24,7 +26,6 @@ def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFlo
     `advantage` is the win rate of the row minus 1/2 (`win_rate_advantage`). Shapes: [rows] each.
     Source: SPPO (2405.00675).
 
-    >>> import torch
     >>> sppo_loss(torch.tensor([3.0]), torch.tensor([0.5]), eta=4.0)
     tensor([1.])
     """
@@ -40,7 +41,6 @@ def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: 
     unbiased variance of beta * L_i - s_i. A constant in L cancels, for example the logarithm of a partition function,
     so it need not be known. The loss is 0 in a group of one row. Shapes: [rows] each. Source: GVPO (2504.19599).
 
-    >>> import torch
     >>> counted, group = torch.tensor([True, True]), torch.tensor([5, 5])
     >>> gvpo_loss(torch.tensor([2.0, 0.0]), torch.tensor([0.5, -0.5]), group, counted, beta=1.0)
     tensor([0.2500, 0.2500])
@@ -48,3 +48,23 @@ def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: 
     size = group_size(counted, group, dtype=log_ratio.dtype)
     error = beta * group_deviation(log_ratio, group, counted) - advantage
     return error.square() * size / (2 * (size - 1).clamp(min=1))
+
+
+def target_cross_entropy(
+    logp: RowFloat, old_logp: RowFloat, advantage: RowFloat, group: RowInt, counted: RowBool, *, eta: float
+) -> RowFloat:
+    """Compute the TPO loss of each group: the cross-entropy of the policy over the rows of the group to a target.
+
+        p_i = softmax_g(L)_i
+        q_i = softmax_g(L_old + A / eta)_i
+        l_g = -sum_g q_i log p_i
+
+    `logp`, L, and `old_logp`, L_old, are the log-probabilities of whole rows. Every row gets the loss of its group. The
+    gradient with respect to L_i is p_i - q_i. Shapes: [rows] each. Source: TPO (2604.06159, eqs. 1 to 3).
+
+    >>> logp, group, counted = torch.zeros(2), torch.tensor([5, 5]), torch.tensor([True, True])
+    >>> target_cross_entropy(logp, logp, torch.tensor([1.0, -1.0]), group, counted, eta=1.0)
+    tensor([0.6931, 0.6931])
+    """
+    target = group_log_softmax(old_logp + advantage / eta, group, counted).exp()
+    return group_sum(torch.where(counted, -target * group_log_softmax(logp, group, counted), 0), group)

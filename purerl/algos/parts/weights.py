@@ -17,6 +17,7 @@ from collections.abc import Callable
 
 import torch
 
+from purerl.algos.parts.corrections import banded_ratio
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import (
     LOG_RATIO_BOUND,
@@ -35,9 +36,12 @@ __all__ = [
     "clipped_weight",
     "divergence_banded_weight",
     "divergence_masked_weight",
+    "double_sided_weight",
     "gamma_weight",
     "gradient_preserving_weight",
+    "symmetric_binary_kl",
     "tapered_weight",
+    "unbounded_positive_weight",
 ]
 
 EPS = 1e-8
@@ -112,6 +116,41 @@ def gradient_preserving_weight(
     is_high = clip_high_indicator(ratio, advantage, clip_high=clip_high)
     preserved = is_low * low_coef * (1 - clip_low) + is_high * high_coef * (1 + clip_high)
     return (1 - is_low - is_high) * ratio + preserved
+
+
+def double_sided_weight(logp: TokenFloat, rollout_logp: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
+    """Compute the weight of double-sided importance sampling: the ratio in a band, and 0 outside of it.
+
+        r = exp(logp - rollout_logp)
+        w = r    if 1 - clip_low <= r <= 1 + clip_high
+            0    else
+
+    Shapes: [rows, time] each. Source: the loss `rollout_is` of SkyRL.
+
+    >>> logp = torch.tensor([[0.5, 1.1, 2.0]]).log()
+    >>> double_sided_weight(logp, torch.zeros(1, 3), clip_low=0.2, clip_high=0.2)
+    tensor([[0.0000, 1.1000, 0.0000]])
+    """
+    return banded_ratio(token_ratio(logp, rollout_logp), min_ratio=1 - clip_low, max_ratio=1 + clip_high)
+
+
+def unbounded_positive_weight(
+    logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat, *, clip_low: float, ratio_cap: float
+) -> TokenFloat:
+    """Compute the weight of UP-GRPO: 1 if A > 0, and else the ratio where PPO with dual clip has a gradient.
+
+        w = 1    if A > 0
+            r    else if 1 - clip_low <= r <= ratio_cap
+            0    else
+
+    Shapes: [rows, time] each. Source: UP-GRPO (2607.06987).
+
+    >>> logp, advantage = torch.tensor([[9.0, 0.5, 2.0, 9.0]]).log(), torch.tensor([[1.0, -1.0, -1.0, -1.0]])
+    >>> unbounded_positive_weight(logp, torch.zeros(1, 4), advantage, clip_low=0.2, ratio_cap=3.0)
+    tensor([[1., 0., 2., 0.]])
+    """
+    bounded = banded_ratio(token_ratio(logp, old_logp), min_ratio=1 - clip_low, max_ratio=ratio_cap)
+    return torch.where(advantage > 0, 1, bounded)
 
 
 def divergence_masked_weight(
@@ -194,6 +233,19 @@ def binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     """
     p, q = _probability(logp), _probability(rollout_logp)
     return q * log_ratio(rollout_logp, logp) + (1 - q) * ((1 - q + EPS).log() - (1 - p + EPS).log())
+
+
+def symmetric_binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
+    """Compute the larger one of both directions of `binary_kl`.
+
+        D = max(KL(rollout policy || policy), KL(policy || rollout policy))
+
+    Shapes: [rows, time] each; the result is in nats. Source: KPop (Guo et al. 2026).
+
+    >>> symmetric_binary_kl(torch.tensor([[0.5, 0.25]]).log(), torch.tensor([[0.25, 0.5]]).log()).round(decimals=4)
+    tensor([[0.1438, 0.1438]])
+    """
+    return torch.maximum(binary_kl(logp, rollout_logp), binary_kl(rollout_logp, logp))
 
 
 def _probability(logp: TokenFloat) -> TokenFloat:

@@ -16,10 +16,22 @@ from tests.algos.helpers import advantage_losses_and_gradients, example, gradien
 
 from .laws import check_laws
 
-MEASURES = {"k1": lambda x: x, "k2": lambda x: x * x / 2, "k3": lambda x: math.exp(-x) + x - 1}
+
+def binary_kl(a: float, b: float) -> float:
+    """The KL divergence of two distributions with two outcomes."""
+    return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
+
+
+# measure(rollout_logp, old_logp)
+MEASURES = {
+    "k1": lambda a, b: a - b,
+    "k2": lambda a, b: (a - b) ** 2 / 2,
+    "k3": lambda a, b: math.exp(b - a) + a - b - 1,
+    "binary_kl": lambda a, b: max(binary_kl(math.exp(a), math.exp(b)), binary_kl(math.exp(b), math.exp(a))),
+}
 AGGREGATES = {"row_sum": sum, "row_mean": lambda values: sum(values) / len(values), "row_max": max}
 LEVELS = ["token", *AGGREGATES, "any_token"]
-BOUNDS = {"k1": (-0.2, 0.15), "k2": (0.0, 0.02), "k3": (0.0, 0.02)}
+BOUNDS = {"k1": (-0.2, 0.15), "k2": (0.0, 0.02), "k3": (0.0, 0.02), "binary_kl": (0.0, 0.01)}
 
 
 def modified(base=grpo, **settings):
@@ -30,7 +42,8 @@ def mask_by_hand(batch: TensorDict, level: str, measure: str, low: float, high: 
     """The tokens that are not rejected, by their definition, row by row."""
     kept = torch.zeros_like(batch["mask"])
     for i, counted in enumerate(batch["mask"]):
-        values = [MEASURES[measure](float(x)) for x in (batch["rollout_logp"] - batch["old_logp"])[i][counted]]
+        pairs = zip(batch["rollout_logp"][i][counted].tolist(), batch["old_logp"][i][counted].tolist(), strict=True)
+        values = [MEASURES[measure](*pair) for pair in pairs]
         inside = [low <= value <= high for value in values]
         if level == "token":
             kept[i][counted] = torch.tensor(inside, dtype=torch.bool)
@@ -72,7 +85,7 @@ def test_loss_and_gradient_equal_their_definition(level, measure):
 
 
 def test_any_token_equals_row_max_for_measures_that_are_not_negative():
-    for measure in ("k2", "k3"):
+    for measure in ("k2", "k3", "binary_kl"):
         first, second = (modified(level=level, measure=measure, max_value=0.02) for level in ("any_token", "row_max"))
         batch = example(first)
         assert torch.equal(with_advantage(first, batch)["mask"], with_advantage(second, batch)["mask"])
@@ -81,7 +94,7 @@ def test_any_token_equals_row_max_for_measures_that_are_not_negative():
 def test_default_bound_of_k3_is_a_ratio_of_about_two_or_a_third():
     bound = rejection.Config().max_value
     for ratio in (2.36, 0.30):
-        assert MEASURES["k3"](-math.log(ratio)) == pytest.approx(bound, abs=0.01)
+        assert MEASURES["k3"](-math.log(ratio), 0) == pytest.approx(bound, abs=0.01)
 
 
 # --- composition -------------------------------------------------------------------------------------------------
