@@ -45,7 +45,7 @@ ONE_IN_FOUR, FOUR, ALL = f64(1, 0, 0, 0), ints(5, 5, 5, 5), torch.ones(4) > 0
         (group_centered_advantage, [0.75, -0.25]),
         (group_normalized_advantage, [1.5, -0.5]),
         (group_standardized_advantage, [math.sqrt(3), -1 / math.sqrt(3)]),  # sqrt(.75 / 4) = sqrt(3) / 4
-        (best_of_group_advantage, [1, 0]),
+        (best_of_group_advantage, [4, 0]),
         (leave_one_out_advantage, [1, -1 / 3]),  # 1 - 0, and 0 - 1/3
         (batch_normalized_advantage, [1.5, -0.5]),  # one group is the batch
         (mean_normalized_advantage, [3, -1]),  # the mean is 1/4
@@ -195,7 +195,8 @@ def test_beta_counts_add_rows_and_decay():
 
 def test_best_of_group_advantage_selects_ties_but_no_row_of_a_group_with_equal_scores():
     score, group = f64(2, 2, 1, 5, 5, 3, 7), ints(1, 1, 1, 4, 4, 9, 1)
-    assert_values(best_of_group_advantage(score, group, mask_of("xxxxxx.")[0]), 1, 1, 0, 0, 0, 0, 0)
+    assert_values(best_of_group_advantage(score, group, mask_of("xxxxxx.")[0]), 3, 3, 0, 0, 0, 0, 0)  # 6 / 2
+    assert_values(best_of_group_advantage(score, group, mask_of("x..xx..")[0]), 0, 0, 0, 0, 0, 0, 0)
 
 
 def test_group_standardized_advantage_is_zero_without_variance():

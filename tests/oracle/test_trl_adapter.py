@@ -115,7 +115,7 @@ def test_an_algorithm_in_trl_has_the_gradients_of_purerl(name: str) -> None:
 
 
 def test_the_number_of_algorithms_in_trl() -> None:
-    assert len(ALGORITHMS) == 36
+    assert len(ALGORITHMS) == 42
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

@@ -90,20 +90,23 @@ def group_standardized_advantage(score: RowFloat, group: RowInt, counted: RowBoo
 
 
 def best_of_group_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
-    """Select the rows with the best score of their group.
+    """Select the rows with the best score of their group, with the same weight each.
 
-        A_i = 1    if s_i = max_g > min_g
-              0    else
+        A_i = rows / best_rows    if s_i = max_g > min_g
+              0                   else
 
-    Rows that tie for the best are all selected, but none in a group with equal scores. Shapes: [rows] each.
-    Source: RAFT (2304.06767, 2504.11343).
+    `best_rows` is the number of rows that are selected in the whole batch, and `rows` that of counted rows, so that the
+    mean of A is 1. Rows that tie for the best are all selected, but none in a group with equal scores. Shapes: [rows]
+    each. Source: RAFT (2304.06767, 2504.11343).
 
     >>> counted = torch.tensor([True, True, True, True])
     >>> best_of_group_advantage(torch.tensor([1.0, 0.0, 2.0, 2.0]), torch.tensor([3, 3, 5, 5]), counted)
-    tensor([1., 0., 0., 0.])
+    tensor([4., 0., 0., 0.])
     """
-    is_best = score == group_max(torch.where(counted, score, -torch.inf), group)
-    return (counted & is_best & has_variance(score, group, counted)).to(score.dtype)
+    is_best = counted & (score == group_max(torch.where(counted, score, -torch.inf), group))
+    selected = (is_best & has_variance(score, group, counted)).to(score.dtype)
+    rows = counted.to(score.dtype).sum(-1, keepdim=True)
+    return selected * rows / selected.sum(-1, keepdim=True).clamp(min=1)
 
 
 def leave_one_out_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:

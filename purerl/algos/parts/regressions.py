@@ -55,8 +55,8 @@ def target_cross_entropy(
 ) -> RowFloat:
     """Compute the TPO loss of each group: the cross-entropy of the policy over the rows of the group to a target.
 
-        p_i = softmax_g(L)_i
-        q_i = softmax_g(L_old + A / eta)_i
+        p_i = exp(L_i) / sum_g exp(L_j)
+        q_i = exp(L_old_i + A_i / eta) / sum_g exp(L_old_j + A_j / eta)
         l_g = -sum_g q_i log p_i
 
     `logp`, L, and `old_logp`, L_old, are the log-probabilities of whole rows. Every row gets the loss of its group. The

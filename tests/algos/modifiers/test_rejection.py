@@ -22,7 +22,7 @@ def binary_kl(a: float, b: float) -> float:
     return a * math.log(a / b) + (1 - a) * math.log((1 - a) / (1 - b))
 
 
-# measure(rollout_logp, old_logp)
+# Functions of rollout_logp and old_logp.
 MEASURES = {
     "k1": lambda a, b: a - b,
     "k2": lambda a, b: (a - b) ** 2 / 2,
