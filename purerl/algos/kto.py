@@ -49,7 +49,7 @@ from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.kernels.masks import any_true
-from purerl.types import RowFloat, TensorDict, TokenFloat
+from purerl.types import RowBool, RowFloat, TensorDict, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
 
@@ -77,8 +77,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("old_logp", "ref_logp", "desirable", "mismatched", "reference_point"),
         outputs=("logp",),
         # All tokens of a row have the same value, so the mean over its tokens is the value of the row.
-        terms=(Term("labels", bind(_loss, beta=config.beta, **weights), sequence_mean_of_token_mean),),
-        prepare=write_field("reference_point", _reference_point),
+        terms=(Term("labels", bind(_kto_loss, beta=config.beta, **weights), sequence_mean_of_token_mean),),
+        prepare=write_field("reference_point", of_fields(_mismatched_kl, "old_logp", "ref_logp", "mismatched", "mask")),
         metrics=bind(_metrics, beta=config.beta),
         unit="group",  # so that each mini-batch has mismatched rows
     )
@@ -89,12 +89,11 @@ def algorithm(config: Config = Config()) -> Algorithm:
 _log_ratio = relative_to("ref_logp")
 
 
-def _reference_point(batch: TensorDict) -> RowFloat:
-    log_ratio = sequence_log_ratio(batch["old_logp"], batch["ref_logp"], batch["mask"])
-    return mismatched_kl(log_ratio, batch["mismatched"], any_true(batch["mask"]))
+def _mismatched_kl(old_logp: TokenFloat, ref_logp: TokenFloat, mismatched: RowBool, mask: TokenBool) -> RowFloat:
+    return mismatched_kl(sequence_log_ratio(old_logp, ref_logp, mask), mismatched, any_true(mask))
 
 
-def _loss(batch: TensorDict, **settings: float) -> TokenFloat:
+def _kto_loss(batch: TensorDict, **settings: float) -> TokenFloat:
     loss = kto_loss(_log_ratio(batch), batch["desirable"], batch["reference_point"], **settings)
     return broadcast_to_tokens(loss, batch["mask"])
 

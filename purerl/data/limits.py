@@ -12,7 +12,13 @@ from purerl.data.examples import DataSet, iterate_chunks, prompts_at, row_name, 
 from purerl.errors import DataError
 from purerl.protocols import Capabilities
 
-__all__ = ["check_answer_lengths", "check_lengths", "check_problem_lengths", "min_limit"]
+__all__ = [
+    "check_answer_lengths",
+    "check_lengths",
+    "check_mismatched_lengths",
+    "check_problem_lengths",
+    "min_limit",
+]
 
 
 def min_limit(*capabilities: Capabilities) -> int | None:
@@ -46,3 +52,25 @@ def check_answer_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, l
             if length > limit:
                 got, do = f"a prompt and an answer of {length:,} tokens", "leave the row out"
                 raise DataError(row_name(data, index), got=got, need=f"at most {limit:,}", do=do)
+
+
+def check_mismatched_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, limit: int) -> None:
+    """Refuse labeled completions if the longest prompt with the longest answer has more than `limit` tokens.
+
+    Any prompt may be combined with the answer of another row. Raises: DataError.
+    """
+    lengths = [
+        (example.action.index(True), len(example.tokens) - example.action.index(True), index)
+        for chunk in iterate_chunks(sorted(indices))
+        for index, row in zip(chunk, rows_at(data, chunk), strict=True)
+        for example in tokenized_at(chat, data, index, row)
+    ]
+    prompt, _, first = max(lengths)
+    answer, second = max((answer, index) for _, answer, index in lengths)
+    if prompt + answer > limit:
+        got = f"a prompt of {prompt:,} tokens, and an answer of {answer:,} tokens in {row_name(data, second)}"
+        need, do = (
+            f"at most {limit:,} together: they may be combined to estimate a KL divergence",
+            "leave one of them out",
+        )
+        raise DataError(row_name(data, first), got=got, need=need, do=do)

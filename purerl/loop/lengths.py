@@ -6,7 +6,13 @@ from collections.abc import Iterable
 
 from purerl.config.schema import RunConfig
 from purerl.data.examples import indices_of_draws
-from purerl.data.limits import check_answer_lengths, check_lengths, check_problem_lengths, min_limit
+from purerl.data.limits import (
+    check_answer_lengths,
+    check_lengths,
+    check_mismatched_lengths,
+    check_problem_lengths,
+    min_limit,
+)
 from purerl.data.open import RunData
 from purerl.protocols import Capabilities
 
@@ -25,7 +31,10 @@ def check_row_lengths(
     rollout, max_prompt_tokens, draws = config.rollout, config.data.max_prompt_tokens, max_steps * config.batch_size
     limit = min_limit(*trainers, *([generator] if rollout and generator else []))
     if limit is not None and rollout is None:
-        check_answer_lengths(data.chat, data.examples, _drawn(data, config.seed, draws), limit=limit)
+        is_labeled = bool(data.examples.example_format.label)
+        check = check_mismatched_lengths if is_labeled else check_answer_lengths
+        # The mismatched answer of the last draw is that of one of the next two.
+        check(data.chat, data.examples, _drawn(data, config.seed, draws + 2 * is_labeled), limit=limit)
         if data.validation is not None:
             check_answer_lengths(data.chat, data.validation, data.validation.indices, limit=limit)
     elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from purerl.algos import sft
+from purerl.algos import kto, sft
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.data.chat import open_chat
@@ -80,6 +80,22 @@ def test_demonstration_that_is_too_long_is_refused_with_its_row(tmp_path: Path) 
     )
     write(tmp_path / "rows.jsonl", rows[:5])
     train(demonstrations, directory=tmp_path / "run")
+
+
+def test_labeled_completions_that_are_too_long_with_the_prompt_of_another_row_are_refused(tmp_path: Path) -> None:
+    rows = [{"prompt": "1" * 20, "completion": "3", "label": True}, {"prompt": "2", "completion": "4", "label": False}]
+    settings = {"rollout": None, "generator": None, "rewards": (), "evaluate": None, "max_steps": 2}
+    labeled = small_real(algorithm=kto.Config(), data=write(tmp_path / "rows.jsonl", rows), **settings)
+    train(labeled, directory=tmp_path / "run")
+    write(tmp_path / "rows.jsonl", [rows[0], {**rows[1], "completion": "4" * 20}])
+    with pytest.raises(DataError) as caught:
+        train(labeled, directory=tmp_path / "other")
+    assert str(caught.value).replace(str(tmp_path), "") == (
+        "row 0 of '/rows.jsonl'\n"
+        "  got:  a prompt of 20 tokens, and an answer of 21 tokens in row 1 of '/rows.jsonl'\n"
+        "  need: at most 32 together: they may be combined to estimate a KL divergence\n"
+        "  do:   leave one of them out"
+    )
 
 
 def test_only_prompts_that_will_be_drawn_are_checked(tmp_path: Path) -> None:

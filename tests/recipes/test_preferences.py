@@ -86,3 +86,20 @@ def test_the_loss_falls_and_the_margin_rises(chat_run: Summary, tmp_path: Path) 
     assert last["policy/accuracy"] == 1
     # beta is 0.1. The last margin was computed before the last optimizer step.
     assert _preference(summary.model) - _preference(chat_run.model) > 10 * last["policy/margin"]
+
+
+def test_kto_makes_desirable_answers_more_likely_than_undesirable_ones(chat_run: Summary, tmp_path: Path) -> None:
+    labeled = [
+        {"prompt": pair["prompt"], "completion": pair[name], "label": name == "chosen"}
+        for number, pair in enumerate(PAIRS)
+        for name in (("chosen",) if number % 2 else ("rejected",))
+    ]
+    settings = [f"model={chat_run.model}", f"data={write(tmp_path / 'labeled.jsonl', labeled)}", "algorithm.kind=kto"]
+    settings += ["max_steps=12", "batch_size=8", "trainer.lr=1e-3", "trainer.warmup_steps=2", "num_threads=1"]
+    summary = train("preferences", tmp_path / "run", *settings)
+    _, first, *_, last = records(summary.directory)
+    assert abs(first["policy/loss/labels"] - 0.5) < 1e-4
+    assert first["policy/reference_point"] < 1e-4
+    assert last["policy/loss/labels"] < 0.45
+    assert last["policy/desirable_reward"] > last["policy/undesirable_reward"] + 0.2
+    assert _preference(summary.model) > _preference(chat_run.model) + 2
