@@ -1,4 +1,4 @@
-"""Double-sided importance sampling, relative to the rollout policy: GLM-5 Team 2026 (2602.15763).
+"""Double-sided importance sampling: GLM-5 Team 2026 (2602.15763).
 
 Asynchronous training has rollouts of several older policies. Here a token has one ratio, to the policy that sampled it,
 as the generator computed its probability. It corrects both for stale weights and for the training-inference mismatch,

@@ -1,4 +1,4 @@
-"""Importance policy optimization, the loss `ipo` of prime-rl: Prime Intellect 2026.
+"""Importance policy optimization: the loss `ipo` of prime-rl, Prime Intellect 2026.
 
 A token has the ratio to the rollout policy as its weight, without a clip. If its probability has changed by more than
 `divergence_bound`, in either direction, it is dropped. A quadratic penalty keeps all log-ratios small, also those of

@@ -1,4 +1,4 @@
-"""KPop, GRPO with a bound on the KL divergence of a token: Guo et al. 2026, Ant Group (ringtech.notion.site/kpop).
+"""KPop, GRPO with a KL bound for each token: Guo et al. 2026, Ant Group (ringtech.notion.site/kpop).
 
 KPop is GRPO with a correction for the training-inference mismatch. `icepop` bounds the ratio of the probabilities that
 the trainer and the generator compute for a token. KPop bounds a divergence of the distribution "this token, or any

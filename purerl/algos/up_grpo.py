@@ -1,4 +1,4 @@
-"""UP-GRPO, unbounded positive group relative policy optimization: 2026 (2607.06987).
+"""UP-GRPO, unbounded positive GRPO: 2026 (2607.06987).
 
 PPO and GRPO clip both good and bad tokens. UP-GRPO bounds the update only where it can destroy something: at tokens
 with a negative advantage. Tokens with a positive advantage have neither a ratio nor a clip: they are learned as in SFT,
