@@ -8,12 +8,11 @@ session  a turn of a session; and a whole session of one turn, forked from a poo
 MiB      private memory of all processes of a pool with idle supervisors; what each concurrent run adds to it; and what
          a program needs by itself, as a `Result` has it
 
-On two idle cores, in several calls, with cgroups / with sampling: cold 13 to 15 / 14 runs per second, warm 81 to 125
-/ 102 to 107, warm with one thread 43 to 60 / 50 to 62, 741 to 1,322 / 1,614 turns of a session, 42 to 43 / 54
-sessions. So 100 warm runs per second are not reached in every call with cgroups. A pool with 16 idle supervisors has
-98 to 99 MiB, and each concurrent run adds 3.8 MiB. A warm run takes 10 to 14 ms of CPU time in all processes
-together, as a control group counts it. A third to a half of it is page faults: each process that is forked copies the
-pages that it writes to.
+On two idle cores, in two calls with cgroups / one with sampling: cold 23 runs per second, warm 145 and 170 / 197, warm
+with one thread 87 and 92 / 123, 1,270 turns of a session, 96 and 106 sessions. Beside a process that kept one of the
+cores busy: warm 117 and 128 / 129. A pool with 16 idle supervisors has 98 MiB, and each concurrent run adds 3.8 MiB. A
+warm run takes 9 to 12 ms of CPU time in all processes together, as a control group counts it. A third of it is
+page faults: each process that is forked copies the pages that it writes to.
 """
 
 from __future__ import annotations
