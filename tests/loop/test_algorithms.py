@@ -29,14 +29,25 @@ from .runs import losses, records
 from .small import fake, small_real
 
 
-def _pairs(path: Path) -> str:
-    rows = [{"prompt": f"{k}+{k}=", "chosen": f"{2 * k}", "rejected": "+", "completion": f"{2 * k}"} for k in range(5)]
-    return write(path, rows)
+def _answers(path: Path) -> str:
+    """Rows with the columns of preferences, of demonstrations and of labeled completions."""
+    texts = {"chosen": "{sum}", "rejected": "+", "completion": "{sum}"}
+    return write(
+        path,
+        [
+            {
+                "prompt": f"{k}+{k}=",
+                "label": k % 2 == 0,
+                **{name: text.format(sum=2 * k) for name, text in texts.items()},
+            }
+            for k in range(5)
+        ],
+    )
 
 
 def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
     """What `algorithm` needs beside the small run: data to learn from, one optimizer step per step, or a teacher."""
-    changes = {} if needs_rollouts(algorithm) else {"rollout": None, "data": _pairs(folder / "pairs.parquet")}
+    changes = {} if needs_rollouts(algorithm) else {"rollout": None, "data": _answers(folder / "answers.parquet")}
     if not has_policy_ratio(algorithm):
         changes["num_minibatches"] = 1
     if "teacher" in roles(algorithm, FIELDS):
@@ -155,7 +166,7 @@ def test_optimizer_step_without_rows_changes_no_weights(name: str) -> None:
 def test_learning_from_data_needs_no_generator_and_no_rewards(name: str, tmp_path: Path) -> None:
     absent = {"rollout": None, "generator": None, "rewards": (), "evaluate": None}
     algorithm = find("algorithm", name).Config()
-    config = fake(algorithm=algorithm, data=_pairs(tmp_path / "pairs.parquet"), max_steps=30, **absent)
+    config = fake(algorithm=algorithm, data=_answers(tmp_path / "answers.parquet"), max_steps=30, **absent)
     summary = train(config, directory=tmp_path / "run")
     values = losses(records(summary))
     assert values[-1] < 0.8 * values[0]
