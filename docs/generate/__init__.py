@@ -6,7 +6,7 @@ frameworks                      the table of algorithms in other frameworks, whi
 presets                         the page that compares presets with our algorithms
 reference                       a page for each module, and the page of all settings
 mathematics                     the table of answers that rewards for mathematics accept
-migration                       the pages "From TRL" and "From verl"
+migration, fields               the pages "From TRL" and "From verl", and their tables of all fields
 llms                            llms.txt, the list of the pages for language models, which conf.py writes
 curves, metrics                 sections of the algorithm pages
 expressions, formulas           LaTeX of the formulas in docstrings

@@ -1,10 +1,11 @@
-"""The pages "From TRL" and "From verl": text from a template, tables from purerl.aliases.
+"""The pages "From TRL" and "From verl": text from a template, tables from purerl.aliases and docs.generate.fields.
 
 A line of a template that is a comment is replaced by a table:
 
     <!-- presets -->         the presets of the library
     <!-- datasets -->        the types of data sets of the library
     <!-- rows: SECTION -->   the rows of that section
+    <!-- fields: PART -->    all fields of a class, or of a part of the configuration
 
 `{version}` and `{prefixes}` are replaced in the text.
 """
@@ -15,6 +16,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from docs.generate import fields
 from docs.generate.markdown import table
 from purerl.aliases import LIBRARIES, Dataset, Library, Row, read_library
 from purerl.presets import presets
@@ -22,7 +24,7 @@ from purerl.presets import presets
 __all__ = ["page", "pages"]
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_TABLE = re.compile(r"^<!-- (presets|datasets|rows: .+) -->$", re.MULTILINE)
+_TABLE = re.compile(r"^<!-- (presets|datasets|rows: .+|fields: .+) -->$", re.MULTILINE)
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -35,10 +37,11 @@ def pages() -> Iterator[tuple[str, str]]:
 def page(template: str, library: Library) -> str:
     """The Markdown of `template` with the tables of `library`.
 
-    Raises: ValueError if the template does not show each section of the library exactly once.
+    Raises: ValueError if the template does not show each section and each part of the library exactly once.
     """
     tables = {"presets": _presets(library), "datasets": _datasets(library)}
     tables |= {f"rows: {section}": _rows(library, section) for section in {row.section for row in library.rows}}
+    tables |= {f"fields: {part}": text for part, text in fields.tables(library.name.lower()).items()}
     if sorted(_TABLE.findall(template)) != sorted(tables):
         raise ValueError(f"the template for {library.name} must show each of these once: {', '.join(sorted(tables))}")
     prefixes = ", and ".join(f"`{short}` stands for `{long}`" for short, long in library.prefixes.items())

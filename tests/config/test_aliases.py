@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args, get_origin
+from typing import Any
 
 import attrs
 import pyarrow as pa
@@ -18,12 +18,12 @@ from purerl.algos.modifiers import kl_loss
 from purerl.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
 from purerl.composition import with_modifiers
 from purerl.config.check import check
-from purerl.config.schema import RunConfig
 from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
-from purerl.plugins import find, locate, names
+from purerl.plugins import find, names
 from purerl.presets import presets
 from purerl.recipes import resolve
+from tests.config.known_settings import has, is_setting, problems
 
 METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
 ROWS = [(name, row) for name in LIBRARIES for row in read_library(name).rows]
@@ -33,54 +33,13 @@ FORMATS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.strin
 # --- our side: every setting exists ------------------------------------------------------------------------------
 
 
-def _is_setting(key: str) -> bool:
-    """Whether some run has a setting with this dotted key."""
-    return _has(RunConfig, key.split("."))
-
-
-def _has(kind: Any, parts: list[str]) -> bool:
-    """Whether a value of the type `kind` has the setting `parts`. Optional types, tuples and mappings are searched."""
-    if not parts:
-        return True
-    if attrs.has(kind):
-        field = attrs.fields_dict(attrs.resolve_types(kind)).get(parts[0])
-        return field is not None and _has_below(field, parts[1:])
-    inner = parts[1:] if get_origin(kind) is Mapping else parts
-    return any(_has(choice, inner) for choice in get_args(kind))
-
-
-def _has_below(field: Any, parts: list[str]) -> bool:
-    """Whether the value of `field` has the setting `parts`; plugins have those of their Configs, and `kind`.
-
-    An algorithm also has modifiers: `parts` may be the name of one, or start with it.
-    """
-    group = field.metadata.get("plugin")
-    if group is None:
-        return _has(field.type, parts)
-    if group == "algorithm" and parts and parts[0] in names("modifier"):
-        return _has(find("modifier", parts[0]).Config, parts[1:])
-    return parts == ["kind"] or any(_has(find(group, kind).Config, parts) for kind in names(group))
-
-
-def _problems(settings: tuple[str, ...]) -> list[str]:
-    """Which of `settings` do not exist, do not have that value, or are not functions."""
-    try:
-        resolve("gsm8k", ["model=m", "data=d", *(text for text in settings if "=" in text)])
-    except ConfigError as error:
-        return [str(error)]
-    plain = [text for text in settings if "=" not in text]
-    functions = [text for text in plain if text.startswith("purerl.")]
-    assert all(callable(locate(function)) for function in functions)
-    return [text for text in plain if text not in functions and not _is_setting(text)]
-
-
 @pytest.mark.parametrize(
     ("name", "row", "setting"),
     [(name, row, setting) for name, row in ROWS if row.kind != "metric" for setting in row.settings],
 )
 def test_settings_in_the_tables_of_other_libraries_exist(name: str, row: Row, setting: str) -> None:
     values = row.settings if "=" in setting else (setting,)
-    assert _problems(values) == [], f"{name}.toml, {row.names}"
+    assert problems(values) == [], f"{name}.toml, {row.names}"
 
 
 @pytest.mark.parametrize("name", LIBRARIES)
@@ -95,7 +54,7 @@ def test_metrics_in_the_tables_of_other_libraries_are_documented(name: str) -> N
 
 @pytest.mark.parametrize(("name", "row"), [(name, row) for name, row in ROWS if row.exact])
 def test_exact_settings_are_a_preset_of_the_library_with_the_algorithm_of_the_row(name: str, row: Row) -> None:
-    assert _problems(row.exact) == []
+    assert problems(row.exact) == []
     key, _, kind = row.exact[0].partition("=")
     preset = presets()[kind]
     assert (key, preset.library) == ("algorithm.kind", read_library(name).name)
@@ -114,7 +73,7 @@ def test_presets_of_a_library_are_in_its_table(name: str) -> None:
     [(old, new) for old, settings in read_renamed().items() for new in settings if "/" not in old],
 )
 def test_settings_in_the_table_of_old_names_exist(old: str, setting: str) -> None:
-    assert _is_setting(setting), old
+    assert is_setting(setting), old
 
 
 @pytest.mark.parametrize(
@@ -131,7 +90,7 @@ def test_settings_in_the_table_of_old_names_exist(old: str, setting: str) -> Non
     ],
 )
 def test_a_setting_that_does_not_exist_is_reported(settings: tuple[str, ...]) -> None:
-    assert _problems(settings)
+    assert problems(settings)
 
 
 @attrs.frozen
@@ -148,9 +107,9 @@ class _Config:
 
 def test_settings_in_mappings_and_plugins_are_found() -> None:
     for key in ("table.policy.size", "table.policy.engine.lr", "table.policy.engine.kind", "optional.size"):
-        assert _has(_Config, key.split(".")), key
+        assert has(_Config, key.split(".")), key
     for key in ("table.policy.length", "table.policy.engine.length", "optional.engine.kind.lr", "size"):
-        assert not _has(_Config, key.split(".")), key
+        assert not has(_Config, key.split(".")), key
 
 
 # --- their side: no name hides a setting -------------------------------------------------------------------------
@@ -174,7 +133,7 @@ def _forms(library: Library, row: Row) -> Iterator[str]:
 
 @pytest.mark.parametrize(("name", "settings"), [*dict.fromkeys(_old_and_foreign_names())])
 def test_a_name_that_is_a_setting_replaces_itself(name: str, settings: tuple[str, ...]) -> None:
-    if _is_setting(name):
+    if is_setting(name):
         assert settings == (name,)
         assert suggestion(name) is None
 

@@ -37,6 +37,7 @@ def test_a_template_that_does_not_show_each_section_once_is_refused(old: str, ne
     template = (migration._TEMPLATES / "from_trl.md.template").read_text(encoding="utf-8")
     assert old in template
     with pytest.raises(
-        ValueError, match="the template for TRL must show each of these once: datasets, presets, .*rows: DPO"
+        ValueError,
+        match="the template for TRL must show each of these once: datasets, fields: DPOConfig, .*presets, .*rows: DPO",
     ):
         migration.page(template.replace(old, new), read_library("trl"))
