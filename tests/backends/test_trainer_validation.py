@@ -71,7 +71,7 @@ def test_min_lr_ratio_with_a_constant_schedule_is_refused():
     assert str(error.value).splitlines() == [
         "min_lr_ratio has no effect",
         "  got:  0.1",
-        "  need: lr_scheduler linear or cosine: a constant learning rate stays at lr",
+        "  need: another lr_scheduler than constant and inverse_sqrt, which have no last learning rate",
         "  do:   leave it out",
     ]
 

@@ -38,7 +38,6 @@ from purerl.backends.hf.optimizer import (
     adamw,
     clear_gradients,
     clip_gradients,
-    learning_rate,
     moments_like,
     moments_of,
     set_moments,
@@ -251,14 +250,7 @@ class HFTrainer:
     def _optimize(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
         """Clip and step, or skip; add the trainer's own metrics."""
         config = self.config
-        rate = learning_rate(
-            self.position,
-            lr=config.lr,
-            lr_scheduler=config.lr_scheduler,
-            warmup_steps=config.warmup(self.updates),
-            min_lr_ratio=config.min_lr_ratio,
-            updates=config.schedule_steps(self.updates),
-        )
+        rate = config.learning_rate(self.position, self.updates)
         norm = clip_gradients(self.trained.values(), config.max_grad_norm)
         counted = sum(int(count.tokens) for count in counts.values())
         stepped = math.isfinite(norm) and counted > 0

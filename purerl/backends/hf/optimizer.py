@@ -1,8 +1,7 @@
-"""AdamW, and its learning rate over a run."""
+"""AdamW, and the norm of its gradients."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +15,6 @@ __all__ = [
     "adamw",
     "clear_gradients",
     "clip_gradients",
-    "learning_rate",
     "moments_like",
     "moments_of",
     "set_moments",
@@ -48,28 +46,6 @@ def adamw(
         for is_divided in (False, True)  # the fused kernel takes only one kind
     ]
     return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
-
-
-def learning_rate(
-    position: int, *, lr: float, lr_scheduler: str, warmup_steps: int, min_lr_ratio: float, updates: int
-) -> float:
-    """The learning rate of optimizer step `position` (from 0) of `updates`.
-
-        rate     = lr * (position + 1) / warmup_steps                           if position < warmup_steps
-        rate     = lr * (min_lr_ratio + (1 - min_lr_ratio) * decay(progress))   otherwise
-        progress = (position - warmup_steps) / (updates - warmup_steps), at most 1
-
-    decay(x) is 1 ("constant"), 1 - x ("linear") or (1 + cos(pi x)) / 2 ("cosine"). The progress of the last step is
-    less than 1, so every step of the run has a learning rate above 0.
-
-    >>> [learning_rate(k, lr=1.0, lr_scheduler="linear", warmup_steps=2, min_lr_ratio=0.0, updates=4) for k in range(5)]
-    [0.5, 1.0, 1.0, 0.5, 0.0]
-    """
-    if position < warmup_steps:
-        return lr * (position + 1) / warmup_steps
-    progress = min(1.0, (position - warmup_steps) / max(1, updates - warmup_steps))
-    decay = {"constant": 1.0, "linear": 1 - progress, "cosine": (1 + math.cos(math.pi * progress)) / 2}[lr_scheduler]
-    return lr * (min_lr_ratio + (1 - min_lr_ratio) * decay)
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:

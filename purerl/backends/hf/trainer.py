@@ -8,14 +8,15 @@ Parts that need torch or transformers are imported when a trainer is built.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.errors import ConfigError, nearest
 from purerl.settings import Model, at_least, between, boolean, check_alternatives, no_effect, one_of, setting
 
@@ -37,7 +38,6 @@ __all__ = [
     "trains_adapter",
 ]
 
-LRScheduler = Literal["constant", "linear", "cosine"]
 OUTPUTS = (
     *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
     "classifier_score",
@@ -65,8 +65,15 @@ class Config:
         "added to the root of AdamW's second moment", default=1e-8, need="above 0", valid=lambda x: 0 < x < math.inf
     )
     weight_decay: float = setting("AdamW's decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
-    lr_scheduler: LRScheduler = setting(
-        "learning rate after the warm-up", default="constant", **one_of(*get_args(LRScheduler))
+    lr_scheduler: str = setting(
+        "learning rate after the warm-up, by transformers' names",
+        default="constant",
+        need=f"one of: {', '.join(NAMES)}",
+    )
+    lr_scheduler_kwargs: Mapping[str, Any] = setting(
+        "arguments of the schedule: num_cycles of cosine and cosine_with_restarts, power of polynomial, timescale of "
+        "inverse_sqrt, num_decay_steps, decay_type and num_cycles of warmup_stable_decay",
+        factory=dict,
     )
     lr_scheduler_steps: int | None = setting(
         "optimizer steps after which the schedule has reached its end; if not given, those of the run. With it, the "
@@ -179,12 +186,10 @@ class Config:
     )
 
     def __attrs_post_init__(self) -> None:
-        if self.lr_scheduler == "constant" and self.min_lr_ratio:
-            need = "lr_scheduler linear or cosine: a constant learning rate stays at lr"
-            raise ConfigError("min_lr_ratio has no effect", got=self.min_lr_ratio, need=need, do="leave it out")
+        check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
         check_alternatives(self, "warmup_steps", "warmup_ratio")
         if self.lr_scheduler_steps is not None and not self.has_length:
-            need = "lr_scheduler linear or cosine, or warmup_ratio: nothing else depends on the length of the schedule"
+            need = f"another lr_scheduler than {' and '.join(UNENDING)}, or warmup_ratio: they do not depend on it"
             raise no_effect("lr_scheduler_steps", self.lr_scheduler_steps, need)
         if self.lr_scheduler_steps is not None and self.lr_scheduler_steps <= (self.warmup_steps or 0):
             need = f"less than lr_scheduler_steps, {self.lr_scheduler_steps}"
@@ -210,7 +215,19 @@ class Config:
     @property
     def has_length(self) -> bool:
         """Whether the learning rate depends on the number of optimizer steps of the schedule."""
-        return self.lr_scheduler != "constant" or bool(self.warmup_ratio)
+        return self.lr_scheduler not in UNENDING or bool(self.warmup_ratio)
+
+    def learning_rate(self, position: int, updates: int) -> float:
+        """The learning rate of optimizer step `position` (from 0) in a run of `updates` optimizer steps."""
+        return learning_rate(
+            position,
+            lr=self.lr,
+            lr_scheduler=self.lr_scheduler,
+            warmup_steps=self.warmup(updates),
+            min_lr_ratio=self.min_lr_ratio,
+            updates=self.schedule_steps(updates),
+            arguments=self.lr_scheduler_kwargs,
+        )
 
     def schedule_steps(self, updates: int) -> int:
         """The number of optimizer steps of the schedule in a run of `updates` optimizer steps."""
@@ -246,8 +263,8 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     outputs  what the algorithm needs of the model in `role`
     updates  optimizer steps of the run; 0 for a model that is not trained; None if it is not known yet
 
-    Raises: ConfigError for an output that does not exist, a warm-up as long as the run, and `top_k` without effect; and
-    as `check_lora`.
+    Raises: ConfigError for an output that does not exist, a warm-up as long as the run, a decay that is longer than the
+    schedule, and `top_k` without effect; and as `check_lora`.
     """
     if config.lora is not None:
         check_lora(config.lora, role=role, outputs=outputs if updates != 0 else ())
@@ -263,6 +280,11 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
         need = f"less than the {updates} optimizer steps of the run"
         do = "lower it, use warmup_ratio, or make the run longer"
         raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do=do)
+    decay, after_warmup = config.lr_scheduler_kwargs.get("num_decay_steps"), config.schedule_steps(updates or 0)
+    after_warmup -= config.warmup(updates or 0)
+    if updates and decay and decay > after_warmup:
+        need = f"at most {after_warmup}, the optimizer steps of the schedule after the warm-up"
+        raise ConfigError("lr_scheduler_kwargs.num_decay_steps", got=decay, need=need, do="lower it")
     if config.top_k is not None and outputs and "topk_tokens" not in outputs:
         need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
         raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
