@@ -33,15 +33,8 @@ from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import check_rows
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
-from purerl.backends.hf.optimizer import (
-    OPTIMIZER,
-    adamw,
-    clear_gradients,
-    clip_gradients,
-    moments_like,
-    moments_of,
-    set_moments,
-)
+from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
+from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
 from purerl.backends.hf.router import LOAD, balance_loss
 from purerl.backends.hf.shard_files import os_errors
@@ -91,8 +84,7 @@ class HFTrainer:
         restore_shards(self.fsdp)  # `verify` has read the model
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        adam = {"lr": config.lr, "betas": config.betas, "eps": config.eps, "weight_decay": config.weight_decay}
-        self.optimizer = adamw(module, **adam) if self.trained else None
+        self.optimizer = build_optimizer(module, config) if self.trained else None
         self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
             max_sequence_length=module.limits.max_sequence_length,
@@ -258,6 +250,8 @@ class HFTrainer:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
+            if self.position == 0 and self.config.optimizer is not None:
+                self._optimizer_state()  # refuses what cannot be stored, before the first checkpoint
         self.position += 1
         extra = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
         weight = torch.ones((), dtype=torch.float64)
@@ -290,9 +284,12 @@ class HFTrainer:
     def _staged(self, *, copy: bool) -> StagedTensors:
         weights = self.parameters if self.replaced else self.trained
         tensors = {f"{WEIGHTS}{name}": weight.detach() for name, weight in weights.items()}
-        tensors |= moments_of(self.optimizer, self.trained)
+        tensors |= self._optimizer_state()
         tensors |= {"position": torch.tensor(self.position), "replaced": torch.tensor(self.replaced)}
         return self._save_plans.stage(tensors, copy=copy)
+
+    def _optimizer_state(self) -> dict[str, Tensor]:
+        return {} if self.optimizer is None else state_of(self.optimizer, self.trained, self.config.optimizer_address)
 
     @torch.no_grad()
     def load(self, path: Path) -> None:
@@ -303,7 +300,7 @@ class HFTrainer:
             if f"{WEIGHTS}{name}" in loaded:
                 parameter.copy_(loaded[f"{WEIGHTS}{name}"])
         if self.optimizer is not None:
-            set_moments(self.optimizer, self.trained, loaded)
+            load_state(self.optimizer, self.trained, loaded)
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         """This rank's part of the tensors in `path`. Raises CheckpointError if they do not fit, on this rank."""
@@ -316,8 +313,8 @@ class HFTrainer:
             raise CheckpointError(f"{str(path)!r} cannot be loaded", got="weights that were replaced", need=need)
         weights = self.parameters if counters["replaced"] else self.trained
         expected = {f"{WEIGHTS}{name}": weight.detach() for name, weight in weights.items()}
-        if self.optimizer is not None and any(name.startswith(OPTIMIZER) for name in files.kinds):
-            expected |= moments_like(self.trained)
+        if self.optimizer is not None:
+            expected |= state_like(self.trained, files.kinds, self.config.optimizer_address)
         ignored = (*counters, *((OPTIMIZER,) if self.optimizer is None else ()))
         files.check_fit({name: kind_of(value) for name, value in expected.items()}, ignored=ignored)
         values = {name: torch.empty_like(value) for name, value in expected.items()}

@@ -1,51 +1,89 @@
-"""AdamW, and the norm of its gradients."""
+"""The optimizer of a trainer, and the norm of its gradients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
 
-__all__ = [
-    "OPTIMIZER",
-    "adamw",
-    "clear_gradients",
-    "clip_gradients",
-    "moments_like",
-    "moments_of",
-    "set_moments",
-]
+from purerl.backends.hf.custom_optimizer import build_custom
+from purerl.errors import ConfigError
 
-OPTIMIZER = "optimizer."
-"""What the names of AdamW's state in a checkpoint begin with."""
+if TYPE_CHECKING:
+    from purerl.backends.hf.trainer import Config
 
-_STEP = f"{OPTIMIZER}step"
-_MOMENTS = ("exp_avg", "exp_avg_sq")
+__all__ = ["Combined", "build_optimizer", "clear_gradients", "clip_gradients"]
 
 
-def adamw(
-    model: nn.Module, *, lr: float, betas: tuple[float, float], eps: float, weight_decay: float
-) -> torch.optim.AdamW:
-    """AdamW over the parameters of `model` that require a gradient.
+class Combined:
+    """Several optimizers of different parameters, as one. They share their state and their groups."""
+
+    def __init__(self, *parts: Optimizer) -> None:
+        self.parts = parts
+        self.param_groups = [group for part in parts for group in part.param_groups]
+        self.state = parts[0].state
+        for part in parts[1:]:
+            self.state.update(part.state)
+            part.state = self.state
+
+    def step(self) -> None:
+        for part in self.parts:
+            part.step()
+
+
+def build_optimizer(model: nn.Module, config: Config) -> Optimizer | Combined:
+    """The optimizer of `config` for the parameters of `model` that require a gradient.
 
     Only weight matrices decay. Weights of norms and biases may be far from 0. A row of an embedding has a gradient
     only if its token occurs, but would decay in every step, so the embeddings of rare tokens would shrink. A tied
     output head is the embedding, and does not decay either.
+
+    Raises: ConfigError if an optimizer in `config.optimizer` refuses the parameters, or has none.
     """
-    embeddings = {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
     trained = [p for p in model.parameters() if p.requires_grad]
-    decay = [p for p in trained if p.ndim > 1 and id(p) not in embeddings]
-    no_decay = [p for p in trained if p.ndim <= 1 or id(p) in embeddings]
+    if config.optimizer is None:
+        return _adamw(_groups(model, trained, config.weight_decay), config)
+    if config.optimizer.parameters == "all":
+        return build_custom(_groups(model, trained, config.weight_decay), config)
+    others = _embeddings(model) | _heads(model)
+    matrices = [p for p in trained if p.ndim == 2 and id(p) not in others]
+    if not matrices:
+        raise ConfigError("optimizer.parameters", got="a model without such matrices that are trained", need="some")
+    rest = [p for p in trained if p.ndim != 2 or id(p) in others]
+    first = build_custom(_groups(model, matrices, config.weight_decay), config)
+    return Combined(first, _adamw(_groups(model, rest, config.weight_decay), config)) if rest else first
+
+
+def _adamw(groups: list[dict[str, Any]], config: Config) -> torch.optim.AdamW:
+    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+
+
+def _groups(model: nn.Module, parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
+    """`parameters` with those that decay apart from the others. A fused kernel takes only one kind of tensor."""
+    embeddings = _embeddings(model)
+    decay = [p for p in parameters if p.ndim > 1 and id(p) not in embeddings]
+    no_decay = [p for p in parameters if p.ndim <= 1 or id(p) in embeddings]
     groups = [
-        {"params": [p for p in parameters if isinstance(p, DTensor) is is_divided], "weight_decay": rate}
-        for parameters, rate in ((decay, weight_decay), (no_decay, 0.0))
-        for is_divided in (False, True)  # the fused kernel takes only one kind
+        {"params": [p for p in same if isinstance(p, DTensor) is is_divided], "weight_decay": rate}
+        for same, rate in ((decay, weight_decay), (no_decay, 0.0))
+        for is_divided in (False, True)
     ]
-    return torch.optim.AdamW([group for group in groups if group["params"]], lr=lr, betas=betas, eps=eps, fused=True)
+    return [group for group in groups if group["params"]]
+
+
+def _embeddings(model: nn.Module) -> set[int]:
+    return {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
+
+
+def _heads(model: nn.Module) -> set[int]:
+    """Parameters that are no part of a layer: those outside of all lists of modules, such as output heads."""
+    inside = {id(p) for m in model.modules() if isinstance(m, nn.ModuleList) for p in m.parameters()}
+    return {id(p) for p in model.parameters()} - inside
 
 
 def clip_gradients(parameters: Iterable[Tensor], max_norm: float) -> float:
@@ -86,36 +124,3 @@ def clear_gradients(parameters: Iterable[Tensor]) -> None:
             parameter.grad = torch.zeros_like(parameter)
         else:
             parameter.grad.zero_()
-
-
-# --- its state in a checkpoint -------------------------------------------------------------------------------------
-
-
-def moments_of(optimizer: torch.optim.AdamW | None, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of `optimizer` by the names of the parameters `trained`; empty if it has taken no step.
-
-    All parameters have taken the same number of steps, because each has a gradient in every step.
-    """
-    if optimizer is None or not optimizer.state:
-        return {}
-    states = {name: optimizer.state[parameter] for name, parameter in trained.items()}
-    moments = {_key(kind, name): state[kind] for name, state in states.items() for kind in _MOMENTS}
-    return {_STEP: next(iter(states.values()))["step"].cpu(), **moments}
-
-
-def moments_like(trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors with the names, shapes and dtypes of what `moments_of` returns after a step."""
-    moments = {_key(kind, name): parameter.detach() for name, parameter in trained.items() for kind in _MOMENTS}
-    return {_STEP: torch.zeros(()), **moments}
-
-
-def set_moments(optimizer: torch.optim.AdamW, trained: Mapping[str, Tensor], loaded: Mapping[str, Tensor]) -> None:
-    """Let `optimizer` continue from what `moments_of` returned, which is in `loaded`."""
-    optimizer.state.clear()
-    for name, parameter in trained.items() if _STEP in loaded else ():
-        step = loaded[_STEP].to(parameter.device, copy=True)
-        optimizer.state[parameter] = {"step": step, **{kind: loaded[_key(kind, name)] for kind in _MOMENTS}}
-
-
-def _key(kind: str, name: str) -> str:
-    return f"{OPTIMIZER}{kind}.{name}"

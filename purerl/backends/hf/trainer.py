@@ -13,7 +13,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
+from attrs.converters import optional
 
+from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
@@ -64,7 +66,12 @@ class Config:
     eps: float = setting(
         "added to the root of AdamW's second moment", default=1e-8, need="above 0", valid=lambda x: 0 < x < math.inf
     )
-    weight_decay: float = setting("AdamW's decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
+    weight_decay: float = setting("decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
+    optimizer: OptimizerSettings | None = setting(
+        "an optimizer in place of AdamW, by the address of its class, such as torch.optim:Adafactor",
+        default=None,
+        converter=optional(to_optimizer),
+    )
     lr_scheduler: str = setting(
         "learning rate after the warm-up, by transformers' names",
         default="constant",
@@ -186,6 +193,7 @@ class Config:
     )
 
     def __attrs_post_init__(self) -> None:
+        check_settings(self)
         check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
         check_alternatives(self, "warmup_steps", "warmup_ratio")
         if self.lr_scheduler_steps is not None and not self.has_length:
@@ -211,6 +219,11 @@ class Config:
         for name in (name for name, is_changed in changed.items() if is_changed and not self.mesh.is_divided):
             need = "parameters that are divided among ranks: trainer.mesh.shard, tensor or sequence above 1"
             raise no_effect(name, getattr(self, name), need)
+
+    @property
+    def optimizer_address(self) -> str | None:
+        """The address of the class in `optimizer`; None for AdamW."""
+        return None if self.optimizer is None else self.optimizer.factory
 
     @property
     def has_length(self) -> bool:
@@ -266,6 +279,8 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     Raises: ConfigError for an output that does not exist, a warm-up as long as the run, a decay that is longer than the
     schedule, and `top_k` without effect; and as `check_lora`.
     """
+    if config.optimizer is not None and updates != 0:
+        check_custom(config)
     if config.lora is not None:
         check_lora(config.lora, role=role, outputs=outputs if updates != 0 else ())
     for name in outputs:

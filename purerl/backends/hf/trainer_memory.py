@@ -62,6 +62,7 @@ def memory_of_trainer(
 
     Raises: ConfigError if the configuration of the model cannot be read.
     """
+    config = evolve(config, optimizer=None)  # other optimizers are counted as AdamW
     build = partial(_simulated_trainer, config, model, outputs, is_trained=is_trained)
     whole = build()
     workload = workload.limited_to(whole.module.limits.max_sequence_length)
