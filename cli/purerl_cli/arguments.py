@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "change_environment",
     "parse_arguments",
+    "parse_columns",
     "parse_environment",
     "parse_kinds",
     "parse_rewards",
@@ -34,6 +35,18 @@ def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:
 
     settings = [f"chat_template_kwargs.{option}" for option in options]
     return apply(Data(files=("file",)), settings).chat_template_kwargs
+
+
+def parse_columns(options: Iterable[str]) -> Mapping[str, str]:
+    """Other names of columns, each ``NAME=COLUMN``. Raises ConfigError as `Data`.
+
+    >>> dict(parse_columns(["prompt=instruction"]))
+    {'prompt': 'instruction'}
+    """
+    from purerl.config.overrides import apply
+    from purerl.data.settings import Data
+
+    return apply(Data(files=("file",)), [f"columns.{option}" for option in options]).columns
 
 
 def parse_sampling(options: Sequence[str]) -> dict[str, Any]:

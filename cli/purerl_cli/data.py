@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from purerl_cli.arguments import parse_arguments
+from purerl_cli.arguments import parse_arguments, parse_columns
 from purerl_cli.options import Command
 from purerl_cli.output import with_debug
 from purerl_cli.tables import show_report
@@ -41,6 +41,10 @@ def inspect(
         Literal["keep", "escape"],
         typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run."),
     ] = "keep",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=COLUMN", help="Another name of a column, as data.columns of a run; repeatable."),
+    ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Inspect only the first ROWS rows.")] = None,
 ) -> None:
     """Show the columns of a data file, what it can be used for, and the problems in its rows.
@@ -61,6 +65,7 @@ def inspect(
         chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,
         special_tokens=special_tokens,
+        columns=parse_columns(columns or ()),
         get_ground_truth=get_ground_truth,
         limit=rows,
     )

@@ -23,6 +23,7 @@ from purerl.config.reuse import check_reuse
 from purerl.config.roles import check_roles, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
+from purerl.data.settings import TRUNCATED_SIDES
 from purerl.debugging.settings import check_debug
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
@@ -114,6 +115,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     """
     algorithm, kind = algorithm_of(config), kind_of(config.algorithm.base)
     _check_source(config, algorithm, kind)
+    _check_truncation(config)
     check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
     _check_fields(config, algorithm, kind)
     _check_models(config, algorithm)
@@ -310,6 +312,14 @@ def _check_sleep(config: RunConfig) -> None:
                 got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
                 do = "set generator.server.sleep_level=0, and give the servers devices of their own"
                 raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
+
+
+def _check_truncation(config: RunConfig) -> None:
+    """Refuse truncated prompts where a conversation is rendered again: its tokens would not be the truncated ones."""
+    has_workflow = config.rollout is not None and config.rollout.workflow is not None
+    if config.data.truncation in TRUNCATED_SIDES and (config.environment is not None or has_workflow):
+        need, do = "drop or error with an environment or a workflow, which render messages themselves", "leave it out"
+        raise ConfigError("data.truncation", got=config.data.truncation, need=need, do=do)
 
 
 def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from purerl.errors import DataError
+from purerl.errors import DataError, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +30,7 @@ __all__ = [
     "detect_style",
     "find_ground_truth_column",
     "is_complete_message",
+    "rename_columns",
     "select_format",
 ]
 
@@ -85,6 +86,24 @@ EXAMPLE_FORMATS = (
 """All supported formats. If a table has several formats of one example type, the first one in this order is used."""
 
 _GROUND_TRUTH_COLUMNS = ("answer", "reward_model.ground_truth")  # in the order of purerl.rewards.ground_truth
+
+
+def rename_columns(table: pa.Table, names: Mapping[str, str], path: str) -> pa.Table:
+    """`table` with other names of columns: {new name: name in the file at `path`}.
+
+    Raises: DataError if the file does not have a column, or would have two with the same new name.
+    """
+    for new, old in names.items():
+        if old not in table.column_names:
+            got, need = ", ".join(table.column_names), f"a column {old!r}, which data.columns calls {new!r}"
+            do = nearest(old, table.column_names)
+            raise DataError(f"data set {path!r} has no column {old!r}", got=got, need=need, do=do)
+        if new in table.column_names and new not in names.values():
+            need = f"one column {new!r}: data.columns gives {old!r} this name"
+            do = f"give the other one a new name too: data.columns.other_{new}={new}"
+            raise DataError(f"data set {path!r} has a column {new!r}", got="two columns", need=need, do=do)
+    renamed = {old: new for new, old in names.items()}
+    return table.rename_columns([renamed.get(name, name) for name in table.column_names])
 
 
 def column_format(arrow_type: pa.DataType) -> PromptFormat | None:

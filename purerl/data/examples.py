@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate, chain, islice, pairwise, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,15 +21,18 @@ from attrs import evolve, frozen
 
 from purerl.data.answers import TokenizedExample, tokenize_answer
 from purerl.data.chat import Chat, Prompt, TextOrMessages, tokenize_prompts
-from purerl.data.columns import ExampleFormat, ExampleType, check_rows, select_format
+from purerl.data.columns import ExampleFormat, ExampleType, check_rows, rename_columns, select_format
 from purerl.data.files import read_table
 from purerl.data.images import has_images, located, with_images
+from purerl.data.settings import Order
+from purerl.data.truncation import PromptLimit, truncate_example, truncate_prompt
 from purerl.errors import DataError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = [
+    "NOT_RENAMED",
     "DataSet",
     "Example",
     "extract_answers",
@@ -50,6 +54,8 @@ Example = dict[str, Any]
 
 _CHUNK_SIZE = 1024
 
+NOT_RENAMED: Mapping[str, str] = MappingProxyType({})
+
 
 @frozen
 class DataSet:
@@ -63,6 +69,9 @@ class DataSet:
     example_format  the columns of the prompt and the answers, the same in every file
     parts           indices to draw from: one part for all files, or one part per file if the files have weights
     weights         relative sampling weight of each part
+    order           "shuffled", or "sequential": the order of the indices
+    order_seed      seed of the order; None: that of the run
+    truncation      how prompts are truncated; None: they are not
     """
 
     paths: tuple[str, ...]
@@ -70,6 +79,9 @@ class DataSet:
     example_format: ExampleFormat
     parts: tuple[Sequence[int], ...]
     weights: tuple[float, ...]
+    order: Order = "shuffled"
+    order_seed: int | None = None
+    truncation: PromptLimit | None = None
 
     @property
     def indices(self) -> list[int]:
@@ -78,16 +90,23 @@ class DataSet:
 
 
 def read_examples(
-    paths: Sequence[str], example_type: ExampleType, *, weights: Sequence[float] = (), limit: int | None = None
+    paths: Sequence[str],
+    example_type: ExampleType,
+    *,
+    weights: Sequence[float] = (),
+    limit: int | None = None,
+    columns: Mapping[str, str] = NOT_RENAMED,
 ) -> DataSet:
     """Read the files at `paths` as examples of `example_type`. Without `weights`, use at most `limit` rows.
 
-    Raises: DataError in the cases of `read_table`, `select_format` and `check_rows`, and if the files have different
-    formats.
+    `columns` has other names of columns, see `rename_columns`.
+
+    Raises: DataError in the cases of `read_table`, `rename_columns`, `select_format` and `check_rows`, and if the files
+    have different formats.
     """
     tables, formats = [], []
     for path in paths:
-        table = read_table(path)
+        table = rename_columns(read_table(path), columns, path)
         formats.append(select_format(table.schema, example_type, path))
         tables.append(table)
     for example_format, path in zip(formats, paths, strict=True):
@@ -122,10 +141,19 @@ def indices_of_draws(data: DataSet, seed: int, first: int, count: int) -> list[i
     indices = {}
     for part in {part for part, _ in draws}:
         numbers = [number for drawn_part, number in draws if drawn_part == part]  # consecutive
-        # Each part has its own seed, so that parts of equal size get different permutations. torch uses 32 bits of it.
-        positions = positions_of_draws(len(data.parts[part]), seed + part * 65_537, numbers[0], len(numbers))
+        positions = _positions(data, part, seed, numbers)
         indices[part] = iter([data.parts[part][position] for position in positions])
     return [next(indices[part]) for part, _ in draws]
+
+
+def _positions(data: DataSet, part: int, seed: int, numbers: Sequence[int]) -> list[int]:
+    """The positions of the draws `numbers`, which are consecutive, in a part of `data`."""
+    size = len(data.parts[part])
+    if data.order == "sequential":
+        return [number % size for number in numbers]
+    seed = seed if data.order_seed is None else data.order_seed
+    # Each part has its own seed, so that parts of equal size get different permutations. torch uses 32 bits of it.
+    return positions_of_draws(size, seed + part * 65_537, numbers[0], len(numbers))
 
 
 def part_of_draw(draw: int, weights: Sequence[float]) -> tuple[int, int]:
@@ -226,9 +254,13 @@ def _converted(example_format: ExampleFormat, example: Example) -> Example:
 
 
 def prompts_at(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequence[Example]) -> list[Prompt]:
-    """Tokenize the prompts of `examples`, the rows at `indices`. Raises DataError that names the row."""
+    """Tokenize the prompts of `examples`, the rows at `indices`, and truncate them as `data` says.
+
+    Raises: DataError that names the row.
+    """
     try:
-        return tokenize_prompts(chat, [extract_prompt(data.example_format, example) for example in examples])
+        prompts = tokenize_prompts(chat, [extract_prompt(data.example_format, example) for example in examples])
+        return [truncate_prompt(chat, prompt, data.truncation) for prompt in prompts]
     except DataError:
         for index, example in zip(indices, examples, strict=True):
             with _name_row_in_errors(data, index):
@@ -237,11 +269,14 @@ def prompts_at(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequ
 
 
 def tokenized_at(chat: Chat, data: DataSet, index: int, example: Example) -> list[TokenizedExample]:
-    """Tokenize `example`, the row at `index`: its prompt with each answer. Raises DataError that names the row."""
+    """Tokenize `example`, the row at `index`: its prompt, truncated as `data` says, with each answer.
+
+    Raises: DataError that names the row.
+    """
     with _name_row_in_errors(data, index):
         converted = _converted(data.example_format, example)
         prompt, answers = _prompt_of(data.example_format, converted), _answers_of(data.example_format, converted)
-        return [tokenize_answer(chat, prompt, answer) for answer in answers]
+        return [truncate_example(tokenize_answer(chat, prompt, answer), data.truncation) for answer in answers]
 
 
 @contextmanager

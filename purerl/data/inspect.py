@@ -25,9 +25,10 @@ from purerl.data.columns import (
     detect_style,
     find_ground_truth_column,
     is_complete_message,
+    rename_columns,
     select_format,
 )
-from purerl.data.examples import DataSet, Example, extract_answers, extract_prompt, rows_at
+from purerl.data.examples import NOT_RENAMED, DataSet, Example, extract_answers, extract_prompt, rows_at
 from purerl.data.files import read_table
 from purerl.data.images import has_images, images_of, text_of
 from purerl.data.settings import SpecialTokens
@@ -105,6 +106,7 @@ def inspect(
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
     special_tokens: SpecialTokens = "keep",
+    columns: Mapping[str, str] = NOT_RENAMED,
     get_ground_truth: Callable[[Example], str] | None = None,
     limit: int | None = None,
 ) -> Report:
@@ -113,6 +115,7 @@ def inspect(
     `open_processor` is called if rows have images; it loads the processor of the model that `tokenizer` belongs to.
     `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
     ground truth is not listed. Prompts that spell a special token are listed, unless `special_tokens` is "escape".
+    `columns` has other names of columns, see `rename_columns`.
 
     Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, if the prompts are messages
     and `tokenizer` has no chat template, if rows have images and Pillow is missing, and as `open_processor`.
@@ -121,14 +124,14 @@ def inspect(
     settings["special_tokens"] = special_tokens
     if tokenizer is None:
         _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
-    table = read_table(path).slice(0, limit)
-    columns = tuple(
+    table = rename_columns(read_table(path), columns, path).slice(0, limit)
+    described = tuple(
         Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
     )
     (formats, errors), style = _formats(table, path), detect_style(table.schema)
     ground_truth_column = find_ground_truth_column(table.schema)
     if not formats:
-        return Report(path, table.num_rows, columns, style, (), ground_truth_column, {}, (), (), errors)
+        return Report(path, table.num_rows, described, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
     rows = _rows(table, example_format, path)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
@@ -147,7 +150,7 @@ def inspect(
     return Report(
         path,
         len(rows),
-        columns,
+        described,
         style,
         formats,
         ground_truth_column,

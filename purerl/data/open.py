@@ -18,18 +18,21 @@ from purerl.backends.tokenizer import end_tokens
 from purerl.data.chat import Chat, check_settings, open_chat, text_note
 from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
+    NOT_RENAMED,
     DataSet,
     Example,
     extract_prompt,
     prompts_at,
     read_examples,
+    row_name,
     rows_at,
     split_out,
     tokenized_at,
 )
 from purerl.data.files import digests
-from purerl.data.settings import Data
+from purerl.data.settings import TRUNCATED_SIDES, Data
 from purerl.data.split import is_validation
+from purerl.data.truncation import PromptLimit
 from purerl.errors import ConfigError, DataError
 from purerl.settings import Model
 
@@ -61,8 +64,8 @@ VALIDATION = "validation"
 class RunData:
     """The training data of a run, its evaluation problems by name, its validation set, and how they become tokens.
 
-    `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`) and the others
-    (`examples`); and of evaluation `problems`.
+    `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`), those with a
+    `truncated` prompt, and those that are used (`examples`); and of evaluation `problems`.
     """
 
     examples: DataSet
@@ -78,7 +81,8 @@ def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] 
     Raises: DataError as `read_examples`; ConfigError for settings of chats that have no effect on these data and on
     `problems`.
     """
-    examples = read_examples(settings.files, purpose, weights=settings.weights)
+    examples = read_examples(settings.files, purpose, weights=settings.weights, columns=settings.columns)
+    examples = evolve(examples, order=settings.order, order_seed=settings.seed)
     every = (examples, *problems)
     with _of_data():
         system, kwargs = settings.system_prompt, settings.chat_template_kwargs
@@ -92,9 +96,11 @@ def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] 
     return examples
 
 
-def read_problems(files: Mapping[str, str], limit: int | None) -> dict[str, DataSet]:
+def read_problems(
+    files: Mapping[str, str], limit: int | None, columns: Mapping[str, str] = NOT_RENAMED
+) -> dict[str, DataSet]:
     """Evaluation problems by name, the first `limit` of each file. Raises DataError as `read_examples`."""
-    return {name: read_examples([file], "prompts", limit=limit) for name, file in files.items()}
+    return {name: read_examples([file], "prompts", limit=limit, columns=columns) for name, file in files.items()}
 
 
 def file_digests(files: Iterable[str]) -> dict[str, str]:
@@ -157,12 +163,8 @@ def open_data(
     """
     for data in (examples, *problems.values()):
         check_first_rows(chat, data)
-    limit, fraction, counts = settings.max_prompt_tokens, settings.validation_fraction, {"rows": len(examples.indices)}
-    held_out = None
-    if limit is not None:
-        examples, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))
-        counts["too_long"] = len(too_long.indices)
-        _check_remaining(examples, f"prompts of more than {limit} tokens", "raise data.max_prompt_tokens")
+    fraction, held_out = settings.validation_fraction, None
+    examples, counts = _within_limit(settings, chat, examples)
     if fraction:
         rows = len(examples.indices)
         examples, held_out = split_out(examples, partial(_are_validation, examples, fraction))
@@ -177,6 +179,31 @@ def open_data(
     if problems:
         counts["problems"] = sum(len(data.indices) for data in problems.values())
     return RunData(examples, problems, chat, counts, held_out)
+
+
+def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSet, dict[str, int]]:
+    """`examples` without prompts that are too long, or with truncated ones; and the numbers of rows.
+
+    Raises: DataError if no row remains, and for a row that is too long if `truncation` is "error"; ConfigError for
+    images, whose tokens cannot be truncated.
+    """
+    limit, counts = settings.max_prompt_tokens, {"rows": len(examples.indices)}
+    if limit is None:
+        return examples, counts
+    remaining, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))
+    indices = too_long.indices
+    if settings.truncation in TRUNCATED_SIDES:
+        if examples.example_format.has_images:
+            need, do = "drop or error with images, whose tokens belong together", "leave truncation out"
+            raise ConfigError("data.truncation", got=settings.truncation, need=need, do=do)
+        counts["truncated"] = len(indices)
+        return evolve(examples, truncation=PromptLimit(limit, settings.truncation)), counts
+    if settings.truncation == "error" and indices:
+        got, do = f"a prompt of more than {limit} tokens", "raise data.max_prompt_tokens, or set data.truncation"
+        more = f", and {len(indices) - 1:,} more rows" if len(indices) > 1 else ""
+        raise DataError(row_name(examples, indices[0]) + more, got=got, need=f"at most {limit}", do=do)
+    _check_remaining(remaining, f"prompts of more than {limit} tokens", "raise data.max_prompt_tokens")
+    return remaining, {**counts, "too_long": len(indices)}
 
 
 def _are_too_long(chat: Chat, data: DataSet, limit: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
@@ -266,11 +293,13 @@ def notes(data: RunData) -> str | None:
 
 
 def summary(counts: Mapping[str, int]) -> str | None:
-    """What was left out, in one line; None if nothing was.
+    """What was left out or truncated, in one line; None if nothing was.
 
     >>> summary({"rows": 10, "too_long": 1, "examples": 9})
     '9 of 10 rows are used for training (1 with a prompt that is too long)'
     """
     labels = {"too_long": "with a prompt that is too long", VALIDATION: "in the validation set"}
     parts = ", ".join(f"{counts[name]:,} {label}" for name, label in labels.items() if counts.get(name))
-    return f"{counts['examples']:,} of {counts['rows']:,} rows are used for training ({parts})" if parts else None
+    used = f"{counts['examples']:,} of {counts['rows']:,} rows are used for training ({parts})" if parts else None
+    truncated = f"{counts['truncated']:,} prompts are truncated" if counts.get("truncated") else None
+    return "; ".join(filter(None, [used, truncated])) or None

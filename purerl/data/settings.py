@@ -9,11 +9,15 @@ from typing import Any, Literal, get_args
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, one_of, setting
+from purerl.settings import at_least, no_effect, one_of, setting
 
-__all__ = ["Data", "SpecialTokens", "to_data"]
+__all__ = ["TRUNCATED_SIDES", "Data", "Order", "SpecialTokens", "Truncation", "to_data"]
 
 SpecialTokens = Literal["keep", "escape"]
+Order = Literal["shuffled", "sequential"]
+Truncation = Literal["drop", "error", "left", "right", "middle"]
+TRUNCATED_SIDES = ("left", "right", "middle")
+"""The values of `truncation` with which prompts lose tokens."""
 
 
 @frozen(kw_only=True)
@@ -29,12 +33,31 @@ class Data:
     weights: tuple[float, ...] = setting(
         "relative number of draws from each file; if not given, every row is drawn equally often", default=()
     )
+    columns: Mapping[str, str] = setting(
+        "names of columns: the name that purerl and the reward functions read = the name in the files, such as "
+        "{prompt = 'instruction'}; also in the files of evaluate and validation",
+        factory=dict,
+    )
+    order: Order = setting(
+        "shuffled: every epoch is another permutation of the rows; sequential: the order of the files",
+        default="shuffled",
+        **one_of(*get_args(Order)),
+    )
+    seed: int | None = setting(
+        "seed of the order; if not given, that of the run", default=None, **at_least(0, 2**63 - 1)
+    )
     system_prompt: str | None = setting("added to conversations that have no system prompt", default=None)
     chat_template_kwargs: Mapping[str, Any] = setting(
         "arguments of the chat template, such as enable_thinking", factory=dict
     )
     max_prompt_tokens: int | None = setting(
-        "rows with a longer prompt are left out", unit="tokens", default=None, **at_least(1)
+        "maximum length of the prompts for training, see truncation", unit="tokens", default=None, **at_least(1)
+    )
+    truncation: Truncation = setting(
+        "what happens to a longer prompt; drop: its row is left out; error: the run is refused; left, right, middle: "
+        "its first, last or middle tokens are left out",
+        default="drop",
+        **one_of(*get_args(Truncation)),
     )
     special_tokens: SpecialTokens = setting(
         "text in a prompt that spells a special token, such as <|im_end|>; keep: it becomes the token; "
@@ -62,9 +85,24 @@ class Data:
         if not all(0 < weight < math.inf for weight in self.weights):
             need, do = "finite numbers above 0", "leave the file out instead of a weight of 0"
             raise ConfigError("weights", got=repr(self.weights), need=need, do=do)
+        if self.truncation != "drop" and self.max_prompt_tokens is None:
+            raise no_effect("truncation", self.truncation, "a limit", "set max_prompt_tokens, or leave truncation out")
+        if self.seed is not None and self.order == "sequential":
+            raise no_effect("seed", self.seed, "order shuffled: the order of the files needs no random numbers")
+        self._check_columns()
         if None in self.chat_template_kwargs.values():
             got, need = repr(self.chat_template_kwargs), "values other than None: TOML cannot express it"
             raise ConfigError("chat_template_kwargs", got=got, need=need)
+
+    def _check_columns(self) -> None:
+        for name, column in self.columns.items():
+            if not (name and isinstance(column, str) and column):
+                raise ConfigError(f"columns.{name}", got=repr(column), need="names of columns, not empty")
+            if name == column:
+                raise no_effect(f"columns.{name}", column, "another name in the files")
+        if len({*self.columns.values()}) < len(self.columns):
+            need = "another column for each name: a column has one name"
+            raise ConfigError("columns", got=repr(dict(self.columns)), need=need)
 
 
 def to_data(value: str | Data) -> Data:

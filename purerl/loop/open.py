@@ -179,7 +179,7 @@ def check_files(config: RunConfig) -> list[str]:
     named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
     for file, use in named:
         if not is_created_by_run(file):
-            read_examples([file], use)
+            read_examples([file], use, columns=config.data.columns)
     return [file for file, _ in named if is_created_by_run(file)]
 
 
@@ -272,8 +272,8 @@ def open_run_data(
     """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
     check_recorded(config, algorithm)
     evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
-    problems = read_problems(evaluate.data, evaluate.max_examples) if evaluate else {}
-    held_out = read_held_out(config.validation, purpose)
+    problems = read_problems(evaluate.data, evaluate.max_examples, config.data.columns) if evaluate else {}
+    held_out = read_held_out(config.validation, purpose, config.data.columns)
     others = [*problems.values(), *([held_out] if held_out else [])]
     examples = read_data(config.data, purpose, others)
     scored = [*([examples] if config.rollout else []), *problems.values()]

@@ -34,9 +34,9 @@ __all__ = ["Validator", "read_held_out", "select_held_out"]
 _LOG = logging.getLogger(__name__)
 
 
-def read_held_out(settings: Validation | None, purpose: ExampleType) -> DataSet | None:
+def read_held_out(settings: Validation | None, purpose: ExampleType, columns: Mapping[str, str]) -> DataSet | None:
     """The held-out examples that `settings` name; None if they name none. Raises DataError as `read_examples`."""
-    return read_examples(settings.data, purpose) if settings is not None and settings.data else None
+    return read_examples(settings.data, purpose, columns=columns) if settings is not None and settings.data else None
 
 
 def select_held_out(settings: Validation | None, held_out: DataSet | None) -> DataSet | None:

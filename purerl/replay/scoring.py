@@ -147,4 +147,4 @@ def _read_data(config: RunConfig, recorded: dict[str, str]) -> DataSet:
     if changed:
         need = "the prompts of the run, with which reward functions compare completions"
         raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
-    return read_examples(config.data.files, "prompts")
+    return read_examples(config.data.files, "prompts", columns=config.data.columns)

@@ -165,6 +165,7 @@ OPTIONS = {
         "chat_template_kwargs": ["--chat-template-kwargs"],
         "max_prompt_tokens": ["--max-prompt-tokens"],
         "special_tokens": ["--special-tokens"],
+        "columns": ["--columns"],
         "rows": ["--rows"],
         "debug": ["--debug"],
     },

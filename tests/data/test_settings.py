@@ -21,6 +21,9 @@ MIXED = Data(
     system_prompt="be",
     chat_template_kwargs={"enable_thinking": False, "tools": ["a"]},
     max_prompt_tokens=512,
+    truncation="middle",
+    columns={"prompt": "instruction"},
+    seed=5,
 )
 
 
@@ -77,6 +80,43 @@ def test_arguments_of_the_chat_template_are_set_and_unset_one_by_one() -> None:
         ),
         ({"validation_fraction": 1.0}, "validation_fraction\n  got:  1.0\n  need: from 0 to below 1"),
         ({"validation_fraction": -0.1}, "validation_fraction\n  got:  -0.1\n  need: from 0 to below 1"),
+        (
+            {"truncation": "left"},
+            (
+                "truncation has no effect\n  got:  'left'\n  need: a limit\n"
+                "  do:   set max_prompt_tokens, or leave truncation out"
+            ),
+        ),
+        (
+            {"truncation": "start", "max_prompt_tokens": 3},
+            (
+                "truncation\n  got:  'start'\n  need: one of: drop, error, left, right, middle\n"
+                "  do:   leave it out for drop"
+            ),
+        ),
+        (
+            {"order": "sequential", "seed": 0},
+            (
+                "seed has no effect\n  got:  0\n"
+                "  need: order shuffled: the order of the files needs no random numbers\n"
+                "  do:   leave seed out"
+            ),
+        ),
+        (
+            {"columns": {"prompt": "prompt"}},
+            (
+                "columns.prompt has no effect\n  got:  'prompt'\n  need: another name in the files\n"
+                "  do:   leave columns.prompt out"
+            ),
+        ),
+        (
+            {"columns": {"prompt": "a", "answer": "a"}},
+            (
+                "columns\n  got:  {'prompt': 'a', 'answer': 'a'}\n"
+                "  need: another column for each name: a column has one name"
+            ),
+        ),
+        ({"columns": {"prompt": ""}}, "columns.prompt\n  got:  ''\n  need: names of columns, not empty"),
         ({"max_prompt_tokens": 0}, "max_prompt_tokens\n  got:  0\n  need: an integer, at least 1"),
         (
             {"chat_template_kwargs": {"a": None}},
