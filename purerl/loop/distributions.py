@@ -1,4 +1,4 @@
-"""Spread of rewards, advantages and lengths in a step: standard deviation, minimum and maximum."""
+"""Spread of rewards, advantages and lengths in a step: standard deviation, minimum and maximum; a critic's fit."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from math import fsum, sqrt
 
 from torch import Tensor
 
+from purerl.algos.diagnostics import explained_variance
 from purerl.types import TensorDict
 
-__all__ = ["advantage_metrics", "length_metrics", "reward_spread"]
+__all__ = ["advantage_metrics", "critic_metrics", "length_metrics", "reward_spread"]
 
 
 def reward_spread(rewards: Sequence[float | None], groups: Sequence[int]) -> dict[str, float]:
@@ -51,6 +52,14 @@ def advantage_metrics(batch: TensorDict) -> dict[str, Tensor]:
     low, high = counted.aminmax()
     values = {"mean": counted.mean(), "std": counted.std(correction=0), "min": low, "max": high}
     return {f"advantage/{name}": value for name, value in values.items()}
+
+
+def critic_metrics(batch: TensorDict) -> dict[str, Tensor]:
+    """The explained variance of the critic's values before the update; empty without a critic or counted tokens."""
+    if not {"returns", "old_value"} <= set(batch.keys()) or not bool(batch["mask"].any()):
+        return {}
+    value, returns = batch["old_value"].double(), batch["returns"].double()
+    return {"critic/explained_variance": explained_variance(value, returns, batch["mask"])}
 
 
 def length_metrics(batch: TensorDict) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from purerl.algos.algebra import Weighted
-from purerl.loop.distributions import advantage_metrics, length_metrics
+from purerl.loop.distributions import advantage_metrics, critic_metrics, length_metrics
 from purerl.loop.mismatch import from_moments, mismatch_metrics
 from purerl.loop.run import Clock
 from purerl.rewards.components import added
@@ -53,8 +53,8 @@ def staleness_metrics(batch: TensorDict, step: int) -> dict[str, float]:
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:
-    """Lengths, advantages, the fraction of truncated rows, and the training-inference mismatch."""
-    metrics = length_metrics(batch) | advantage_metrics(batch)
+    """Lengths, advantages, the critic's fit, the fraction of truncated rows, and the training-inference mismatch."""
+    metrics = length_metrics(batch) | advantage_metrics(batch) | critic_metrics(batch)
     if "truncated" in batch.keys():
         metrics["rollout/truncated"] = batch["truncated"].float().mean()
     values = {name: value.item() for name, value in metrics.items()}

@@ -7,6 +7,7 @@ With d_t = old_logp_t - rollout_logp_t at each token t that the generator has sa
     mismatch/k3_kl                  mean_t (exp(d_t) - 1 - d_t), an estimate of KL(rollout || old), nats
     mismatch/perplexity_ratio       exp(-mean_t d_t), perplexity under the old policy / that under the rollout policy
     mismatch/effective_sample_size  (mean_t exp(d_t))^2 / mean_t exp(2 d_t), a fraction of the tokens
+    mismatch/chi_square             mean_t (exp(d_t) - 1)^2, an estimate of chi^2(old || rollout)
 
 In exponents d_t is clamped to +-20. All are functions of moments, means and a maximum over tokens, which merge exactly.
 So they can be metrics of a loss, which trainers compute in parts.
@@ -76,6 +77,7 @@ def _metrics(
         f"{_GROUP}/k3_kl": k3,
         f"{_GROUP}/perplexity_ratio": math.exp(max(-LOG_RATIO_BOUND, min(LOG_RATIO_BOUND, -difference))),
         f"{_GROUP}/effective_sample_size": min(1.0, ratio**2 / square),
+        f"{_GROUP}/chi_square": max(0.0, square - 2 * ratio + 1),
     }
 
 

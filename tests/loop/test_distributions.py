@@ -9,9 +9,9 @@ import pytest
 import torch
 from attrs import evolve
 
-from purerl.algos import dpo, sft
+from purerl.algos import dpo, ppo, sft
 from purerl.batch import collate, with_fields
-from purerl.loop.distributions import advantage_metrics, length_metrics, reward_spread
+from purerl.loop.distributions import advantage_metrics, critic_metrics, length_metrics, reward_spread
 from purerl.loop.metrics import batch_metrics
 from purerl.loop.train import train
 from purerl.testing import example_batch, fields_of, random_layout
@@ -100,3 +100,41 @@ def test_a_run_logs_spread_lengths_and_both_clip_fractions(tmp_path: Path) -> No
         assert low + high == pytest.approx(record["policy/clip_fraction"])
     assert any(record["policy/clip_fraction_low"] > 0 for record in steps)
     assert any(record["policy/clip_fraction_high"] > 0 for record in steps)
+
+
+def _with_values(value: list[float], returns: list[float]) -> torch.Tensor:
+    """A batch with these numbers at its counted tokens, and NaN elsewhere."""
+    batch = _batch()
+    fields = {"old_value": value, "returns": returns}
+    numbers = {name: torch.full(batch["mask"].shape, math.nan, dtype=torch.float64) for name in fields}
+    for name, values in fields.items():
+        numbers[name][batch["mask"]] = torch.tensor(values, dtype=torch.float64)
+    return with_fields(batch, **numbers)
+
+
+@pytest.mark.parametrize(
+    ("value", "returns", "expected"),
+    [
+        ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0], [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], 1.0),
+        ([0.5] * 6, [0.0, 1.0, 0.0, 1.0, 0.0, 1.0], 0.0),
+        ([0.25, 0.75] * 3, [0.0, 1.0] * 3, 0.75),
+        ([1.0, 0.0] * 3, [0.0, 1.0] * 3, -3.0),
+        ([1.0, 0.0] * 3, [0.5] * 6, 0.0),
+    ],
+)
+def test_explained_variance_of_a_critic(value: list[float], returns: list[float], expected: float) -> None:
+    metrics = critic_metrics(_with_values(value, returns))
+    assert {name: float(x) for name, x in metrics.items()} == {"critic/explained_variance": pytest.approx(expected)}
+
+
+def test_without_a_critic_or_counted_tokens_there_is_no_explained_variance() -> None:
+    batch = _with_values([0.0] * 6, [1.0] * 6)
+    assert critic_metrics(_batch()) == {}
+    assert critic_metrics(with_fields(batch, mask=torch.zeros_like(batch["mask"]))) == {}
+
+
+def test_a_run_with_a_critic_logs_its_explained_variance(tmp_path: Path) -> None:
+    [_, first, *_] = records(train(fake(max_steps=1, algorithm=ppo.Config()), directory=tmp_path / "ppo").directory)
+    assert first["critic/explained_variance"] <= 1
+    [_, other, *_] = records(train(fake(max_steps=1), directory=tmp_path / "other").directory)
+    assert "critic/explained_variance" not in other

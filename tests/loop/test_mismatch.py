@@ -19,7 +19,7 @@ from purerl.types import TensorDict
 from tests.loop.runs import records
 from tests.loop.small import fake
 
-NAMES = ("logp_abs_diff", "logp_abs_diff_max", "k3_kl", "perplexity_ratio", "effective_sample_size")
+NAMES = ("logp_abs_diff", "logp_abs_diff_max", "k3_kl", "perplexity_ratio", "effective_sample_size", "chi_square")
 
 
 def batch_of(rollout_logp: list[float], old_logp: list[float]) -> TensorDict:
@@ -46,6 +46,7 @@ def test_two_tokens_in_closed_form() -> None:
             "k3_kl": ((1 - two) + (four - 0.75)) / 2,
             "perplexity_ratio": math.sqrt(2.0),
             "effective_sample_size": (9 / 8) ** 2 / ((4 + 1 / 16) / 2),
+            "chi_square": (1 + (3 / 4) ** 2) / 2,
         },
         rel=1e-12,
     )
@@ -53,15 +54,19 @@ def test_two_tokens_in_closed_form() -> None:
 
 def test_no_mismatch() -> None:
     expected = {"logp_abs_diff": 0, "logp_abs_diff_max": 0, "k3_kl": 0, "perplexity_ratio": 1}
-    assert mismatch(batch_of([-1.0, -2.0], [-1.0, -2.0])) == expected | {"effective_sample_size": 1}
+    assert mismatch(batch_of([-1.0, -2.0], [-1.0, -2.0])) == expected | {"effective_sample_size": 1, "chi_square": 0}
 
 
 def test_log_normal_ratios() -> None:
-    """For d = s z - s^2 / 2 with a normal z: KL = s^2 / 2, effective sample size exp(-s^2), perplexity exp(s^2 / 2)."""
+    """For d = s z - s^2 / 2 with a normal z: KL = s^2 / 2, effective sample size exp(-s^2), perplexity exp(s^2 / 2).
+
+    The chi-square divergence is the variance of exp(d), exp(s^2) - 1.
+    """
     s, z = 0.3, torch.randn(200_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     values = mismatch(batch_of([-5.0] * len(z), (s * z - s**2 / 2 - 5.0).tolist()))
     assert values["k3_kl"] == pytest.approx(s**2 / 2, rel=0.02)
     assert values["effective_sample_size"] == pytest.approx(math.exp(-(s**2)), rel=0.02)
+    assert values["chi_square"] == pytest.approx(math.exp(s**2) - 1, rel=0.03)
     assert values["perplexity_ratio"] == pytest.approx(math.exp(s**2 / 2), rel=0.02)
     assert values["logp_abs_diff"] == pytest.approx(s * math.sqrt(2 / math.pi), rel=0.02)
 
@@ -113,4 +118,4 @@ def test_every_step_has_them(tmp_path: Path, num_minibatches: int) -> None:
     config = fake(trainer=evolve(fake().trainer, lr=1e-12), num_minibatches=num_minibatches, max_steps=3, evaluate=None)
     for record in records(train(config, directory=tmp_path / "run"))[1:]:
         values = {name: record[f"mismatch/{name}"] for name in NAMES}
-        assert values == pytest.approx(dict(zip(NAMES, (0, 0, 0, 1, 1), strict=True)), abs=1e-5)
+        assert values == pytest.approx(dict(zip(NAMES, (0, 0, 0, 1, 1, 0), strict=True)), abs=1e-5)
