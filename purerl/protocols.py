@@ -33,6 +33,7 @@ __all__ = [
     "StagedState",
     "SupportsBase",
     "SupportsFlops",
+    "SupportsGradients",
     "SupportsImages",
     "SupportsSleep",
     "SupportsStaging",
@@ -368,4 +369,17 @@ class SupportsFlops(Protocol):
 
     def peak_flops(self) -> float | None:
         """The FLOP/s of the devices of all ranks, at most; None if it is not known."""
+        ...
+
+
+@runtime_checkable
+class SupportsGradients(Protocol):
+    """An optional method of a trainer, for ``debug.gradient_steps``."""
+
+    def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Mapping[str, Tensor]:
+        """The gradient of the loss of `objective`, as `step` would compute it, by the name of the parameter.
+
+        No weight and no state of the optimizer changes. Losses that the trainer adds itself are left out. Costs
+        the forward and the backward pass of a step, and a copy of the gradient.
+        """
         ...

@@ -28,6 +28,12 @@ class Debug:
         may_change=True,
         **boolean(),
     )
+    gradient_steps: tuple[int, ...] = setting(
+        "the steps whose gradients are measured: norms of rows, noise scale, cosines of the terms of a loss. Each of "
+        "them costs a forward and a backward pass of every row on its own, and of the step",
+        default=(),
+        may_change=True,
+    )
     stack_dump_after: float | None = setting(
         "if a step takes longer, the stacks of all threads are written to stacks.txt, and again after the same time; "
         "the run continues",
@@ -38,8 +44,9 @@ class Debug:
     )
 
     def __attrs_post_init__(self) -> None:
-        if not all(type(step) is int and step > 0 for step in self.profile_steps):
-            raise ConfigError("profile_steps", got=list(self.profile_steps), need="numbers of steps, from 1")
+        for name in ("profile_steps", "gradient_steps"):
+            if not all(type(step) is int and step > 0 for step in getattr(self, name)):
+                raise ConfigError(name, got=list(getattr(self, name)), need="numbers of steps, from 1")
         for name in ("profile_memory", "memory_snapshot"):
             if getattr(self, name) and not self.profile_steps:
                 raise no_effect(name, value=True, need="steps to record", do="set profile_steps, for example to [3]")
@@ -47,9 +54,10 @@ class Debug:
 
 def check_debug(settings: Debug, max_steps: int | None) -> None:
     """Raise ConfigError for steps after the end of the run, and for a memory snapshot without a GPU."""
-    late = [step for step in settings.profile_steps if max_steps is not None and step > max_steps]
-    if late:
-        raise no_effect("debug.profile_steps", late, f"steps of the run, which has {max_steps}")
+    for name in ("profile_steps", "gradient_steps"):
+        late = [step for step in getattr(settings, name) if max_steps is not None and step > max_steps]
+        if late:
+            raise no_effect(f"debug.{name}", late, f"steps of the run, which has {max_steps}")
     if settings.memory_snapshot:
         import torch
 

@@ -47,6 +47,7 @@ from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.generators import open_generator
+from purerl.loop.gradients import check_trainers
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import ModelRewards, check_questions, open_model_rewards, reward_chats
@@ -317,7 +318,9 @@ def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Tra
     updates_per_step = config.ppo_epochs * config.minibatches
     objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=config.rollout is not None)
     schedule = Schedule(config.ppo_epochs, config.minibatches, config.seed, config.critic_warmup)
-    return Learner(algorithm, objectives, trainers, schedule)
+    if config.debug.gradient_steps:
+        check_trainers(trainers, objectives)
+    return Learner(algorithm, objectives, trainers, schedule, config.debug.gradient_steps)
 
 
 def _validator(

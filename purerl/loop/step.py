@@ -9,6 +9,7 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
+from purerl.loop.gradients import gradient_metrics
 from purerl.loop.metrics import batch_metrics, means, staleness_metrics
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.throughput import Throughput
@@ -41,13 +42,15 @@ class Step:
 class Learner:
     """An algorithm and the models that it trains and reads.
 
-    `objectives` are those of the algorithm as the loop uses them.
+    objectives      those of the algorithm as the loop uses them
+    gradient_steps  the steps whose gradients are measured
     """
 
     algorithm: Algorithm
     objectives: tuple[Objective, ...]
     trainers: Mapping[str, Trainer]
     schedule: Schedule
+    gradient_steps: tuple[int, ...] = ()
 
     @property
     def throughput(self) -> Throughput:
@@ -78,11 +81,21 @@ class Learner:
             batch = score(self.trainers, batch, names)
         with clock("advantage"):
             transform, computed = compute_advantages(algorithm, state.transform, batch)
+        metrics = {**metrics, **self._gradients(computed, objectives, state, clock)}
         with clock("update"):
             reports |= update(self.trainers, computed, objectives, schedule, state.step)
         metrics = {**metrics, **means(reports), **batch_metrics(computed), **staleness_metrics(computed, state.step)}
         whole = with_fields(computed, **dict(batch.items()))
         return Step(evolve(state, step=state.step + 1, transform=transform), whole, trajectories, metrics)
+
+    def _gradients(
+        self, batch: TensorDict, objectives: Sequence[Objective], state: LoopState, clock: Clock
+    ) -> dict[str, float]:
+        """The metrics of the gradients of the step after `state`, if they are requested."""
+        if state.step + 1 not in self.gradient_steps:
+            return {}
+        with clock("gradients"):
+            return gradient_metrics(self.trainers, batch, objectives)
 
     def collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
         """The rows of the step after `state` as a batch, before a model has scored it."""

@@ -13,9 +13,9 @@ from purerl.batch import FIELDS, with_fields
 from purerl.loop.mismatch import with_mismatch
 from purerl.protocols import Trainer
 from purerl.seeds import derive_seed
-from purerl.types import TensorDict
+from purerl.types import RowInt, TensorDict
 
-__all__ = ["Schedule", "loop_objectives", "score", "scored_fields", "split", "update"]
+__all__ = ["Schedule", "loop_objectives", "score", "scored_fields", "split", "units_of", "update"]
 
 
 @frozen
@@ -83,6 +83,12 @@ def _by_teacher(trainers: Mapping[str, Trainer], batch: TensorDict, role: str, o
     return TensorDict.cat(scores, 0)[torch.cat(rows).argsort()]
 
 
+def units_of(batch: TensorDict, unit: str) -> RowInt:
+    """A label of the `unit` ("row" or "group") that each row of `batch` belongs to. The rows of an episode are one."""
+    rows = batch["episode"] if "episode" in batch.keys() else torch.arange(len(batch))
+    return batch["group"] if unit == "group" else rows
+
+
 def update(
     trainers: Mapping[str, Trainer], batch: TensorDict, objectives: Sequence[Objective], schedule: Schedule, step: int
 ) -> dict[str, Weighted]:
@@ -103,9 +109,7 @@ def split(batch: TensorDict, parts: int, unit: str, seed: int) -> Iterator[Tenso
 
     A `unit` ("row" or "group") stays together, and so do the rows of an episode.
     """
-    rows = batch["episode"] if "episode" in batch.keys() else torch.arange(len(batch))
-    labels = batch["group"] if unit == "group" else rows
-    units, member = labels.unique(return_inverse=True)
+    units, member = units_of(batch, unit).unique(return_inverse=True)
     order = torch.randperm(len(units), generator=torch.Generator().manual_seed(seed))
     for chosen in order.tensor_split(parts):
         yield batch[torch.isin(member, chosen)]

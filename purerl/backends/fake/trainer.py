@@ -81,7 +81,22 @@ class FakeTrainer:
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """Take one step, or skip it: `skipped` is 1 if the gradient is not finite or no token is counted, else 0."""
-        check_call(self._ranks, "step", batch, objective)
+        gradients, metrics = self._gradients("step", batch, objective, counts)
+        norm = torch.stack([gradient.square().sum() for gradient in gradients.values()]).sum().sqrt()
+        extra = {"skipped": torch.ones_like(norm)}
+        if norm.isfinite() and any(count.tokens > 0 for count in counts.values()):
+            self._weights = {name: value - self._config.lr * gradients[name] for name, value in self._weights.items()}
+            extra = {"skipped": torch.zeros_like(norm), "grad_norm": norm}
+        return sum_metrics(metrics, self._ranks) | {n: Weighted(v, torch.ones_like(norm)) for n, v in extra.items()}
+
+    def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
+        return self._gradients("gradient", batch, objective, counts)[0]
+
+    def _gradients(
+        self, call: str, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]
+    ) -> tuple[dict[str, Tensor], Metrics]:
+        """The gradient of the whole batch, and the metrics of this rank's rows."""
+        check_call(self._ranks, call, batch, objective)
         leaves = {name: value.detach().requires_grad_() for name, value in self._weights.items()}
         part = batch[self._rows(batch, objective.unit)]
         names = (*objective.outputs, *objective.metric_outputs)
@@ -91,13 +106,7 @@ class FakeTrainer:
         loss, metrics = compute_loss(objective, with_fields(fields, **outputs), counts)
         gradients = torch.autograd.grad(loss, list(leaves.values()), materialize_grads=True)
         self._ranks.sum_in_place(gradients)
-        norm = torch.stack([gradient.square().sum() for gradient in gradients]).sum().sqrt()
-        extra = {"skipped": torch.ones_like(norm)}
-        if norm.isfinite() and any(count.tokens > 0 for count in counts.values()):
-            pairs = zip(self._weights.items(), gradients, strict=True)
-            self._weights = {name: value - self._config.lr * gradient for (name, value), gradient in pairs}
-            extra = {"skipped": torch.zeros_like(norm), "grad_norm": norm}
-        return sum_metrics(metrics, self._ranks) | {n: Weighted(v, torch.ones_like(norm)) for n, v in extra.items()}
+        return dict(zip(leaves, gradients, strict=True)), metrics
 
     def weights(self) -> Weights:
         return TensorWeights({BIGRAM: self._weights[BIGRAM]})

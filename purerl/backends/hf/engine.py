@@ -130,19 +130,38 @@ class HFTrainer:
         Raises: BatchError as `score`, and for a missing field that `objective` reads; InputError for a model that is
         not trained, and for an output that this trainer was not built for.
         """
+        metrics = self._accumulate("step", batch, objective, counts, router_coefficient=self.router_coefficient)
+        return self._optimize(metrics, counts)
+
+    def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
+        """The gradient that `step` would clip, without that of the loss of the router. Raises as `step`."""
+        self._accumulate("gradient", batch, objective, counts, router_coefficient=0.0)
+        sums = full_tensors({name: parameter.grad for name, parameter in self.trained.items()})
+        return {name: gradient.clone() for name, gradient in sums}
+
+    def _accumulate(
+        self,
+        call: str,
+        batch: TensorDict,
+        objective: Objective,
+        counts: Mapping[str, Counts],
+        *,
+        router_coefficient: float,
+    ) -> Metrics:
+        """Set the gradients to those of the whole batch, and return the metrics of the objective."""
         if self.optimizer is None:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
         self._check_outputs((*objective.outputs, *objective.metric_outputs))
-        check_call(self.mesh.all, "step", batch, objective)
+        check_call(self.mesh.all, call, batch, objective)
         parts = self._arrange(batch, (*_READS, *objective.reads), objective.unit)
         clear_gradients(self.trained.values())
         device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
-        experts = self._expert_counts(batch, parts) if self.router_coefficient > 0 else None
+        experts = self._expert_counts(batch, parts) if router_coefficient > 0 else None
         metrics = merge(*(self._backward(batch, part, objective, counts, experts) for part in parts))
         # FSDP2 has summed those of the parameters that it has divided; every rank has its own part of the others.
         self.mesh.all.sum_in_place([p.grad for p in self.trained.values() if not isinstance(p, DTensor)])
-        return self._optimize(sum_metrics(_on_host(metrics), self.mesh.data), counts)
+        return sum_metrics(_on_host(metrics), self.mesh.data)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.module.outputs]
