@@ -351,3 +351,45 @@ def test_damaged_checkpoint_is_refused(path, tmp_path, file, damage):
     with pytest.raises(CheckpointError, match="no checkpoint can be read"):
         trainer.load(tmp_path)
     assert equal(weights_of(trainer), before)
+
+
+# --- gradients on request ------------------------------------------------------------------------------------------
+
+
+def test_gradients_of_rows_add_up_to_that_of_the_step_and_change_nothing(path):
+    trainer, other = make_trainer(path, max_grad_norm=torch.inf), make_trainer(path, max_grad_norm=torch.inf)
+    step, objective, counts = make_step(0)
+    whole = trainer.gradient(step, objective, counts)
+    rows = [trainer.gradient(step[k : k + 1], objective, counts) for k in range(len(step))]
+    torch.testing.assert_close(whole, {name: sum(row[name] for row in rows) for name in whole})
+    norm = torch.stack([value.square().sum() for value in whole.values()]).sum().sqrt()
+    report, expected = (each.step(step, objective, counts) for each in (trainer, other))
+    assert float(report["grad_norm"].total) == pytest.approx(float(norm), rel=1e-10)
+    assert {name: float(m.total) for name, m in report.items()} == {n: float(m.total) for n, m in expected.items()}
+    assert equal(weights_of(trainer), weights_of(other))
+
+
+def test_the_gradient_is_the_derivative_of_the_loss(path):
+    """Along the gradient, the loss changes by its squared norm times the distance: a central difference, in float64."""
+    from purerl.algos.algebra import compute_loss
+
+    trainer = make_trainer(path)
+    step, objective, counts = make_step(0)
+    gradient = trainer.gradient(step, objective, counts)
+    square, distance = float(sum(value.square().sum() for value in gradient.values())), 1e-5
+
+    def loss(sign: float) -> float:
+        with torch.no_grad():
+            for name, parameter in trainer.trained.items():
+                parameter.add_(gradient[name], alpha=sign * distance)
+            outputs = trainer.score(step, ("logp", "entropy"))
+            for name, parameter in trainer.trained.items():
+                parameter.add_(gradient[name], alpha=-sign * distance)
+            return float(compute_loss(objective, with_fields(step, **dict(outputs.items())), counts)[0])
+
+    assert (loss(1.0) - loss(-1.0)) / (2 * distance) == pytest.approx(square, rel=1e-5)
+
+
+def test_a_model_that_is_not_trained_has_no_gradient(path):
+    with pytest.raises(InputError, match="a model that is not trained"):
+        make_trainer(path, updates=0).gradient(*make_step(0))

@@ -1,0 +1,119 @@
+"""The pages on each way to train: commands are valid runs, rows of data can be read, figures have three seeds."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from attrs import fields_dict
+
+from purerl import recipes
+from purerl.config.check import algorithm_of, check
+from purerl.data.examples import read_examples
+from purerl.data.settings import Data
+from purerl.plugins import find, names
+
+from .figures import figures
+from .test_quickstart import FENCE, ROOT
+
+PAGES = ("sft.md", "dpo.md", "reward_models.md", "distillation.md", "ppo.md")
+TEXTS = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES}
+
+
+def _blocks(page: str, language: str) -> list[str]:
+    return [code for kind, _, code in FENCE.findall(TEXTS[page]) if kind == language]
+
+
+COMMANDS = [
+    (page, line)
+    for page in PAGES
+    for code in _blocks(page, "sh")
+    for line in code.replace("\\\n", " ").splitlines()
+    if line.startswith("purerl train")
+]
+
+
+def _settings(command: str) -> tuple[str, list[str]]:
+    """The recipe of a command, and its settings."""
+    _, _, recipe, *options = shlex.split(command)
+    settings = [value for option, value in pairwise(options) if option == "--set"]
+    rewards = [value for option, value in pairwise(options) if option == "--reward"]
+    return recipe, [*settings, *([f"rewards=[{', '.join(map(_toml, rewards))}]"] if rewards else [])]
+
+
+def _toml(reward: str) -> str:
+    return reward if reward.startswith("{") else f'"{reward}"'
+
+
+@pytest.mark.parametrize(("page", "command"), COMMANDS)
+def test_a_command_is_a_valid_run(page: str, command: str) -> None:
+    recipe, settings = _settings(command)
+    config = recipes.resolve(recipe, settings)
+    check(config)
+    assert config.algorithm.base is not None
+    wanted = {"dpo.md": "dpo", "sft.md": "sft", "ppo.md": "ppo", "distillation.md": "opd"}
+    kinds = {str(recipes.resolve(*_settings(line)).algorithm) for name, line in COMMANDS if name == page}
+    assert any(kind.startswith(wanted.get(page, "reward_model")) for kind in kinds)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_has_a_command_for_a_cpu_and_one_for_a_model_of_the_user(page: str) -> None:
+    commands = [command for name, command in COMMANDS if name == page]
+    assert any(command.startswith("purerl train postfix_") for command in commands)
+    assert any(re.search(r"--set model=\S+ --set data=", command) for command in commands)
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_rows_of_data_can_be_read(page: str, tmp_path: Path) -> None:
+    [code] = _blocks(page, "json")
+    purposes = {"sft.md": "demonstrations", "dpo.md": "preferences", "reward_models.md": "preferences"}
+    for number, line in enumerate(code.splitlines()):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text(f"{json.dumps(json.loads(line))}\n", encoding="utf-8")
+        examples = read_examples(Data(files=(str(path),)), purposes.get(page, "prompts"))
+        assert sum(table.num_rows for table in examples.tables) == 1
+
+
+@pytest.mark.parametrize(
+    ("page", "column"),
+    [
+        ("sft.md", "after 160 steps"),
+        ("dpo.md", "accuracy after 20 steps"),
+        ("reward_models.md", "reward model, held-out pairs"),
+        ("distillation.md", "after 50 steps"),
+        ("ppo.md", "after 40 steps"),
+    ],
+)
+def test_figures_are_accuracies_of_at_least_three_seeds(page: str, column: str) -> None:
+    assert figures(page, "seed")[:3] == [0, 1, 2]
+    assert len(figures(page, column)) >= 3
+    assert all(0.5 < value <= 1 for value in figures(page, column))
+
+
+def test_a_column_that_no_table_has_is_an_error() -> None:
+    with pytest.raises(LookupError, match=r"dpo.md has no column 'speed'"):
+        figures("dpo.md", "speed")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_settings_of_the_page_exist(page: str) -> None:
+    """Names after ``algorithm.`` are settings of the algorithm of the page, modifiers, or the keys of a composition."""
+    names_in_code = set(re.findall(r"`algorithm\.(\w+)", TEXTS[page]))
+    bases = [recipes.resolve(*_settings(command)).algorithm.base for name, command in COMMANDS if name == page]
+    known = {name for base in bases for name in fields_dict(type(base))} | {"kind", "modifiers"} | {*names("modifier")}
+    assert names_in_code <= known
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_metrics_of_the_page_are_those_of_its_algorithms(page: str) -> None:
+    from docs.generate.metrics import metrics
+
+    algorithms = [algorithm_of(recipes.resolve(*_settings(command))) for name, command in COMMANDS if name == page]
+    opposite = find("algorithm", "opd_top_k").algorithm()
+    logged = {name for algorithm in (*algorithms, opposite) for name in metrics(algorithm)}
+    named = set(re.findall(r"`((?:policy|critic)/\w+)`", TEXTS[page]))
+    assert named - {"critic/explained_variance"} <= logged
