@@ -34,5 +34,5 @@ def postfix_ppo(max_steps: int | None = None, num_epochs: float | None = None) -
         num_minibatches=4,
         critic_warmup=2,
         rollout=evolve(ROLLOUT, samples_per_prompt=1),
-        trainer=training(lr=1e-3, max_grad_norm=0.3),
+        trainer=training(lr=4e-4, max_grad_norm=0.3),
     )

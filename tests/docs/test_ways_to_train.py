@@ -13,7 +13,7 @@ from attrs import fields_dict
 
 from purerl import recipes
 from purerl.config.check import algorithm_of, check
-from purerl.data.examples import read_examples
+from purerl.data.open import read_data
 from purerl.data.settings import Data
 from purerl.plugins import find, names
 
@@ -74,7 +74,7 @@ def test_the_rows_of_data_can_be_read(page: str, tmp_path: Path) -> None:
     for number, line in enumerate(code.splitlines()):
         path = tmp_path / f"{number}.jsonl"
         path.write_text(f"{json.dumps(json.loads(line))}\n", encoding="utf-8")
-        examples = read_examples(Data(files=(str(path),)), purposes.get(page, "prompts"))
+        examples = read_data(Data(files=(str(path),)), purposes.get(page, "prompts"))
         assert sum(table.num_rows for table in examples.tables) == 1
 
 

@@ -70,7 +70,7 @@ def test_ppo_learns_from_one_answer_to_each_prompt(run: Callable[..., Summary]) 
     rows = read_rollouts(summary.directory / "rollouts", 1)
     assert len({row["group"] for row in rows}) == len(rows) == 256
     early = [record["critic/explained_variance"] for record in records(summary.directory)[1:11]]
-    assert max(early) > 0.02
+    assert max(early) > 0.02  # a critic that knows nothing has at most 0
     assert all("policy/grad_norm" not in record for record in records(summary.directory)[1:3])
 
 
