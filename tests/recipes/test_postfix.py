@@ -95,14 +95,6 @@ def test_rl_against_a_reward_model_raises_the_accuracy_that_it_does_not_see(run:
     assert last["reward/mean"] == pytest.approx(last["reward/preferred"])
 
 
-@pytest.mark.training
-def test_without_a_penalty_rl_finds_wrong_answers_with_high_scores(run: Callable[..., Summary]) -> None:
-    model = f"reward_model={run('postfix_reward_model').model}"
-    summary = run("postfix_rl", model, "algorithm.modifiers=[]", "max_steps=20")
-    assert summary.after["eval/reward/preferred"] > summary.before["eval/reward/preferred"] + 1
-    assert summary.after["eval/accuracy"] < min(figures("reward_models.md", "after 40 steps")) - LOST
-
-
 # --- the data, and the configurations ----------------------------------------------------------------------------
 
 
