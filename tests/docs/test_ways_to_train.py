@@ -91,7 +91,7 @@ def test_the_rows_of_data_can_be_read(page: str, tmp_path: Path) -> None:
 def test_figures_are_accuracies_of_numbered_seeds(page: str, column: str) -> None:
     count = len(figures(page, column))
     assert figures(page, "seed")[:count] == [0, 1, 2][:count]
-    assert all(0.5 < value <= 1 for value in figures(page, column))
+    assert all(0.4 < value <= 1 for value in figures(page, column))
 
 
 def test_a_column_that_no_table_has_is_an_error() -> None:
