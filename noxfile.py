@@ -12,7 +12,7 @@ from pathlib import Path
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "tests", "laws"]
+nox.options.sessions = ["lint", "types", "tests"]
 
 # More threads than cores slow each other down, because OpenMP's threads spin while they wait.
 _ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
