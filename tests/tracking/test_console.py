@@ -138,8 +138,12 @@ def test_hostile_text_stays_in_its_cell_at_any_terminal_size(width: int, height:
             {"policy/loss/preference": 0.5, "policy/accuracy": 0.75, "policy/margin": 0.25},
             ["loss 0.500", "pair_accuracy 0.750", "margin 0.250"],
         ),
+        (
+            {"policy/loss/labels": 0.5, "policy/desirable_reward": 0.25, "policy/undesirable_reward": -0.5},
+            ["loss 0.500", "desirable_reward 0.250", "undesirable_reward -0.500"],
+        ),
     ],
-    ids=["demonstrations", "preferences"],
+    ids=["demonstrations", "preferences", "labels"],
 )
 def test_training_without_rewards_shows_the_loss(metrics: dict[str, float], expected: list[str]) -> None:
     record = {"step": 1, "policy/grad_norm": 1.0, **metrics}
