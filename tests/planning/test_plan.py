@@ -56,6 +56,16 @@ def test_phases_are_sums_and_the_largest_is_the_peak(config: RunConfig) -> None:
     assert plan.device["generator: parameters"]["training"] == parameters
 
 
+@pytest.mark.parametrize(
+    "setting",
+    ["trainer.lr_scheduler_kwargs={num_cycles=2}", "trainer.optimizer.kwargs={decay_rate=-0.5}"],
+    ids=["schedule", "optimizer"],
+)
+def test_arguments_in_a_table_do_not_prevent_a_plan(config: RunConfig, setting: str) -> None:
+    settings = ["trainer.lr_scheduler=cosine_with_restarts", "trainer.optimizer=torch.optim:Adafactor", setting]
+    assert plan_memory(apply(config, settings)).peak > 0
+
+
 def test_every_model_of_the_algorithm_counts(config: RunConfig) -> None:
     algorithm = Composition(ppo.Config(), (kl_loss.Config(coef=0.01),))
     plan = plan_memory(evolve(config, algorithm=algorithm))

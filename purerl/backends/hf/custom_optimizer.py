@@ -35,6 +35,7 @@ class OptimizerSettings:
     kwargs: Mapping[str, Any] = setting(
         "arguments of the class. Its learning rate and its weight decay are trainer.lr and trainer.weight_decay",
         factory=dict,
+        hash=False,
     )
     parameters: Literal["all", "matrices"] = setting(
         "what it trains; matrices: weight matrices except embeddings and heads, as Muon needs. AdamW, with betas and "

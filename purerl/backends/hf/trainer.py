@@ -81,6 +81,7 @@ class Config:
         "arguments of the schedule: num_cycles of cosine and cosine_with_restarts, power of polynomial, timescale of "
         "inverse_sqrt, num_decay_steps, decay_type and num_cycles of warmup_stable_decay",
         factory=dict,
+        hash=False,  # a dict has no hash, and the settings are a key in `purerl.planning`
     )
     lr_scheduler_steps: int | None = setting(
         "optimizer steps after which the schedule has reached its end; if not given, those of the run. With it, the "
