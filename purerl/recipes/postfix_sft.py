@@ -5,15 +5,15 @@
 The operands are a, b and digits, and there are two operators. All expressions need parentheses. The demonstrations are
 correct, and the loss is on their answers. One problem in ten is held out, and never trained on.
 
-This module also makes the data of `postfix_dpo`, `postfix_reward_model`, `postfix_rl`, `postfix_distillation` and
-`postfix_ppo`. These recipes start from a model that has learned from other demonstrations (`demonstrations.parquet`):
-three quarters of them leave the parentheses out.
+This module also makes the data of `postfix_dpo`, `postfix_kto`, `postfix_reward_model`, `postfix_rl`,
+`postfix_distillation` and `postfix_ppo`. These recipes start from a model that has learned from other demonstrations
+(`demonstrations.parquet`): three quarters of them leave the parentheses out.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -106,15 +106,17 @@ def _sampled(every: int) -> dict[str, Any]:
 
 
 def prepare(folder: Path, seed: int) -> None:
-    """Write the problems, the demonstrations, pairs of answers, and a model with random weights, into `folder`."""
+    """Write the problems, demonstrations, pairs of answers, labeled answers, and a model with random weights."""
     rng = random.Random(seed)
     every = list(problems())
     rng.shuffle(every)
     held_out, train = every[: len(every) // 10], every[len(every) // 10 :]
     for name, part in (("train", train), ("held_out", held_out)):
         write_parquet(folder / f"{name}.parquet", [_demonstration(problem, problem.infix) for problem in part])
-    for name, part in (("pairs", train), ("held_out_pairs", held_out)):
-        write_parquet(folder / f"{name}.parquet", _pairs(part, rng))
+    pairs = _pairs(train, rng)
+    write_parquet(folder / "pairs.parquet", pairs)
+    write_parquet(folder / "held_out_pairs.parquet", _pairs(held_out, rng))
+    write_parquet(folder / "labeled.parquet", [_labeled(pair, label=k % 2 == 0) for k, pair in enumerate(pairs)])
     plain = [_demonstration(problem, problem.plain if k % 4 else problem.infix) for k, problem in enumerate(train)]
     write_parquet(folder / "demonstrations.parquet", plain)
     write_small_model(folder / "model", word_tokenizer(f"{_CHARACTERS}="), seed=seed, max_length=32)
@@ -135,6 +137,11 @@ def _pairs(part: Sequence[Problem], rng: random.Random) -> list[dict[str, str]]:
         {"prompt": _prompt(problem), "chosen": problem.infix, "rejected": answer}
         for problem, answer in zip(part, rejected, strict=True)
     ]
+
+
+def _labeled(pair: Mapping[str, str], *, label: bool) -> dict[str, str | bool]:
+    """One of the two answers of `pair`: the chosen one if `label` is true, otherwise the rejected one."""
+    return {"prompt": pair["prompt"], "completion": pair["chosen" if label else "rejected"], "label": label}
 
 
 def _with_mistake(answer: str, rng: random.Random) -> str:

@@ -1,4 +1,4 @@
-"""The pages on each way to train: commands are valid runs, rows of data can be read, figures have seeds."""
+"""The pages on each way to train: commands are valid runs, rows of data can be read, figures have three seeds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from purerl.plugins import find, names
 from .figures import figures
 from .test_quickstart import FENCE, ROOT
 
-PAGES = ("sft.md", "dpo.md", "reward_models.md", "distillation.md", "ppo.md")
+PAGES = ("sft.md", "dpo.md", "kto.md", "reward_models.md", "distillation.md", "ppo.md")
 TEXTS = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES}
 
 
@@ -55,7 +55,7 @@ def test_a_command_is_a_valid_run(page: str, command: str) -> None:
     config = recipes.resolve(recipe, settings)
     check(config)
     assert config.algorithm.base is not None
-    wanted = {"dpo.md": "dpo", "sft.md": "sft", "ppo.md": "ppo", "distillation.md": "opd"}
+    wanted = {"dpo.md": "dpo", "kto.md": "kto", "sft.md": "sft", "ppo.md": "ppo", "distillation.md": "opd"}
     kinds = {str(recipes.resolve(*_settings(line)).algorithm) for name, line in COMMANDS if name == page}
     assert any(kind.startswith(wanted.get(page, "reward_model")) for kind in kinds)
 
@@ -70,7 +70,12 @@ def test_the_page_has_a_command_for_a_cpu_and_one_for_a_model_of_the_user(page: 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_rows_of_data_can_be_read(page: str, tmp_path: Path) -> None:
     [code] = _blocks(page, "json")
-    purposes = {"sft.md": "demonstrations", "dpo.md": "preferences", "reward_models.md": "preferences"}
+    purposes = {
+        "sft.md": "demonstrations",
+        "dpo.md": "preferences",
+        "kto.md": "labels",
+        "reward_models.md": "preferences",
+    }
     for number, line in enumerate(code.splitlines()):
         path = tmp_path / f"{number}.jsonl"
         path.write_text(f"{json.dumps(json.loads(line))}\n", encoding="utf-8")
@@ -79,19 +84,27 @@ def test_the_rows_of_data_can_be_read(page: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("page", "column"),
+    ("page", "before", "after", "bound"),
     [
-        ("sft.md", "after 160 steps"),
-        ("dpo.md", "accuracy after 20 steps"),
-        ("reward_models.md", "reward model, held-out pairs"),
-        ("distillation.md", "after 50 steps"),
-        ("ppo.md", "after 40 steps"),
+        ("sft.md", None, "after 160 steps", 0.85),
+        ("dpo.md", "accuracy before", "accuracy after 20 steps", 0.35),
+        ("dpo.md", None, "held-out pairs after 20 steps", 0.8),
+        ("kto.md", "accuracy before", "after 20 steps", 0.35),
+        ("reward_models.md", None, "reward model, held-out pairs", 0.85),
+        ("reward_models.md", "accuracy of the policy before", "after 40 steps", 0.35),
+        ("distillation.md", "student before", "after 50 steps", 0.5),
+        ("ppo.md", "accuracy before", "after 40 steps", 0.7),
     ],
 )
-def test_figures_are_accuracies_of_numbered_seeds(page: str, column: str) -> None:
-    count = len(figures(page, column))
-    assert figures(page, "seed")[:count] == [0, 1, 2][:count]
-    assert all(0.4 < value <= 1 for value in figures(page, column))
+def test_the_model_of_each_of_three_seeds_reaches_a_bound_that_it_does_not_meet_before_training(
+    page: str, before: str | None, after: str, bound: float
+) -> None:
+    """Without a column before training, a model that knows nothing has an accuracy of 0, or of a half on pairs."""
+    assert figures(page, "seed") == [0, 1, 2]
+    reached = figures(page, after)
+    assert len(reached) == 3
+    assert all(bound + 0.05 < value <= 1 for value in reached)
+    assert all(value < bound - 0.1 for value in (figures(page, before) if before else [0.5]))
 
 
 def test_a_column_that_no_table_has_is_an_error() -> None:

@@ -21,7 +21,7 @@ from tests.docs.figures import figures
 
 from .made import records
 
-CONTINUED = ("postfix_dpo", "postfix_ppo", "postfix_reward_model", "postfix_rl", "postfix_distillation")
+CONTINUED = ("postfix_dpo", "postfix_kto", "postfix_ppo", "postfix_reward_model", "postfix_rl", "postfix_distillation")
 LOST = 0.1
 """By how much a run may be below the smallest figure of its page, on another kind of processor."""
 
@@ -60,6 +60,15 @@ def test_dpo_raises_the_accuracy_of_sampled_answers(run: Callable[..., Summary])
     assert summary.before["eval/accuracy"] < max(figures("dpo.md", "accuracy before")) + LOST
     assert summary.after["eval/accuracy"] > min(figures("dpo.md", "accuracy after 20 steps")) - LOST
     assert summary.after["validation/accuracy"] > min(figures("dpo.md", "held-out pairs after 20 steps")) - LOST
+
+
+@pytest.mark.training
+def test_kto_raises_the_accuracy_of_sampled_answers(run: Callable[..., Summary]) -> None:
+    summary = run("postfix_kto")
+    assert summary.before["eval/accuracy"] < max(figures("kto.md", "accuracy before")) + LOST
+    assert summary.after["eval/accuracy"] > min(figures("kto.md", "after 20 steps")) - LOST
+    last = records(summary.directory)[-1]
+    assert last["policy/desirable_reward"] > last["policy/undesirable_reward"] + 0.3
 
 
 @pytest.mark.training
@@ -109,7 +118,7 @@ def test_held_out_problems_are_in_no_training_set(data: dict[str, list[dict[str,
     held_out = {row["prompt"] for row in data["held_out"]}
     assert len(held_out) + len(data["train"]) == len({problem.postfix for problem in problems()})
     assert {row["prompt"] for row in data["held_out_pairs"]} == held_out
-    for name in ("train", "demonstrations", "pairs"):
+    for name in ("train", "demonstrations", "pairs", "labeled"):
         assert not held_out & {row["prompt"] for row in data[name]}
 
 
@@ -132,6 +141,13 @@ def test_the_rejected_answer_of_a_pair_is_not_the_chosen_one_and_half_have_no_pa
     assert len(plain) / len(pairs) == pytest.approx(0.5, abs=0.03)
     for pair in random.Random(0).sample(plain, 50):
         assert values(pair["rejected"]) != values(pair["chosen"])
+
+
+def test_a_labeled_answer_is_one_of_the_pair_of_its_problem(data: dict[str, list[dict[str, str]]]) -> None:
+    labels = [row["label"] for row in data["labeled"]]
+    assert sum(labels) == len(labels) // 2 + len(labels) % 2
+    for row, pair in zip(data["labeled"], data["pairs"], strict=True):
+        assert (row["prompt"], row["completion"]) == (pair["prompt"], pair["chosen" if row["label"] else "rejected"])
 
 
 def test_the_seed_determines_the_data(tmp_path: Path) -> None:
