@@ -40,7 +40,7 @@ def laws(
     seed: Annotated[int, typer.Option(help="Seed of the random batches.")] = 0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Test a loss, a function with the parameters of verl's, TRL's or purerl's losses, with every law.
+    """Test a loss, a function with parameters of losses of verl, TRL, OpenRLHF or purerl, with every law.
 
     For each law: passed, failed with the smallest counterexample, exempt, or why it does not apply. Exits with status 1
     if a law fails.

@@ -11,8 +11,8 @@ The last sum is over the `tokens` tokens of the chosen rows of the optimizer ste
 
 Choices that differ between libraries:
 
-- The log-likelihood is a mean over tokens, as in the authors' code and in TRL. The formula of the paper has the sum
-  over the tokens of each completion.
+- The log-likelihood is a mean over tokens, as in the authors' code and in TRL. The formula of the paper (eq. 5)
+  has the sum over the tokens of each completion.
 
 Metrics, means over the pairs:
 

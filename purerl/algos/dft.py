@@ -13,6 +13,7 @@ sg() stops the gradient.
 Choices that differ between libraries:
 
 - Every token of the optimizer step has the same share of the denominator, independent of its row and its micro-batch.
+  In the paper (eq. 9), the loss of a demonstration is the sum over its tokens.
 
 Metrics:
 

@@ -1,15 +1,19 @@
-"""The laws run on the losses of verl and TRL, and find what is known about them."""
+"""The laws run on the losses of verl, TRL and OpenRLHF, and find what is known about them."""
 
 from __future__ import annotations
 
+import math
+
 import attrs
 import pytest
+import torch
 
 from purerl.testing import law_results
 from purerl.testing.losses import VerlConfig
 
 pytest.importorskip("verl", reason="verl is not installed: nox -s oracle")
 pytest.importorskip("trl", reason="TRL is not installed: nox -s oracle")
+pytest.importorskip("openrlhf", reason="OpenRLHF is not installed: nox -s oracle")
 peers = pytest.importorskip("benchmarks.peer_losses")
 
 
@@ -42,3 +46,93 @@ def test_a_row_of_the_table() -> None:
     cells = peers.row(gspo, 1).split(" | ")
     assert cells[:2] == ["| verl", "`gspo`"]
     assert "`gradient_matches_finite_differences`" in cells[-1]
+
+
+# --- OpenRLHF: each failure of the table, by hand ----------------------------------------------------------------
+
+
+def _openrlhf(name: str):
+    return {peer.name: peer for peer in peers.openrlhf_losses()}[name]
+
+
+def _row(*values: float) -> torch.Tensor:
+    return torch.tensor([values])
+
+
+def _value_and_gradient(name: str, logp: torch.Tensor, *others: torch.Tensor) -> tuple[float, list[float]]:
+    """The loss of OpenRLHF of one row in float32, and its gradient. The first argument of the loss is `logp`."""
+    logp = logp.clone().requires_grad_()
+    loss = _openrlhf(name).loss(logp, *others)
+    loss = loss[0] if isinstance(loss, tuple) else loss
+    [gradient] = torch.autograd.grad(loss, logp)
+    return loss.item(), gradient[0].tolist()
+
+
+POLICY_LOSSES = ("ppo", "seq-mean-token-mean", "dual_clip", "gspo", "tis", "icepop", "seq-mask-tis", "binary_kl")
+
+
+def test_openrlhf_divides_by_the_counts_of_the_mini_batch() -> None:
+    laws = ("microbatch_invariance", "rank_invariance", "padding_invariance", "reinforce_gradient_on_policy")
+    for name in POLICY_LOSSES:
+        assert _failed(_openrlhf(name), *laws) == set()
+
+
+def test_openrlhf_without_the_counts_divides_by_those_of_the_micro_batch() -> None:
+    forward = _openrlhf("ppo").loss
+
+    def without_counts(log_probs, old_log_probs, advantages, action_mask):
+        return forward(log_probs, old_log_probs, advantages, action_mask)
+
+    changed = _openrlhf("ppo")._replace(loss=without_counts)
+    assert "microbatch_invariance" in _failed(changed, "microbatch_invariance", "gradients_only_through_outputs")
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_nan_at_a_masked_out_token_is_in_a_policy_loss_of_openrlhf(name: str) -> None:
+    others = _row(-1.0, math.nan), _row(1.0, 1.0), torch.tensor([[1, 0]]), _row(-1.0, math.nan)
+    loss, gradient = _value_and_gradient(name, _row(-1.0, math.nan), *others)
+    assert math.isnan(loss) or any(map(math.isnan, gradient))
+
+
+@pytest.mark.parametrize("name", POLICY_LOSSES)
+def test_an_impossible_token_makes_a_policy_loss_of_openrlhf_nan(name: str) -> None:
+    logp = _row(-1.0, -math.inf)
+    loss, gradient = _value_and_gradient(name, logp, logp, _row(1.0, 1.0), torch.ones(1, 2), logp)
+    assert math.isnan(loss)
+    assert any(map(math.isnan, gradient))
+
+
+def test_the_ratio_of_gspo_of_openrlhf_overflows() -> None:
+    others = _row(-1000.0, -1000.0), _row(-1.0, -1.0), torch.ones(1, 2)
+    assert _value_and_gradient("gspo", _row(-1.0, -1.0), *others)[0] == math.inf
+    assert _value_and_gradient("ppo", _row(-1.0, -1.0), *others)[0] < math.inf
+
+
+def test_a_row_with_a_bounded_mean_has_an_infinite_weight_in_openrlhf() -> None:
+    old, sampler = _row(-1.0, -101.0), _row(-101.0, -1.0)  # the geometric mean of the two ratios is 1
+    others = old, _row(1.0, 1.0), torch.ones(1, 2), sampler
+    assert _value_and_gradient("seq-mask-tis", old, *others)[0] == -math.inf
+    for name in ("tis", "icepop"):
+        assert math.isfinite(_value_and_gradient(name, old, *others)[0])
+
+
+def test_two_unlikely_tokens_have_an_infinite_weight_in_the_trust_region_of_openrlhf() -> None:
+    old, sampler = _row(-20.0, -20.0), _row(-120.0, -120.0)  # both probabilities are below its bound of 1e-6
+    assert _value_and_gradient("binary_kl", old, old, _row(1.0, 1.0), torch.ones(1, 2), sampler)[0] == -math.inf
+
+
+def test_masked_out_nan_and_impossible_tokens_in_other_losses_of_openrlhf() -> None:
+    mask = torch.tensor([[1, 0]])
+    assert math.isnan(_value_and_gradient("value", _row(1.0, math.nan), _row(1.0, 1.0), _row(0.0, 0.0), mask)[0])
+    counts = torch.tensor(1), torch.tensor(1)
+    assert math.isnan(_value_and_gradient("sft", _row(-1.0, math.nan), mask, *counts)[0])
+    assert _value_and_gradient("sft", _row(-math.inf, -1.0), mask, *counts)[0] == math.inf
+
+
+def test_a_loss_of_a_critic_faces_the_laws_that_apply() -> None:
+    critics = [_openrlhf("value"), *(peer for peer in peers.verl_losses() if peer.name == "value")]
+    for critic in critics:
+        results = law_results(critic.loss, laws=peers.LAWS_OF_TABLE, batches=1, **critic.options)
+        of_policies = {result.law for result in results if result.status == "does not apply"}
+        assert of_policies >= {"finite_at_extreme_ratios", "reinforce_gradient_on_policy"}
+        assert {result.law for result in results if result.status == "failed"} == {"masked_token_invariance"}

@@ -1,4 +1,4 @@
-"""Plain losses with the parameters of purerl, verl and TRL: correct ones, and broken ones."""
+"""Plain losses with the parameters of purerl, verl, TRL and OpenRLHF: correct ones, and broken ones."""
 
 from __future__ import annotations
 
@@ -52,6 +52,39 @@ def of_trl(per_token_logps, old_per_token_logps, advantages, completion_mask, nu
     return (losses * completion_mask).sum() / num_items_in_batch
 
 
+def of_openrlhf(log_probs, old_log_probs, advantages, action_mask, rollout_log_probs=None, batch_num_tokens=None):
+    log_probs, old_log_probs, advantages = zeroed(action_mask, log_probs, old_log_probs, advantages)
+    losses = clipped(finite_ratio(log_probs, old_log_probs), advantages)
+    return (losses * action_mask).sum() / batch_num_tokens, losses.detach().mean()
+
+
+class OfOpenRLHF(torch.nn.Module):
+    """A mean over the rows of the step, as a module."""
+
+    def forward(self, log_probs, old_log_probs, advantages, action_mask, global_batch_size=None):
+        log_probs, old_log_probs, advantages = zeroed(action_mask, log_probs, old_log_probs, advantages)
+        losses = clipped(finite_ratio(log_probs, old_log_probs), advantages) * action_mask
+        return (losses.sum(-1) / action_mask.sum(-1).clamp(min=1)).sum() / global_batch_size
+
+
+def squared_error(value, old_value, returns, mask):
+    value, old_value, returns = zeroed(mask, value, old_value, returns)
+    clip = old_value + (value - old_value).clamp(-0.5, 0.5)
+    return (torch.maximum((value - returns) ** 2, (clip - returns) ** 2) * mask).sum() / 2
+
+
+def of_a_critic(value, old_value, returns, mask, counts):
+    return squared_error(value, old_value, returns, mask) / counts.tokens
+
+
+def of_a_critic_of_openrlhf(values, old_values, returns, action_mask, batch_num_tokens):
+    return squared_error(values, old_values, returns, action_mask) / batch_num_tokens
+
+
+def of_a_critic_of_verl(vpreds, returns, values, response_mask, batch_num_tokens):
+    return squared_error(vpreds, values, returns, response_mask) / batch_num_tokens, 0.0
+
+
 # --- broken ------------------------------------------------------------------------------------------------------
 
 
@@ -82,6 +115,19 @@ def padding_counted(per_token_logps, old_per_token_logps, advantages, completion
     logps, old_logps = zeroed(completion_mask, per_token_logps, old_per_token_logps)
     losses = clipped(finite_ratio(logps, old_logps), advantages.unsqueeze(1)) * completion_mask
     return losses.sum() / max(1, losses.numel())
+
+
+def counts_not_used(log_probs, old_log_probs, advantages, action_mask, batch_num_tokens):
+    loss, _ = of_openrlhf(log_probs, old_log_probs, advantages, action_mask, batch_num_tokens=batch_num_tokens)
+    return loss * batch_num_tokens / action_mask.sum().clamp(min=1)
+
+
+def critic_masked_by_a_product(values, returns, action_mask, batch_num_tokens):
+    return ((values - returns) ** 2 * action_mask).sum() / batch_num_tokens
+
+
+def critic_detached(vpreds, returns, values, response_mask, batch_num_tokens):
+    return of_a_critic_of_verl(vpreds.detach(), returns, values, response_mask, batch_num_tokens)
 
 
 def wrong_sign(logp, old_logp, advantage, mask, counts):

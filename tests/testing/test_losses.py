@@ -19,6 +19,7 @@ OF_REWARDS = {
     "small_groups_have_zero_advantage",
 }
 OF_ALGORITHMS = {"reads_are_declared", "picklable", "episode_invariance", "metrics_merge", "group_label_invariance"}
+OF_POLICIES = {"finite_at_extreme_ratios", "finite_at_impossible_tokens", "reinforce_gradient_on_policy"}
 WITH_NUMBERS = {"device_preserved", "vmap_equals_loop"}
 
 
@@ -34,6 +35,11 @@ def _by_status(loss, **options):
         (losses.own_mean_of_rows, OF_REWARDS | OF_ALGORITHMS),
         (losses.of_verl, OF_REWARDS | OF_ALGORITHMS | WITH_NUMBERS),
         (losses.of_trl, OF_REWARDS | OF_ALGORITHMS),
+        (losses.of_openrlhf, OF_REWARDS | OF_ALGORITHMS),
+        (losses.OfOpenRLHF(), OF_REWARDS | OF_ALGORITHMS),
+        (losses.of_a_critic, OF_REWARDS | OF_ALGORITHMS | OF_POLICIES),
+        (losses.of_a_critic_of_openrlhf, OF_REWARDS | OF_ALGORITHMS | OF_POLICIES),
+        (losses.of_a_critic_of_verl, OF_REWARDS | OF_ALGORITHMS | OF_POLICIES | WITH_NUMBERS),
     ],
 )
 def test_a_correct_loss_passes_every_law_that_applies(loss, not_applied):
@@ -70,6 +76,9 @@ def test_a_correct_loss_passes_every_law_that_applies(loss, not_applied):
                 "rank_invariance",
             },
         ),
+        (losses.counts_not_used, {"microbatch_invariance", "rank_invariance"}),
+        (losses.critic_masked_by_a_product, {"masked_token_invariance"}),
+        (losses.critic_detached, {"gradients_only_through_outputs"}),
         (losses.wrong_sign, {"reinforce_gradient_on_policy"}),
     ],
 )
@@ -169,6 +178,39 @@ def test_a_configuration_of_ones_own_reaches_a_loss_of_verl():
     assert not hasattr(config, "global_batch_info")
 
 
+@pytest.mark.parametrize(
+    "names", ["value old_value mask", "vpreds values response_mask", "values old_values action_mask"]
+)
+def test_the_values_of_the_critic_are_those_with_a_gradient(names):
+    new, old, mask = names.split()
+    seen = set()
+
+    def spy(current, before, returns, mask):
+        seen.add((current.requires_grad, before.requires_grad, returns.requires_grad))
+        return losses.squared_error(current, before, returns, mask)
+
+    namespace = {"spy": spy}
+    loss = eval(f"lambda {new}, {old}, returns, {mask}: spy({new}, {old}, returns, {mask})", namespace)
+    law_results(loss, laws=["gradients_only_through_outputs"], batches=1)
+    assert seen == {(False, False, False), (True, False, False)}
+
+
+def test_the_counts_of_openrlhf_and_verl_are_those_of_the_step():
+    seen = set()
+
+    def of_openrlhf(log_probs, action_mask, batch_num_tokens, global_batch_size):
+        seen.add((int(batch_num_tokens), int(global_batch_size), *action_mask.shape))
+        return (-log_probs * action_mask).sum() / batch_num_tokens
+
+    def of_verl(log_prob, response_mask, batch_num_tokens, global_batch_size):
+        return of_openrlhf(log_prob, response_mask, batch_num_tokens, global_batch_size)
+
+    for loss in (of_openrlhf, of_verl):
+        seen.clear()
+        law_results(loss, laws=["dtype_preserved"], batches=1)
+        assert (5, 2, 2, 4) in seen  # the ordinary batch: rows with 2 and 3 tokens
+
+
 def _missing(logp, advantage, mask, temperature):
     return (-advantage * logp * temperature * mask).sum()
 
@@ -198,6 +240,7 @@ def _no_policy(old_logp, mask):
             r"the parameter 'temperature' of _missing\n  got:  no value\n  need: one of logp, ",
         ),
         (_two_masks, {}, r"got:  logp, mask, response_mask\n  need: one mask"),
+        (losses.OfOpenRLHF, {}, r"need: one mask: mask, .* or action_mask \(OpenRLHF\)"),
         (_crashes, {}, r"the loss fails\n  got:  RuntimeError: "),
         (_not_a_scalar, {}, r"the result of _not_a_scalar\n  got:  \[2, 4\] values\n  need: a scalar tensor"),
         (_no_policy, {}, "log-probabilities of the current policy"),

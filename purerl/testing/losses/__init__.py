@@ -1,4 +1,4 @@
-"""The laws for a plain loss: a function of tensors with the parameters of verl, of TRL or of purerl."""
+"""The laws for a plain loss: a function of tensors with the parameters of verl, TRL, OpenRLHF or purerl."""
 
 from __future__ import annotations
 

@@ -43,8 +43,9 @@ def check_objective(
 ) -> None:
     """Test a plain loss, a function of tensors, with every law that applies to it.
 
-    The parameters of `loss` get their values by their names, which are those of purerl, verl or TRL
-    (`purerl.testing.losses.signature`). It returns a scalar, or a tuple that starts with it.
+    The parameters of `loss` get their values by their names, which are those of purerl, verl, TRL or
+    OpenRLHF (`purerl.testing.losses.signature`). It returns a scalar, or a tuple that starts with it. `loss` may be a
+    `torch.nn.Module`: the parameters are those of its `forward`.
 
     arguments    values of other parameters; for a loss of verl, `config` may be its own ActorConfig
     exempt       laws that the loss violates on purpose, each with a reason
@@ -62,7 +63,7 @@ def check_objective(
     Traceback (most recent call last):
     purerl.errors.ConfigError: the parameters of the loss <lambda>
       got:  log_prob, advantages
-      need: one mask: mask, response_mask (as in verl) or completion_mask (as in TRL)
+      need: one mask: mask, response_mask (verl), completion_mask (TRL) or action_mask (OpenRLHF)
     """
     options = {"accumulate": accumulate, "unit": unit, "seed": seed, "batches": batches}
     results = law_results(loss, arguments=arguments, exempt=exempt, laws=laws, **options)

@@ -9,7 +9,7 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm
 from purerl.algos.parts.rows import row_mean
-from purerl.batch import with_fields
+from purerl.batch import FIELDS, with_fields
 from purerl.testing.laws import LAWS, Law
 from purerl.testing.laws.law import ViolationError, assert_same, law
 from purerl.testing.losses.signature import Convention
@@ -34,6 +34,7 @@ _NOT_OF_LOSSES = {
         "a loss gets advantages, and no rewards",
     ),
 }
+_OF_LOG_PROBABILITIES = ("finite_at_extreme_ratios", "finite_at_impossible_tokens")
 _NOT_WITH_NUMBERS = ("device_preserved", "vmap_equals_loop", "compiled_equals_eager")
 
 
@@ -44,6 +45,8 @@ def reasons(loss: PlainLoss, convention: Convention) -> Mapping[str, str]:
         found["group_label_invariance"] = "no parameter has the labels of groups"
     if "advantage" not in loss.reads:
         found["reinforce_gradient_on_policy"] = "no parameter has advantages"
+    if not any(FIELDS[name].unit == "nats" for name in (*loss.reads, *loss.outputs)):
+        found |= dict.fromkeys(_OF_LOG_PROBABILITIES, "no parameter has log-probabilities")
     if convention.library == "verl":
         found |= dict.fromkeys(_NOT_WITH_NUMBERS, "a loss of verl returns metrics as numbers, which it waits for")
     return found

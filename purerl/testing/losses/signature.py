@@ -1,6 +1,7 @@
-"""What the parameters of a plain loss mean, by their names: those of verl, of TRL and of purerl.
+"""What the parameters of a plain loss mean, by their names: those of verl, of TRL, of OpenRLHF and of purerl.
 
-The name of the mask says whose names a loss uses: `response_mask` (verl), `completion_mask` (TRL) or `mask` (purerl).
+The name of the mask says whose names a loss uses: `response_mask` (verl), `completion_mask` (TRL), `action_mask`
+(OpenRLHF) or `mask` (purerl).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from attrs import define
 from tensordict import TensorDict
 from torch import Tensor
+from torch.nn import Module
 
 from purerl.algos.algebra import Counts, bind
 from purerl.algos.parts.rows import row_mean
@@ -87,6 +89,10 @@ def _tokens(part: TensorDict, counts: Counts) -> Tensor:
     return counts.tokens
 
 
+def _rows(part: TensorDict, counts: Counts) -> Tensor:
+    return counts.rows
+
+
 def _verl_config(part: TensorDict, counts: Counts, *, config: Any) -> Any:
     """`config` with the counts of the mini-batch, as verl's actor sets them before it calls a loss."""
     info = {"dp_size": 1, "batch_num_tokens": counts.tokens, "global_batch_size": counts.rows}
@@ -99,7 +105,20 @@ def _fields(**names: str) -> dict[str, Argument]:
     return {parameter: Argument((name,), bind(_field, name=name)) for parameter, name in names.items()}
 
 
-_OWN = ("logp", "old_logp", "ref_logp", "rollout_logp", "entropy", "advantage", "group")
+_OWN = (
+    "logp",
+    "old_logp",
+    "ref_logp",
+    "rollout_logp",
+    "entropy",
+    "advantage",
+    "value",
+    "old_value",
+    "returns",
+    "group",
+)
+_OUTPUTS = ("logp", "entropy", "value")
+_COUNTS = {"batch_num_tokens": Argument((), _tokens), "global_batch_size": Argument((), _rows)}
 
 CONVENTIONS: Mapping[str, Convention] = {
     "mask": Convention(
@@ -114,10 +133,12 @@ CONVENTIONS: Mapping[str, Convention] = {
                 log_prob="logp", old_log_prob="old_logp", ref_log_prob="ref_logp", rollout_log_probs="rollout_logp"
             ),
             **_fields(advantages="advantage", entropy="entropy"),
+            **_fields(vpreds="value", values="old_value", returns="returns"),
+            **_COUNTS,
             "response_mask": Argument((), _integers),
             "config": Argument((), bind(_verl_config, config=VerlConfig())),
         },
-        ("config",),
+        ("config", *_COUNTS),
     ),
     "completion_mask": Convention(
         "TRL",
@@ -130,6 +151,16 @@ CONVENTIONS: Mapping[str, Convention] = {
         },
         ("num_items_in_batch",),
     ),
+    "action_mask": Convention(
+        "OpenRLHF",
+        {
+            **_fields(log_probs="logp", old_log_probs="old_logp", rollout_log_probs="rollout_logp"),
+            **_fields(advantages="advantage", values="value", old_values="old_value", returns="returns"),
+            **_COUNTS,
+            "action_mask": Argument((), _integers),
+        },
+        tuple(_COUNTS),
+    ),
 }
 """The names of each library, by the name of the mask."""
 
@@ -139,10 +170,10 @@ CONVENTIONS: Mapping[str, Convention] = {
 
 def convention_of(loss: Callable) -> Convention:
     """The names that `loss` uses. Raises ConfigError if it has no mask, or masks of two libraries."""
-    masks = [name for name in inspect.signature(loss).parameters if name in CONVENTIONS]
+    masks = [name for name in _parameters(loss) if name in CONVENTIONS]
     if len(masks) != 1:
-        need = "one mask: mask, response_mask (as in verl) or completion_mask (as in TRL)"
-        got = ", ".join(inspect.signature(loss).parameters)
+        need = "one mask: mask, response_mask (verl), completion_mask (TRL) or action_mask (OpenRLHF)"
+        got = ", ".join(_parameters(loss))
         raise ConfigError(f"the parameters of the loss {_name(loss)}", got=got, need=need)
     return CONVENTIONS[masks[0]]
 
@@ -155,7 +186,7 @@ def plain_loss(
     Raises: ConfigError as `convention_of`; for a parameter without a value, an argument without a parameter, and
         for values of `accumulate` and `unit` that do not exist.
     """
-    convention, parameters = convention_of(loss), inspect.signature(loss).parameters
+    convention, parameters = convention_of(loss), _parameters(loss)
     _check_choice("accumulate", accumulate, (None, "sum", "mean"))
     _check_choice("unit", unit, ("row", "group"))
     for name in arguments:
@@ -170,15 +201,20 @@ def plain_loss(
     used = {name: convention.arguments[name] for name in parameters if _is_from_batch(name, convention, arguments)}
     _check_values(loss, parameters, {*used, *arguments}, convention)
     fields = tuple(dict.fromkeys(field for argument in used.values() for field in argument.fields if field != "mask"))
-    outputs = tuple(field for field in fields if field in ("logp", "entropy"))
-    if "logp" not in outputs:
-        need = "a parameter with the log-probabilities of the current policy"
+    outputs = tuple(field for field in fields if field in _OUTPUTS)
+    if not {"logp", "value"} & {*outputs}:
+        need = "a parameter with the log-probabilities of the current policy, or with the values of the critic"
         raise ConfigError(f"the loss {_name(loss)}", got=", ".join(parameters), need=need)
     is_sum = accumulate == "sum" or (accumulate is None and any(name in used for name in convention.denominators))
     values = tuple((name, argument.value) for name, argument in used.items())
     function = bind(_call, loss=loss, values=values, arguments=tuple(arguments.items()))
     reads = tuple(field for field in fields if field not in outputs)
-    return PlainLoss(function, whole if is_sum else share_of_rows, reads, outputs, unit)
+    role = "policy" if "logp" in outputs else "critic"
+    return PlainLoss(function, whole if is_sum else share_of_rows, reads, outputs, unit, role)
+
+
+def _parameters(loss: Callable) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(loss.forward if isinstance(loss, Module) else loss).parameters
 
 
 def _is_from_batch(name: str, convention: Convention, arguments: Mapping[str, Any]) -> bool:
