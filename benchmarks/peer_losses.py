@@ -98,9 +98,12 @@ EXPLANATION = """
 One cause can fail several laws.
 
 - `masked_token_invariance`: a masked-out token with NaN makes the loss or its gradient NaN, because it is multiplied by
-  a mask of 0, and 0 * NaN is NaN. This is so in every loss of OpenRLHF.
+  a mask of 0, and 0 * NaN is NaN. In OpenRLHF, the value of every loss is NaN then, but the gradient is so only in
+  `gspo` and `value`. It is 0 for a row with such a token in `seq-mask-tis` and `binary_kl`, because a statistic of NaN
+  is outside of the bounds. In the others it is right: the derivative of `clamp` at NaN is 0.
 - `finite_at_impossible_tokens`: a log-probability of -inf under both policies makes the log-ratio -inf - (-inf), which
-  is NaN. OpenRLHF's `sft` is infinite, since it is the negative log-likelihood.
+  is NaN. In OpenRLHF the value is NaN, and the gradient only in `gspo`; `seq-mask-tis` drops the row. `sft` has an
+  infinite value, that of the negative log-likelihood, and the right gradient.
 - `finite_at_extreme_ratios`: `exp` of a log-ratio that is not clamped overflows. The loss is infinite, or its gradient
   infinity times 0. In OpenRLHF's `gspo` this is the ratio of the row. In `seq-mask-tis` and `binary_kl` it is the
   weight of a token: the statistic of the row is bounded, but a token of an accepted row has a weight without an upper
@@ -227,6 +230,12 @@ def row(peer: Peer, batches: int) -> str:
     return f"| {' | '.join(cells)} |"
 
 
+def introduction() -> str:
+    """The text before the table, with the versions of the libraries."""
+    versions = {name: version(name) for name in ("verl", "trl", "openrlhf")}
+    return INTRODUCTION.format(**versions, not_run=", ".join(f"`{law}`" for law in NOT_RUN))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=5, help="batches that Hypothesis generates for each law")
@@ -235,10 +244,7 @@ def main() -> None:
     libraries = {"verl": verl_losses, "TRL": trl_losses, "OpenRLHF": openrlhf_losses}
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    versions = {name: version(name) for name in ("verl", "trl", "openrlhf")} | {
-        "not_run": ", ".join(f"`{law}`" for law in NOT_RUN)
-    }
-    lines = [INTRODUCTION.format(**versions).rstrip("\n")]
+    lines = [introduction().rstrip("\n")]
     with contextlib.redirect_stdout(sys.stderr):  # what verl prints when it is imported
         chosen = [options.library] if options.library else libraries
         for peer in (peer for name in chosen for peer in libraries[name]()):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import attrs
 import pytest
@@ -48,6 +49,15 @@ def test_a_row_of_the_table() -> None:
     assert "`gradient_matches_finite_differences`" in cells[-1]
 
 
+def test_the_page_has_the_text_of_the_benchmark_and_every_loss() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "peer_losses.md").read_text(encoding="utf-8")
+    assert page.startswith(peers.introduction())
+    assert page.endswith(peers.EXPLANATION)
+    rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith(("| verl", "| TRL", "| OpenRLHF"))]
+    losses = [*peers.verl_losses(), *peers.trl_losses(), *peers.openrlhf_losses()]
+    assert rows == [[f"| {peer.library}", f"`{peer.name}`"] for peer in losses]
+
+
 # --- OpenRLHF: each failure of the table, by hand ----------------------------------------------------------------
 
 
@@ -87,11 +97,17 @@ def test_openrlhf_without_the_counts_divides_by_those_of_the_micro_batch() -> No
     assert "microbatch_invariance" in _failed(changed, "microbatch_invariance", "gradients_only_through_outputs")
 
 
+# the gradient at the first of two tokens: without the second one, -1 and -1/2; nan; or 0, because the row is dropped
+_WITH_NAN = dict.fromkeys(POLICY_LOSSES, -1.0) | {"gspo": math.nan, "seq-mask-tis": 0.0, "binary_kl": 0.0}
+_WITH_IMPOSSIBLE = dict.fromkeys(POLICY_LOSSES, -0.5) | {"gspo": math.nan, "seq-mask-tis": 0.0}
+
+
 @pytest.mark.parametrize("name", POLICY_LOSSES)
-def test_nan_at_a_masked_out_token_is_in_a_policy_loss_of_openrlhf(name: str) -> None:
-    others = _row(-1.0, math.nan), _row(1.0, 1.0), torch.tensor([[1, 0]]), _row(-1.0, math.nan)
-    loss, gradient = _value_and_gradient(name, _row(-1.0, math.nan), *others)
-    assert math.isnan(loss) or any(map(math.isnan, gradient))
+def test_nan_at_a_masked_out_token_makes_a_policy_loss_of_openrlhf_nan(name: str) -> None:
+    values, mask = _row(-1.0, math.nan), torch.tensor([[1, 0]])
+    loss, gradient = _value_and_gradient(name, values, values, -values, mask, values)
+    assert math.isnan(loss)
+    assert gradient[0] == pytest.approx(_WITH_NAN[name], nan_ok=True)
 
 
 @pytest.mark.parametrize("name", POLICY_LOSSES)
@@ -99,34 +115,41 @@ def test_an_impossible_token_makes_a_policy_loss_of_openrlhf_nan(name: str) -> N
     logp = _row(-1.0, -math.inf)
     loss, gradient = _value_and_gradient(name, logp, logp, _row(1.0, 1.0), torch.ones(1, 2), logp)
     assert math.isnan(loss)
-    assert any(map(math.isnan, gradient))
+    assert gradient[0] == pytest.approx(_WITH_IMPOSSIBLE[name], nan_ok=True)
 
 
 def test_the_ratio_of_gspo_of_openrlhf_overflows() -> None:
     others = _row(-1000.0, -1000.0), _row(-1.0, -1.0), torch.ones(1, 2)
-    assert _value_and_gradient("gspo", _row(-1.0, -1.0), *others)[0] == math.inf
-    assert _value_and_gradient("ppo", _row(-1.0, -1.0), *others)[0] < math.inf
+    assert _value_and_gradient("gspo", _row(-1.0, -1.0), *others) == (math.inf, [math.inf, math.inf])
+    loss, gradient = _value_and_gradient("ppo", _row(-1.0, -1.0), *others)
+    assert loss == pytest.approx(math.exp(20))
+    assert gradient == [0.0, 0.0]
 
 
 def test_a_row_with_a_bounded_mean_has_an_infinite_weight_in_openrlhf() -> None:
     old, sampler = _row(-1.0, -101.0), _row(-101.0, -1.0)  # the geometric mean of the two ratios is 1
     others = old, _row(1.0, 1.0), torch.ones(1, 2), sampler
-    assert _value_and_gradient("seq-mask-tis", old, *others)[0] == -math.inf
+    loss, gradient = _value_and_gradient("seq-mask-tis", old, *others)
+    assert loss == gradient[0] == -math.inf
     for name in ("tis", "icepop"):
         assert math.isfinite(_value_and_gradient(name, old, *others)[0])
 
 
 def test_two_unlikely_tokens_have_an_infinite_weight_in_the_trust_region_of_openrlhf() -> None:
     old, sampler = _row(-20.0, -20.0), _row(-120.0, -120.0)  # both probabilities are below its bound of 1e-6
-    assert _value_and_gradient("binary_kl", old, old, _row(1.0, 1.0), torch.ones(1, 2), sampler)[0] == -math.inf
+    loss, gradient = _value_and_gradient("binary_kl", old, old, _row(1.0, 1.0), torch.ones(1, 2), sampler)
+    assert (loss, gradient) == (-math.inf, [-math.inf, -math.inf])
 
 
 def test_masked_out_nan_and_impossible_tokens_in_other_losses_of_openrlhf() -> None:
-    mask = torch.tensor([[1, 0]])
-    assert math.isnan(_value_and_gradient("value", _row(1.0, math.nan), _row(1.0, 1.0), _row(0.0, 0.0), mask)[0])
-    counts = torch.tensor(1), torch.tensor(1)
-    assert math.isnan(_value_and_gradient("sft", _row(-1.0, math.nan), mask, *counts)[0])
-    assert _value_and_gradient("sft", _row(-math.inf, -1.0), mask, *counts)[0] == math.inf
+    mask, counts = torch.tensor([[1, 0]]), (torch.tensor(1), torch.tensor(1))
+    loss, gradient = _value_and_gradient("value", _row(1.0, math.nan), _row(1.0, 1.0), _row(0.0, 0.0), mask)
+    assert math.isnan(loss)
+    assert gradient == pytest.approx([1.0, math.nan], nan_ok=True)
+    loss, gradient = _value_and_gradient("sft", _row(-1.0, math.nan), mask, *counts)
+    assert math.isnan(loss)
+    assert gradient == [-1.0, 0.0]
+    assert _value_and_gradient("sft", _row(-math.inf, -1.0), mask, *counts) == (math.inf, [-1.0, 0.0])
 
 
 def test_a_loss_of_a_critic_faces_the_laws_that_apply() -> None:
