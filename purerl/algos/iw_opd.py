@@ -5,7 +5,7 @@ tokens is then less useful. IW-OPD is `opd` with a weight for each token, which 
 teacher that has accumulated before it.
 
     a_it = teacher_logp_it - old_logp_it
-    w_it = 1 + gamma (1 - sum_{s<t} abs(a_is) / sum_s abs(a_is))
+    w_it = 1 + weight_coef (1 - sum_{s<t} abs(a_is) / sum_s abs(a_is))
     A_it = w_it a_it
     r_it = exp(logp_it - old_logp_it)
     loss = -(1 / tokens) sum_it A_it r_it
@@ -35,15 +35,17 @@ __all__ = ["Config", "algorithm"]
 class Config:
     """Hyperparameters of IW-OPD."""
 
-    gamma: float = number("how much larger the weight of the first token is than 1", 0.5, min=0)
+    weight_coef: float = number("how much larger the weight of the first token is than 1", 0.5, min=0)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build IW-OPD from `config`."""
     unweighted = opd.algorithm()
-    weighting = stateless(write_field("advantage", of_fields(_weighted, "advantage", "mask", gamma=config.gamma)))
+    weighting = stateless(
+        write_field("advantage", of_fields(_weighted, "advantage", "mask", weight_coef=config.weight_coef))
+    )
     return unweighted._replace(advantage=chain(unweighted.advantage, weighting))
 
 
-def _weighted(advantage: TokenFloat, mask: TokenBool, *, gamma: float) -> TokenFloat:
-    return prefix_weight(advantage, mask, gamma=gamma) * advantage
+def _weighted(advantage: TokenFloat, mask: TokenBool, *, weight_coef: float) -> TokenFloat:
+    return prefix_weight(advantage, mask, weight_coef=weight_coef) * advantage

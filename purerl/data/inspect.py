@@ -125,9 +125,7 @@ def inspect(
     if tokenizer is None:
         _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
     table = rename_columns(read_table(path), columns, path).slice(0, limit)
-    described = tuple(
-        Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
-    )
+    described = _describe(table)
     (formats, errors), style = _formats(table, path), detect_style(table.schema)
     ground_truth_column = find_ground_truth_column(table.schema)
     if not formats:
@@ -158,6 +156,12 @@ def inspect(
         sample=next((result.texts for result in rendered.values() if result.texts), ()),
         problems=_group_by_message(problems),
         notes=_notes(tokenizer, example_format),
+    )
+
+
+def _describe(table: pa.Table) -> tuple[Column, ...]:
+    return tuple(
+        Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
     )
 
 

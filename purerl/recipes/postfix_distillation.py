@@ -1,7 +1,7 @@
 """On-policy distillation on the CPU of a laptop: a teacher corrects each token of the answers that the student samples.
 
     purerl train postfix_sft
-    purerl train postfix_distillation --set teacher=runs/postfix_sft/final
+    purerl train postfix_distillation --set teacher_model=runs/postfix_sft/final
 
 The task is that of `postfix_sft`, whose model is the teacher. The student has first learned from demonstrations of
 which three quarters have no parentheses (`initial_run`). There are no correct answers and no rewards in its training:
@@ -28,7 +28,7 @@ __all__ = ["postfix_distillation"]
 
 
 def postfix_distillation(
-    teacher: Annotated[str | Model, "the model whose distribution the student learns, with the same tokenizer"],
+    teacher_model: Annotated[str | Model, "the model whose distribution the student learns, with the same tokenizer"],
     max_steps: int | None = None,
     num_epochs: float | None = None,
 ) -> RunConfig:
@@ -37,7 +37,7 @@ def postfix_distillation(
         name="postfix_distillation",
         data="{run}/prepared/train.parquet",
         algorithm=opd.Config(),
-        roles={"teacher": Role(model=to_model(teacher))},
+        roles={"teacher": Role(model=to_model(teacher_model))},
         max_steps=50 if max_steps is None and num_epochs is None else max_steps,
         num_epochs=num_epochs,
         batch_size=128,

@@ -98,7 +98,7 @@ def test_iw_opd_weights_the_advantage_of_opd_by_what_came_before():
 def test_iw_opd_without_weights_is_opd():
     batch = example(opd.algorithm())
     plain, weighted = (
-        with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), iw_opd.algorithm(iw_opd.Config(gamma=0)))
+        with_advantage(a, batch)["advantage"] for a in (opd.algorithm(), iw_opd.algorithm(iw_opd.Config(weight_coef=0)))
     )
     torch.testing.assert_close(weighted, plain)
 

@@ -63,4 +63,4 @@ def test_the_commands_train_a_model_by_sft_and_then_by_rl(tmp_path: Path) -> Non
 
 
 def test_every_command_is_one_of_purerl() -> None:
-    assert [command.split()[1] for command in COMMANDS] == ["data", "train", "train", "eval"]
+    assert [command.split()[1] for command in COMMANDS] == ["data", "train", "train", "train", "eval"]

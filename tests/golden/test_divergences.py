@@ -147,7 +147,7 @@ def test_teacher_advantage_has_no_gradient():
 def test_prefix_weight_falls_with_the_discrepancy_before_a_token():
     advantage, mask = f64([1, -9, -3, 4], [0, 0, 0, 0]), mask_of("x.xx", "xx..")
     # The sizes 1, 3 and 4 sum to 8; before the four tokens there are 0, 1, 1 and 4.
-    assert_values(prefix_weight(advantage, mask, gamma=0.8), [1.8, 1.7, 1.7, 1.4], [1.8, 1.8, 1.8, 1.8])
+    assert_values(prefix_weight(advantage, mask, weight_coef=0.8), [1.8, 1.7, 1.7, 1.4], [1.8, 1.8, 1.8, 1.8])
 
 
 @pytest.mark.parametrize("beta", [0.5, 0.25])

@@ -87,7 +87,7 @@ def test_iw_opd_has_the_gradient_of_trl(gamma: float, seed: int) -> None:
     # Two tokens: the sampled one, and one with the rest of the probability.
     sampled = -batch["logp"].abs() - 0.01
     batch = with_fields(batch, logp=sampled, old_logp=sampled, teacher_logp=batch["ref_logp"])
-    ours = result_of(algorithm_named("iw_opd", [f"gamma={gamma}"]), batch)
+    ours = result_of(algorithm_named("iw_opd", [f"weight_coef={gamma}"]), batch)
     logp = sampled.clone().requires_grad_()
     logits = torch.stack([logp, torch.log1p(-sampled.exp())], -1)
     labels = torch.where(batch["mask"], 0, -100)

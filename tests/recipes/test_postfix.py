@@ -85,7 +85,7 @@ def test_ppo_learns_from_one_answer_to_each_prompt(run: Callable[..., Summary]) 
 
 @pytest.mark.training
 def test_distillation_brings_the_student_close_to_its_teacher(run: Callable[..., Summary]) -> None:
-    summary = run("postfix_distillation", f"teacher={run('postfix_sft').model}")
+    summary = run("postfix_distillation", f"teacher_model={run('postfix_sft').model}")
     assert summary.before["eval/accuracy"] < max(figures("distillation.md", "student before")) + LOST
     assert summary.after["eval/accuracy"] > min(figures("distillation.md", "after 50 steps")) - LOST
     rows = read_rollouts(summary.directory / "rollouts", summary.steps)
@@ -161,7 +161,7 @@ def test_the_seed_determines_the_data(tmp_path: Path) -> None:
 @pytest.mark.parametrize("recipe", ["postfix_sft", *CONTINUED])
 @pytest.mark.parametrize("length", ["max_steps=7", "num_epochs=0.5"])
 def test_the_length_can_be_set(recipe: str, length: str) -> None:
-    needed = {"postfix_rl": ["reward_model=m"], "postfix_distillation": ["teacher=m"]}.get(recipe, [])
+    needed = {"postfix_rl": ["reward_model=m"], "postfix_distillation": ["teacher_model=m"]}.get(recipe, [])
     config = resolve(recipe, [*needed, length])
     check(config)
     assert (config.max_steps, config.num_epochs) == ((7, None) if "steps" in length else (None, 0.5))

@@ -62,20 +62,20 @@ def teacher_advantage(teacher_logp: TokenFloat, logp: TokenFloat, *, distillatio
     return distillation_coef * log_ratio(teacher_logp, logp).detach()
 
 
-def prefix_weight(advantage: TokenFloat, mask: TokenBool, *, gamma: float) -> TokenFloat:
-    """Compute the weight of a token in IW-OPD: it falls from 1 + gamma with the discrepancy that came before.
+def prefix_weight(advantage: TokenFloat, mask: TokenBool, *, weight_coef: float) -> TokenFloat:
+    """Compute the weight of a token in IW-OPD: it falls from 1 + weight_coef with the discrepancy that came before.
 
-        w_t = 1 + gamma (1 - sum_{s<t} m_s abs(A_s) / sum_s m_s abs(A_s))
+        w_t = 1 + weight_coef (1 - sum_{s<t} m_s abs(A_s) / sum_s m_s abs(A_s))
 
     `advantage` is `teacher_advantage`, of which abs is the discrepancy of policy and teacher. If it is 0 everywhere,
-    w is 1 + gamma. Shapes: [rows, time] each. Source: IW-OPD (2606.22600), as in TRL.
+    w is 1 + weight_coef. Shapes: [rows, time] each. Source: IW-OPD (2606.22600), as in TRL.
 
-    >>> prefix_weight(torch.tensor([[-3.0, 1.0, 4.0]]), torch.tensor([[True, True, False]]), gamma=0.5)
+    >>> prefix_weight(torch.tensor([[-3.0, 1.0, 4.0]]), torch.tensor([[True, True, False]]), weight_coef=0.5)
     tensor([[1.5000, 1.1250, 1.0000]])
     """
     size = torch.where(mask, advantage.abs(), 0)
     before, total = size.cumsum(-1) - size, size.sum(-1, keepdim=True)
-    return 1 + gamma * (1 - before / torch.where(total > 0, total, 1))
+    return 1 + weight_coef * (1 - before / torch.where(total > 0, total, 1))
 
 
 def topk_jsd(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat, *, beta: float) -> TokenFloat:
