@@ -19,7 +19,7 @@ from purerl.settings import check_strings, no_effect, one_of, setting
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from purerl.backends.hf.trainer import Config
+    from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
 __all__ = ["OptimizerSettings", "build_custom", "check_custom", "check_settings", "to_optimizer"]
 
@@ -55,7 +55,7 @@ def to_optimizer(value: str | OptimizerSettings) -> OptimizerSettings:
     return OptimizerSettings(value) if isinstance(value, str) else value
 
 
-def check_settings(config: Config) -> None:
+def check_settings(config: HFTrainerConfig) -> None:
     """Refuse settings of `config` that have no effect with its optimizer, or do not fit it. Raises ConfigError."""
     if config.optimizer is None:
         return
@@ -68,7 +68,7 @@ def check_settings(config: Config) -> None:
             raise no_effect(name, getattr(config, name), need, f"set optimizer.kwargs.{name}, if the class has it")
 
 
-def check_custom(config: Config) -> None:
+def check_custom(config: HFTrainerConfig) -> None:
     """Refuse `config.optimizer`, which is set, if no optimizer can be built from it. The class is imported.
 
     Raises: ConfigError for an address without a class of optimizers, arguments that the class does not have or refuses,
@@ -107,7 +107,7 @@ def _arguments(cls: type[Optimizer]) -> set[str] | None:
     return None if any(p.kind is Parameter.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
 
 
-def build_custom(groups: Sequence[Mapping[str, Any]], config: Config) -> Optimizer:
+def build_custom(groups: Sequence[Mapping[str, Any]], config: HFTrainerConfig) -> Optimizer:
     """The optimizer in `config.optimizer` of the parameters in `groups`, each with its weight decay.
 
     Raises: ConfigError if the class refuses its arguments or the parameters.

@@ -15,7 +15,7 @@ from purerl.backends.hf.custom_optimizer import build_custom
 from purerl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config
+    from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
 __all__ = ["Combined", "build_optimizer", "clear_gradients", "clip_gradients"]
 
@@ -36,7 +36,7 @@ class Combined:
             part.step()
 
 
-def build_optimizer(model: nn.Module, config: Config) -> Optimizer | Combined:
+def build_optimizer(model: nn.Module, config: HFTrainerConfig) -> Optimizer | Combined:
     """The optimizer of `config` for the parameters of `model` that require a gradient.
 
     Only weight matrices decay. Weights of norms and biases may be far from 0. A row of an embedding has a gradient
@@ -59,7 +59,7 @@ def build_optimizer(model: nn.Module, config: Config) -> Optimizer | Combined:
     return Combined(first, _adamw(_groups(model, rest, config.weight_decay), config)) if rest else first
 
 
-def _adamw(groups: list[dict[str, Any]], config: Config) -> torch.optim.AdamW:
+def _adamw(groups: list[dict[str, Any]], config: HFTrainerConfig) -> torch.optim.AdamW:
     return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
 
 
