@@ -295,8 +295,11 @@ identity = chain()
 
 
 def select_rows(algorithm: Algorithm, batch: TensorDict, *, episodes: tuple[int, int] | None = None) -> RowBool:
-    """Return the rows that `algorithm.select` keeps, bool [rows]. It gets the same batch as `algorithm.advantage`."""
-    joined, index = join_episodes(batch, algorithm.reads, episodes)
+    """Return the rows that `algorithm.select` keeps, bool [rows].
+
+    It gets the same batch as `algorithm.advantage`, but without fields that models have not computed yet.
+    """
+    joined, index = join_episodes(batch, [name for name in algorithm.reads if name in batch.keys()], episodes)
     return rows_of_episodes(algorithm.select(joined), index)
 
 

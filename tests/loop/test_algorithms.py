@@ -11,11 +11,13 @@ import torch
 from attrs import evolve
 from tensordict import TensorDict
 
-from purerl.algos import opd_top_k, prime, remax, reward_model
+from purerl.algos import dapo, opd_top_k, prime, remax, reward_model
 from purerl.algos.algebra import Algorithm, prepare_step, reads_of, roles
+from purerl.algos.modifiers import importance_weight
 from purerl.algos.parts.behavior import has_policy_ratio
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.batch import FIELDS, empty_batch
+from purerl.composition import Composition
 from purerl.config.check import check, needs_rollouts
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError
@@ -100,6 +102,13 @@ def test_algorithm_trains_on_episodes_of_several_rows(name: str, tmp_path: Path)
         assert record["rollout/failed"] == 0
     kept = {record["rollout/kept_fraction"] < 1 for record in records(summary)[1:]}
     assert kept == {False} if name != "dapo" else True in kept, "DAPO drops groups without a spread of rewards"
+
+
+def test_a_filter_selects_episodes_before_models_score_what_a_modifier_reads(tmp_path: Path) -> None:
+    config = rerendered(algorithm=Composition(dapo.Config(), (importance_weight.Config(),)), max_steps=1)
+    config = evolve(config, rollout=evolve(config.rollout, samples_per_prompt=2))
+    summary = train(config, directory=tmp_path / "run")
+    assert records(summary)[-1]["rollout/kept_fraction"] > 0
 
 
 def _check_trained(summary: Summary, algorithm: Algorithm) -> None:
