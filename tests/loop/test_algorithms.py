@@ -105,7 +105,7 @@ def test_algorithm_trains_on_episodes_of_several_rows(name: str, tmp_path: Path)
 
 
 def test_a_filter_selects_episodes_before_models_score_what_a_modifier_reads(tmp_path: Path) -> None:
-    config = rerendered(algorithm=Composition(dapo.Config(), (importance_weight.Config(),)), max_steps=1)
+    config = rerendered(algorithm=Composition(dapo.Config(), (importance_weight.Config(),)))
     config = evolve(config, rollout=evolve(config.rollout, samples_per_prompt=2))
     summary = train(config, directory=tmp_path / "run")
     assert records(summary)[-1]["rollout/kept_fraction"] > 0
