@@ -261,7 +261,7 @@ print(json.dumps([limits, higher]))
         "NOFILE": [256] * 2,
         "FSIZE": [8 * _MIB] * 2,
         "CPU": [22] * 2,
-        "NPROC": [22] * 2,
+        "NPROC": [36] * 2,
         "MEMLOCK": [0] * 2,
     }
     assert set(higher) <= {"ValueError", "EPERM"}

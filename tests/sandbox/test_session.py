@@ -126,6 +126,7 @@ def test_a_session_that_ended_is_not_reported_as_interrupted(pool: Pool) -> None
         session.run(marked("import time", word))
         (program,) = processes_with(word)
         first = _process_1(program)
+        _wait_for_state(program, b"T")  # otherwise process 1 could be stopped below before it pauses the program
         wait = "while open('/proc/1/stat').read().rpartition(') ')[2][0] != 'T': time.sleep(0.01)\n"
         turn = executor.submit(session.run, f"{wait}os.kill(os.getpid(), 9)")
         _wait_for_state(program, b"SR")

@@ -177,7 +177,7 @@ def _start(task: Task, setup: Setup, report: socket.socket, turns: int | None) -
 
 
 def _collect(program: int, report: socket.socket) -> NoReturn:
-    """Collect processes that have ended, until the program has, and obey the supervisor. Then end all others."""
+    """Collect processes that have ended, until the program has, and obey the supervisor. Then wait for the end."""
     null = os.open("/dev/null", os.O_RDWR)
     read, write = os.pipe()
     take_descriptors([null, null, null, report.detach(), read, write])
@@ -203,6 +203,7 @@ def _collect(program: int, report: socket.socket) -> NoReturn:
                     send(report, Message({"is_paused": True}))
     with suppress(OSError):
         send(report, Message({**ended, "was_interrupted": order == "interrupt"}))
+        receive(report)  # the supervisor measures what the program has left, and then ends this process
     _end_all()
 
 

@@ -105,6 +105,8 @@ class Monitor:
             ready = self._poll.poll(max(0.0, min(end, measured + self._interval) - now) * 1000)
             for descriptor, event in ready:
                 outcome = self._handle(descriptor, event, max_output)
+                if outcome == "exit" and self._cgroup is None:
+                    return self._measure(cpu_end) or outcome  # what the program has left may be too much
                 if outcome and not (is_ending and outcome == "output"):
                     return outcome
             now = time.monotonic()

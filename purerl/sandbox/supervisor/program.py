@@ -30,6 +30,7 @@ _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 38, 47, 4
 _ABOVE = 16  # more descriptors than a program starts with
 _STACK = 2**23  # bytes; a program may raise it
 _SIGNALS = 1024  # that wait to be delivered, each of which is memory of the kernel
+_MORE_PROCESSES = 16  # than allowed, before the kernel refuses them
 _KERNEL_THAT_COUNTS_PER_NAMESPACE = (5, 14)
 
 
@@ -60,7 +61,8 @@ def limit(bounds: Bounds, *, is_alone: bool, is_session: bool) -> None:
     """Set the limits that the kernel keeps for each process. In a session, CPU time is limited turn by turn.
 
     is_alone  whether the run has a user namespace, in which the kernel counts its processes, with that of the sandbox.
-              One more than allowed can start, so that the supervisor sees that there are too many
+              Some more than allowed can start, so that the supervisor sees that there are too many, even if a few of
+              them end because the next one is refused
     """
     values = {
         resource.RLIMIT_FSIZE: bounds.file_size,
@@ -71,7 +73,7 @@ def limit(bounds: Bounds, *, is_alone: bool, is_session: bool) -> None:
     if not is_session:
         values[resource.RLIMIT_CPU] = int(bounds.cpu_seconds) + 2  # should the supervisor not see it
     if is_alone and _kernel() >= _KERNEL_THAT_COUNTS_PER_NAMESPACE:
-        values[resource.RLIMIT_NPROC] = bounds.processes + 2
+        values[resource.RLIMIT_NPROC] = bounds.processes + _MORE_PROCESSES
     for number, value in values.items():
         _, hard = resource.getrlimit(number)
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
