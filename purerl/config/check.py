@@ -56,6 +56,8 @@ _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "c
 _DATA_FIELDS = {"chosen", "margin", "desirable", "mismatched"}
 _LOOP_FIELDS = {"tokens", "example", "temperature", "noise", *_DATA_FIELDS, *_ROLLOUT_FIELDS}
 
+_SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
+
 
 def algorithm_of(config: RunConfig) -> Algorithm:
     """The algorithm of `config`. The penalty for long completions, if it is set, is applied before the advantage.
@@ -179,7 +181,8 @@ def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
         field = FIELDS[name]
         if field.is_input:
             need = f"the field {name!r} ({field.meaning}), which is written by {field.writer}"
-            do = "if the workflow writes it, add it to rollout.workflow.fields" if workflow else None
+            do = f"set {_SETTINGS_OF_FIELDS[name]}" if name in _SETTINGS_OF_FIELDS else None
+            do = "if the workflow writes it, add it to rollout.workflow.fields" if workflow else do
             raise ConfigError(
                 f"algorithm {kind!r} cannot be used here", got="no such field in the run", need=need, do=do
             )

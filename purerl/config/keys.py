@@ -22,8 +22,11 @@ Kinds = Callable[[str, str], Collection[str]]
 """(dotted key of a section, group of plugins) -> the kinds that the section may have; empty if they are not known."""
 
 
-def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for an unknown setting `key`, whose last part is `name`; `known` are the settings beside it."""
+def unknown(key: str, name: str, known: Iterable[str], elsewhere: Sequence[str] = ()) -> ConfigError:
+    """The error for an unknown setting `key`, whose last part is `name`.
+
+    `known` are the settings beside it, and `elsewhere` those of other sections that are called `name`.
+    """
     *sections, last = key.split(".")
     if last in EVALUATION_PARAMETERS and sections[-1:] in ([], ["rollout"], ["generator"]):
         need = (
@@ -31,7 +34,7 @@ def unknown(key: str, name: str, known: Iterable[str]) -> ConfigError:
             "whole distribution, and the importance ratio to any other one would be biased"
         )
         return ConfigError(key, got="a setting that only evaluations have", need=need, do=f"set evaluate.{last}")
-    do = suggestion(key) or nearest(name, known)
+    do = suggestion(key) or (f"did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(name, known))
     return ConfigError(key, got="no such setting", need="one that `purerl config` lists", do=do)
 
 
@@ -87,13 +90,24 @@ def _error_at(cls: type, key: Sequence[str], kinds: Kinds) -> ConfigError | None
     if len(fields) == len(key):
         return None
     name, last = key[len(fields)], fields[-1] if fields else None
+    elsewhere = _settings_called(name, cls) if len(key) == 2 else ()
     if last is not None and _is_plugin(last):
-        return _error_in_plugin(key, len(fields), last.metadata["plugin"], kinds)
+        return _error_in_plugin(key, len(fields), last.metadata["plugin"], kinds, elsewhere)
     section = cls if last is None else None if get_origin(last.type) is tuple else section_in(last.type)
-    return unknown(".".join(key), name, attrs.fields_dict(section)) if section else None
+    return unknown(".".join(key), name, attrs.fields_dict(section), elsewhere) if section else None
 
 
-def _error_in_plugin(key: Sequence[str], depth: int, group: str, kinds: Kinds) -> ConfigError | None:
+def _settings_called(name: str, cls: type) -> list[str]:
+    """The dotted keys of the settings called `name`: that of `cls`, otherwise those of its sections."""
+    fields = attrs.fields_dict(attrs.resolve_types(cls))
+    sections = {key: section for key, field in fields.items() if (section := section_in(field.type)) not in (None, cls)}
+    inner = [f"{key}.{name}" for key, section in sections.items() if name in attrs.fields_dict(section)]
+    return [name] if name in fields else inner
+
+
+def _error_in_plugin(
+    key: Sequence[str], depth: int, group: str, kinds: Kinds, elsewhere: Sequence[str]
+) -> ConfigError | None:
     """The error if the part of `key` at `depth` cannot be a setting of the plugins that the section may have."""
     name, inner = key[depth], key[depth + 1 :]
     candidates = [fields_of(group, kind) for kind in kinds(".".join(key[:depth]), group)]
@@ -106,4 +120,4 @@ def _error_in_plugin(key: Sequence[str], depth: int, group: str, kinds: Kinds) -
         if own is not None and inner and inner[0] not in own:
             return unknown(".".join(key), inner[0], own)
     is_known = name in fields | modifiers or (modifiers and ("." in name or ":" in name))
-    return None if is_known else unknown(".".join(key), name, fields | modifiers)
+    return None if is_known else unknown(".".join(key), name, fields | modifiers, elsewhere)

@@ -111,7 +111,8 @@ class Console:
 
     def _print_record(self, record: Mapping[str, Any]) -> None:
         self._last_print_time, self._unprinted = time.monotonic(), {}
-        self._print(f"{self._name}: step {record['step']}  {format_record(record)}")
+        if metrics := format_record(record):
+            self._print(f"{self._name}: step {record['step']}  {metrics}")
 
     def _print(self, text: str) -> None:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -44,6 +44,9 @@ def test_section_is_written_and_read_as_it_was(tmp_path: Path) -> None:
     [
         (("environment.factori=a",), "environment.factori\n  got:  no such setting\n"),
         (("environment.factori=a",), "did you mean 'factory'?"),
+        (("rollout.history=append",), "did you mean 'environment.history'?"),
+        (("initial_run.rollout.history=append",), "one of: background, "),
+        (("trainer.seed=1",), "did you mean 'seed'?"),
         (("environment.max_turns=3",), "environment: factory, tools, mcp or url\n  got:  none of them"),
         ((FACTORY, "environment.max_turns=0"), "environment.max_turns\n  got:  0"),
         ((FACTORY, "environment.history=forget"), 'environment.history\n  got:  "forget"\n  need: one of: append'),
@@ -56,7 +59,9 @@ def test_section_is_written_and_read_as_it_was(tmp_path: Path) -> None:
         ((FACTORY, "rollout.overlong.buffer=2"), "rollout.overlong has no effect"),
         (("algorithm=gigpo", "num_minibatches=1"), "algorithm 'gigpo' cannot be used here"),
         ((FACTORY, "algorithm=gigpo", "num_minibatches=1"), "the field 'anchor'"),
+        ((FACTORY, "algorithm=gigpo", "num_minibatches=1"), "do:   set environment.has_states=true"),
         ((FACTORY, "algorithm=rae", "num_minibatches=1"), "the field 'role'"),
+        ((FACTORY, "algorithm=rae", "num_minibatches=1"), "do:   set environment.players"),
         (
             (FACTORY, *SFT),
             "environment has no effect",

@@ -53,6 +53,14 @@ def test_first_and_last_step_are_printed(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == "a run: step 0  reward 0.000\na run: step 3  reward 1.000\n"
 
 
+def test_a_step_without_metrics_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console("a run", max_steps=1)
+    console.log({"step": 0})
+    console.log({"step": 1, "reward/mean": 1.0})
+    console.close(failed=False)
+    assert capsys.readouterr().out == "a run: step 1  reward 1.000\n"
+
+
 def test_warnings_are_not_captured_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     handlers = [*logging.getLogger().handlers]
     console = Console("a run", max_steps=3)
