@@ -51,6 +51,7 @@ from __future__ import annotations
 import symtable
 import sys
 from collections.abc import Mapping
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -195,7 +196,8 @@ def locate(address: str) -> Any:
         do = f"fix it; python -c 'import {name_of_module}' in its directory prints the traceback"
         raise ConfigError(f"{address!r} cannot be imported", got=got, need=need, do=do) from error
     if name and not hasattr(module, name):
-        raise _not_found(address, f"module {name_of_module} without {name}")
+        near = get_close_matches(name, [known for known in vars(module) if known[0] != "_"], n=1)
+        raise _not_found(address, f"module {name_of_module} without {name}", *near)
     return getattr(module, name) if name else module
 
 
@@ -224,9 +226,12 @@ def _make_importable(path: Path) -> str:
     return path.stem
 
 
-def _not_found(address: str, got: str) -> ConfigError:
+_CHECK = "check its spelling, install its package, or name a file: file.py:name"
+
+
+def _not_found(address: str, got: str, near: str = "") -> ConfigError:
     need = "package.module or package.module:name, importable from here"
-    do = "check its spelling, install its package, or name a file: file.py:name"
+    do = f"did you mean '{address.partition(':')[0]}:{near}'?" if near else _CHECK
     return ConfigError(f"cannot find {address!r}", got=got, need=need, do=do)
 
 

@@ -233,7 +233,8 @@ def _signature_of_workflow(config: RunConfig, functions: Mapping[str, Callable])
     name = config.rollout.workflow.function
     if name in functions:  # in place of a function that is not imported
         return getattr(functions[name], "__signature__", None)
-    function = locate(name)
+    with in_section("rollout.workflow", WorkflowSettings):
+        function = locate(name)
     if not callable(function):
         need = "a function that returns a workflow"
         raise ConfigError(f"rollout.workflow {name!r}", got=type(function).__name__, need=need)

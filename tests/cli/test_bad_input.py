@@ -167,7 +167,7 @@ SETTINGS = [
     (
         "gsm8k",
         ['rewards=["purerl.rewards.math:gsm9k"]'],
-        {"got": "module purerl.rewards.math without gsm9k", "need": "package.module:name", "do": "check its spelling"},
+        {"got": "math without gsm9k", "need": "package.module:name", "do": "purerl.rewards.math:gsm8k"},
     ),
     (
         "gsm8k",
