@@ -57,8 +57,9 @@ def composition_named(name: str, settings: Iterable[str] = ()) -> Composition:
 
 
 def composition_changed(composition: Composition, settings: Iterable[str]) -> Composition:
-    """`composition` with `settings`, strings NAME=VALUE, changed."""
-    return apply(AlgorithmSection(composition), [f"algorithm.{text}" for text in settings]).algorithm
+    """`composition` with `settings`, strings NAME=VALUE, changed; NAME may begin with ``algorithm.``, as in a run."""
+    keys = [f"algorithm.{text.removeprefix('algorithm.')}" for text in settings]
+    return apply(AlgorithmSection(composition), keys).algorithm
 
 
 def algorithm_named(name: str, settings: Iterable[str] = ()) -> Algorithm:

@@ -69,14 +69,15 @@ def replay(
     recording = open_recording(run)
     config = _changed(recording.config, algorithm, settings or ())
     other, chosen = algorithm_of(config), parse_steps(steps, recording.steps)
-    numbers, missing = [], {}
+    numbers, missing, recorded_missing = [], {}, {}
     with ExitStack() as stack:
         score = stack.enter_context(_scorer(recording, reward, other)) if reward else None
         for step in replayed_steps(recording, other, score=score, steps=chosen):
             numbers.append(measure(step))
             missing |= dict.fromkeys(step.missing)
+            recorded_missing |= dict.fromkeys(step.recorded_missing)
     failures = score.failures if score else {}
-    found = notes(recording, other, numbers, missing)
+    found = notes(recording, other, numbers, missing, recorded_missing)
     found += [f"{count:,} completions have no reward: {name}" for name, count in failures.items()]
     changed = f" with {', '.join(settings)}" if settings else ""
     names = {"recorded": str(recording.config.algorithm), "replayed": f"{config.algorithm}{changed}"}
@@ -127,11 +128,12 @@ def _show(numbers: Sequence[Numbers], mean: dict[str, float], *, has_rewards: bo
 
 
 def _cells(values: dict[str, Any], *, has_rewards: bool) -> list[str]:
-    pairs = {"reward": "{:.3f} -> {:.3f}", "signal": "{:.1%} -> {:.1%}", "loss": "{:.4g} -> {:.4g}"}
+    pairs = {"reward": "{:.3f}", "signal": "{:.1%}", "loss": "{:.4g}"}
     cells = {
-        name: "-" if math.isnan(values[name]) else text.format(values[f"recorded_{name}"], values[name])
+        name: " -> ".join(_cell(text, values[key]) for key in (f"recorded_{name}", name))
         for name, text in pairs.items()
     }
+    cells["loss"] = "-" if cells["loss"] == "- -> -" else cells["loss"]
     single = {
         "kept": "{:.1%}",
         "correlation": "{:.3f}",
@@ -140,6 +142,11 @@ def _cells(values: dict[str, Any], *, has_rewards: bool) -> list[str]:
         "gradient_norm": "x {:.4g}",
         "gradient_cosine": "{:.4f}",
     }
-    cells |= {name: "-" if math.isnan(values[name]) else text.format(values[name]) for name, text in single.items()}
+    cells |= {name: _cell(text, values[name]) for name, text in single.items()}
     names = ["kept", *(["reward"] if has_rewards else []), "signal", "correlation", "opposite_sign", "relative_change"]
     return [cells[name] for name in (*names, "loss", "gradient_norm", "gradient_cosine")]
+
+
+def _cell(text: str, value: float) -> str:
+    """`value` in the format `text`; "-" if it is not known."""
+    return "-" if math.isnan(value) else text.format(value)

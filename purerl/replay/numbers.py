@@ -103,21 +103,33 @@ def mean_of(numbers: Sequence[Numbers]) -> dict[str, float]:
 
 
 def notes(
-    recording: Recording, algorithm: Algorithm, numbers: Sequence[Numbers], missing: Collection[str]
+    recording: Recording,
+    algorithm: Algorithm,
+    numbers: Sequence[Numbers],
+    missing: Collection[str],
+    recorded_missing: Collection[str] = (),
 ) -> list[str]:
-    """What a reader of `numbers` has to know. `missing` are the fields without which there is no replayed loss."""
+    """What a reader of `numbers` has to know.
+
+    Without the fields `missing` there is no replayed loss, and without `recorded_missing` none of the run.
+    """
     found = [_exactness(numbers)]
     columns = read_table(recording.rollouts, numbers[-1].step, ("old_logp",)).column_names
     if missing:
-        meanings = ", ".join(f"{name} ({FIELDS[name].meaning})" for name in missing)
-        found.append(f"no loss and no gradient: the run did not record {meanings}")
+        found.append(f"no loss and no gradient: the run did not record {_meanings(missing)}")
     elif "old_logp" not in columns:
         found.append("losses are at the log-probabilities of the generator, because the run did not record old_logp")
+    if recorded_missing and not missing:
+        found.append(f"no loss of the run's algorithm: the run did not record {_meanings(recorded_missing)}")
     if unrecorded := _unrecorded_rows(recording, numbers):
         found.append(f"{unrecorded:,} sampled rows are not recorded, because the run's algorithm did not keep them")
     if recording.steps[0] > 1 and algorithm != recording.algorithm and has_state(algorithm):
         found.append(f"the state of the algorithm starts at step {recording.steps[0]}, the first one that is recorded")
     return found
+
+
+def _meanings(fields: Collection[str]) -> str:
+    return ", ".join(f"{name} ({FIELDS[name].meaning})" for name in fields)
 
 
 def _exactness(numbers: Sequence[Numbers]) -> str:

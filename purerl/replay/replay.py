@@ -45,6 +45,7 @@ class ReplayedStep:
     is_exact  whether the run's algorithm gives the recorded advantages bit for bit; None if the run had another
               algorithm in this step than its configuration has now
     missing   fields without which the replayed loss is not known: it is NaN, and has no gradient
+    recorded_missing  the same for the loss of the run
     """
 
     step: int
@@ -55,6 +56,7 @@ class ReplayedStep:
     replayed: Computation
     is_exact: bool | None
     missing: tuple[str, ...]
+    recorded_missing: tuple[str, ...]
 
 
 def replay(
@@ -104,6 +106,7 @@ def replay(
             replayed=theirs.outcome,
             is_exact=ours and _same_bits(ours.outcome.advantage, advantage, batch["attention_mask"]),
             missing=theirs.missing,
+            recorded_missing=ours.missing if ours else (),
         )
 
 

@@ -9,6 +9,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from purerl.algos import dapo
+from purerl.algos.modifiers import bypass
+from purerl.composition import Composition
 from purerl.loop.train import train
 from purerl_cli.main import app
 from tests.loop.small import fake
@@ -46,6 +48,25 @@ def test_json_has_every_step(run: Path) -> None:
     assert all(step["difference"] == 0 and step["is_exact"] for step in found["steps"])
     assert found["mean"]["kept"] == 1.0
     assert found["notes"][0].endswith("3 of 3 steps")
+
+
+def test_settings_may_be_written_as_in_a_run(run: Path) -> None:
+    found, expected = (
+        _replay(run, "--set", f"{name}=0.5", "--json").stdout for name in ("algorithm.clip_high", "clip_high")
+    )
+    assert found.replace("algorithm.clip_high", "clip_high") == expected
+
+
+def test_unknown_loss_of_the_run_is_named(tmp_path: Path) -> None:
+    """Bypass compares the policy with the generator: the generator's own log-probabilities cannot stand in."""
+    composition = Composition(dapo.Config(), (bypass.Config(),))
+    run = train(fake(algorithm=composition, evaluate=None, max_steps=2), directory=tmp_path / "run").directory
+    lines = _replay(run, "--algorithm", "rloo").stdout.splitlines()
+    assert " - -> 0." in next(line for line in lines if line.startswith("  mean")).replace("-> -", "-> ")
+    assert any(line.startswith("note: no loss of the run's algorithm: the run did not record logp") for line in lines)
+    own = _replay(run).stdout
+    assert "->" not in own.partition("mean")[2].partition("note")[0].replace("% -> ", "")
+    assert own.count("did not record logp") == 1
 
 
 def test_reward_scores_the_completions_again(run: Path) -> None:
