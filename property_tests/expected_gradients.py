@@ -57,6 +57,8 @@ ON_POLICY = {
     "gigpo": (0.69614, 0.89901),
     "opo": (0.50775, 0.98903),
     "otb": (0.40854, 0.99020),
+    # Nearly parallel: the KL penalty to the reference has a small weight, beta. The factor is near 2 beta.
+    "a_star_po": (0.0020035, 1),
     # Not parallel: another objective, such as the best of two rows, the order of rewards, or rarely solved prompts.
     "cpo": (0.79536, 0.89903),
     "dpo": (0.08086, 0.97777),

@@ -18,6 +18,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos import (
+    a_star_po,
     decoupled_ppo,
     deepseek_v3_2,
     dppo,
@@ -105,6 +106,7 @@ def row_fields(logits: Tensor, rollout_logits: Tensor) -> dict[str, Tensor]:
         old_value=VALUE[PREFIX], value=VALUE[PREFIX],
         old_entropy=torch.special.entr(probabilities).sum(-1), sum_pi_squared=probabilities.square().sum(-1),
         reward=at_last_action(REWARD, ACTION), score=REWARD, greedy_score=GREEDY_REWARD.expand(row_zeros.shape),
+        optimal_value=OPTIMAL_VALUE.expand(row_zeros.shape),
         components=torch.stack([REWARD, REWARD.square()], -1), role=row_zeros, example=row_zeros,
         turn=TOKEN, anchor=PREFIX,
     )  # fmt: skip
@@ -117,6 +119,14 @@ VALUE = torch.stack([
 """The expected reward of each prefix under the policy: the output of a perfect critic."""
 
 GREEDY_REWARD = REWARD[sequence_probability(POLICY).argmax()]
+
+
+def value_under_reference(beta: float) -> Tensor:
+    """The optimal value of the prompt with a KL penalty of weight `beta`."""
+    return beta * (sequence_probability(REFERENCE).log() + REWARD / beta).logsumexp(-1)
+
+
+OPTIMAL_VALUE = value_under_reference(0.5)
 
 
 def expected_gradient(algorithm: Algorithm, rollout_logits: Tensor = POLICY) -> Tensor:
@@ -193,6 +203,49 @@ def test_sppo_maximizes_the_win_rate_against_the_old_policy():
     exact = gradient(lambda logits: -(sequence_probability(logits) @ win_rate @ old))
     actual = expected_gradient(sppo.algorithm(sppo.Config(eta=10)))
     assert factor_and_cosine(actual, exact) == pytest.approx((10, 1))
+
+
+BETA = 0.5
+
+
+def test_a_star_po_on_policy_has_the_gradient_of_the_reward_with_a_kl_penalty():
+    """2 beta times the gradient of -E[reward] + beta KL(policy || reference), for any value of the prompt."""
+
+    def objective(logits: Tensor) -> Tensor:
+        p, log_ratio = sequence_probability(logits), (token_logp(logits) - token_logp(REFERENCE)).sum(-1)
+        return p @ (BETA * log_ratio - REWARD)
+
+    exact = 2 * BETA * gradient(objective)
+    torch.testing.assert_close(expected_gradient(a_star_po.algorithm(a_star_po.Config(beta=BETA))), exact)
+
+
+def _optimal_loss_and_gradient(optimal_value: Tensor, beta: float) -> tuple[Tensor, Tensor]:
+    """The largest loss of a row of the optimal policy for BETA, and the gradient at its log-probabilities."""
+    optimal_log_ratio = (REWARD - value_under_reference(BETA)) / BETA
+    # All of the log-ratio of a row is at its first token.
+    logp = token_logp(REFERENCE) + torch.where(ACTION & (ACTION.cumsum(-1) == 1), optimal_log_ratio.unsqueeze(-1), 0)
+    algorithm = a_star_po.algorithm(a_star_po.Config(beta=beta))
+    fields = row_fields(REFERENCE, REFERENCE) | {"optimal_value": optimal_value.expand(len(SEQUENCES))}
+    fields |= {"row": torch.arange(len(SEQUENCES)), "group": torch.arange(len(SEQUENCES))}
+    batch = TensorDict({n: fields[n] for n in (*STRUCTURE, *fields_of(algorithm))}, batch_size=[len(SEQUENCES)])
+    _, batch = compute_advantages(algorithm, (), batch)
+    step, counts = prepare_step(algorithm.objectives[0], batch)
+    leaf = logp.clone().requires_grad_()
+    loss, _ = compute_loss(algorithm.objectives[0], with_fields(step, logp=leaf), counts)
+    return loss.detach(), torch.autograd.grad(loss, leaf)[0].abs().max()
+
+
+def test_the_optimal_policy_has_no_loss_in_a_star_po():
+    """For rows of any policy: the loss of every row is 0. With another value or another beta it is not."""
+    value = value_under_reference(BETA)
+    log_ratio = (REWARD - value) / BETA
+    torch.testing.assert_close(sequence_probability(REFERENCE) @ log_ratio.exp(), torch.ones((), dtype=torch.float64))
+    zero = torch.zeros((), dtype=torch.float64)
+    for actual in _optimal_loss_and_gradient(value, BETA):
+        torch.testing.assert_close(actual, zero)
+    mean = sequence_probability(REFERENCE) @ REWARD
+    for other, beta in ((mean, BETA), (REWARD.amax(), BETA), (-value, BETA), (value, 2 * BETA)):
+        assert all(actual > 1e-3 for actual in _optimal_loss_and_gradient(other, beta))
 
 
 def _untruncated(ratio: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""`purerl data`: inspect data files, and convert published data sets."""
+"""`purerl data`: inspect data files, convert published data sets, and add values of prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from purerl_cli.tables import show_report
 
 __all__ = ["data"]
 
-data = typer.Typer(help="Inspect and convert data sets.", no_args_is_help=True)
+data = typer.Typer(help="Inspect and convert data sets, and add columns to them.", no_args_is_help=True)
 
 
 @data.command(cls=Command)
@@ -88,3 +88,31 @@ def convert(
 
     for path, count in convert(name, str(source), str(target), prompt_format=prompt_format).items():
         typer.echo(f"{path}: {count:,} rows")
+
+
+@data.command(cls=Command)
+@with_debug
+def values(
+    source: Annotated[
+        str, typer.Argument(help="Parquet or JSON Lines file, glob pattern, or directory of a data set.")
+    ],
+    results: Annotated[
+        str, typer.Argument(help="Evaluation of the reference model on SOURCE: a file of purerl eval --json.")
+    ],
+    target: Annotated[str, typer.Argument(help="The Parquet file to write.")],
+    beta: Annotated[
+        float, typer.Option(help="In reward: near 0, a value is the best reward of a prompt; if it is large, the mean.")
+    ] = 0.5,
+    data_set: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of SOURCE in RESULTS, if it has several data sets.")
+    ] = None,
+) -> None:
+    """Add the column optimal_value, which A*-PO learns from, to a data set."""
+    from purerl.evaluation.optimal_values import add_optimal_values
+
+    added = add_optimal_values(source, results, target, beta=beta, data_set=data_set)
+    low, high = min(added.values), max(added.values)
+    typer.echo(
+        f"{target}: {len(added.values):,} rows, optimal_value from {low:.3f} to {high:.3f}, "
+        f"of {added.completions:,} completions of {added.model}"
+    )

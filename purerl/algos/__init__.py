@@ -32,6 +32,7 @@ from purerl.algos.estimators.group_relative import (
     win_rate_advantage,
 )
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
+from purerl.algos.estimators.optimal_value import optimal_value
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage, pass_k_advantage
 from purerl.algos.estimators.returns import (
     discounted_returns,
@@ -91,7 +92,7 @@ from purerl.algos.parts.reductions import (
     token_mean,
     token_sum,
 )
-from purerl.algos.parts.regressions import gvpo_loss, sppo_loss, target_cross_entropy
+from purerl.algos.parts.regressions import advantage_regression, gvpo_loss, sppo_loss, target_cross_entropy
 from purerl.algos.parts.resampling import best_weight, extreme_weight, power_weight, resample
 from purerl.algos.parts.rows import at_last_action, broadcast_to_tokens, first_counted, row_max, row_mean, row_sum
 from purerl.algos.parts.selection import (
@@ -140,6 +141,7 @@ __all__ = [
     "absolute_log_ratio",
     "adapt_entropy_coef",
     "adapt_kl_coef",
+    "advantage_regression",
     "asymmetric_weight",
     "at_last_action",
     "banded_ratio",
@@ -204,6 +206,7 @@ __all__ = [
     "off_policy_tokens",
     "on_policy_k3",
     "optimal_token_advantage",
+    "optimal_value",
     "overlong_penalty",
     "pair_log_ratios",
     "pair_losses",

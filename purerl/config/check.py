@@ -54,7 +54,7 @@ __all__ = [
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
 _DATA_FIELDS = {"chosen", "margin", "desirable", "mismatched"}
-_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", *_DATA_FIELDS, *_ROLLOUT_FIELDS}
+_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "optimal_value", *_DATA_FIELDS, *_ROLLOUT_FIELDS}
 
 _SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
 

@@ -23,7 +23,7 @@ from purerl.errors import ConfigError, DataError, nearest
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["SOURCES", "convert"]
+__all__ = ["SOURCES", "check_target", "convert", "write_parquet"]
 
 Row = Mapping[str, Any]
 
@@ -113,14 +113,14 @@ def convert(name: str, source: str, target: str, *, prompt_format: PromptFormat 
         raise ConfigError(f"unknown data set {name!r}", do=nearest(name, SOURCES))
     pairs = _pair_files(Path(source), Path(target))
     for source_file, target_file in pairs:
-        _check_target(target_file, source_file)
+        check_target(target_file, source_file)
     # Convert all files before writing the first one.
     tables = {
         target_file: _convert_table(SOURCES[name], read_table(source_file), source_file, prompt_format)
         for source_file, target_file in pairs
     }
     for target_file, table in tables.items():
-        _write(target_file, table)
+        write_parquet(target_file, table)
     return {str(target_file): table.num_rows for target_file, table in tables.items()}
 
 
@@ -136,7 +136,8 @@ def _pair_files(source: Path, target: Path) -> list[tuple[Path, Path]]:
     return [(file, target / f"{stem}.parquet") for stem, file in files.items()] or [(source, target)]
 
 
-def _check_target(path: Path, source: Path) -> None:
+def check_target(path: Path, source: Path) -> None:
+    """Raise ConfigError if `path` cannot be written, or is the file `source` itself."""
     what = f"target {str(path)!r}"
     if path.is_dir():
         need = f"a file, because {str(source)!r} is not a directory of .parquet or .jsonl files"
@@ -204,7 +205,7 @@ def _shared_columns(source: Source, row: Row, split: str, index: int) -> dict[st
     return keep | {"extra_info": {"split": split, "index": index} | rest}
 
 
-def _write(path: Path, table: pa.Table) -> None:
+def write_parquet(path: Path, table: pa.Table) -> None:
     """Write `table` to `path` atomically: an interrupted write leaves no file."""
     import pyarrow.parquet
 

@@ -40,10 +40,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
+    "NUMBER_COLUMNS",
     "RunData",
     "check_first_rows",
     "check_labels",
-    "check_margins",
+    "check_numbers",
     "check_sources",
     "file_digests",
     "notes",
@@ -58,6 +59,12 @@ __all__ = [
 _FIRST_ROWS = 16
 VALIDATION = "validation"
 """The name of the data set that `validation_fraction` splits off."""
+
+NUMBER_COLUMNS: Mapping[str, str] = {
+    "margin": "set algorithm.margin to a constant, and leave algorithm.margin_coef out",
+    "optimal_value": "estimate it with the reference model: `purerl eval --json`, then `purerl data values`",
+}
+"""Columns of numbers that an algorithm may read as fields of a row, with what to do if there is none."""
 
 
 @frozen
@@ -121,21 +128,21 @@ def check_sources(data: DataSet, names: Sequence[str]) -> None:
             raise DataError(f"column 'data_source' of {path!r}", got=", ".join(unknown[:5]), need=need)
 
 
-def check_margins(data: DataSet) -> None:
-    """Raise DataError unless every row has a finite number in the column `margin`."""
+def check_numbers(data: DataSet, column: str) -> None:
+    """Raise DataError unless every row has a finite number in `column`, which is one of `NUMBER_COLUMNS`."""
     import pyarrow as pa
 
     for path, table in zip(data.paths, data.tables, strict=True):
-        kind = table.schema.field("margin").type if "margin" in table.column_names else pa.null()
+        kind = table.schema.field(column).type if column in table.column_names else pa.null()
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             got = "no such column" if pa.types.is_null(kind) else f"type {kind}"
-            do = "set algorithm.margin to a constant, and leave algorithm.margin_coef out"
-            raise DataError(f"column 'margin' of {path!r}", got=got, need="a number in every row", do=do)
-        values = table["margin"].to_pylist()
+            need = "a number in every row"
+            raise DataError(f"column {column!r} of {path!r}", got=got, need=need, do=NUMBER_COLUMNS[column])
+        values = table[column].to_pylist()
         invalid = [row for row, value in enumerate(values) if value is None or not math.isfinite(value)]
         if invalid:
             got, need = f"{values[invalid[0]]} in row {invalid[0]}", "a finite number in every row"
-            raise DataError(f"column 'margin' of {path!r}", got=got, need=need, do="remove the row")
+            raise DataError(f"column {column!r} of {path!r}", got=got, need=need, do="remove the row")
 
 
 def check_labels(data: DataSet) -> None:

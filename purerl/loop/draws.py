@@ -18,12 +18,17 @@ __all__ = ["Sampler"]
 
 @frozen
 class Sampler:
-    """Draws examples from `data`; `teachers` are the names of several teachers."""
+    """Draws examples from `data`.
+
+    teachers  the names of several teachers
+    columns   columns of numbers that are fields of the rows
+    """
 
     data: DataSet
     chat: Chat
     seed: int
     teachers: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
 
     def draw(self, first: int, count: int) -> list[Draw]:
         """The draws `first`, ..., `first + count - 1`."""
@@ -48,11 +53,8 @@ class Sampler:
     def row_fields(self, draw: Draw) -> dict[str, Any]:
         """The fields of a row that depend only on its draw."""
         teacher = {"teacher_index": self.teachers.index(draw.example["data_source"])} if self.teachers else {}
-        return {"group": draw.number, "example": draw.index, **teacher}
-
-    def pair_fields(self, draw: Draw) -> dict[str, Any]:
-        """The fields of the rows of a preference pair that has a margin."""
-        return {**self.row_fields(draw), "margin": float(draw.example["margin"])}
+        numbers = {name: float(draw.example[name]) for name in self.columns}
+        return {"group": draw.number, "example": draw.index, **teacher, **numbers}
 
     def answers(self, draw: Draw) -> list[TokenizedExample]:
         """The prompt of `draw` with each of its answers."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from attrs import evolve, frozen
 
-from purerl.algos.algebra import Algorithm, reads_of
+from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
 from purerl.config.paths import is_created_by_run
@@ -31,7 +31,7 @@ from purerl.data.open import (
     RunData,
     check_first_rows,
     check_labels,
-    check_margins,
+    check_numbers,
     check_sources,
     file_digests,
     open_data,
@@ -58,7 +58,7 @@ from purerl.loop.step import Learner
 from purerl.loop.trainers import check_role_model, open_trainers
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator, read_held_out, select_held_out
-from purerl.loop.workflows import examples_workflow, open_source, purpose_of
+from purerl.loop.workflows import examples_workflow, number_columns, open_source, purpose_of
 from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.planning.check import check_memory
 from purerl.plugins import locate
@@ -284,8 +284,8 @@ def open_run_data(
         runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
     for learned in (examples, *([held_out] if held_out else [])):
         check_sources(learned, teacher_names(config))
-        if "margin" in reads_of(algorithm):
-            check_margins(learned)
+        for column in number_columns(algorithm):
+            check_numbers(learned, column)
     tokenizer = load_tokenizer(config.model)
     check_recorded_tokens(config, tokenizer)
     if trains_classifier(algorithm):
@@ -328,7 +328,7 @@ def _validator(
 ) -> Callable[[LoopState], dict[str, float]]:
     if data.validation is None:
         return lambda state: {}
-    sampler = Sampler(data.validation, data.chat, config.seed, teacher_names(config))
+    sampler = Sampler(data.validation, data.chat, config.seed, teacher_names(config), number_columns(algorithm))
     return Validator(learner, sampler, examples_workflow(config, algorithm, sampler), config.batch_size)
 
 

@@ -11,7 +11,7 @@ from purerl.algos.algebra import Algorithm, reads_of
 from purerl.config.roles import teacher_names, trains_classifier
 from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
-from purerl.data.open import RunData
+from purerl.data.open import NUMBER_COLUMNS, RunData
 from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.failures import RunFailures
@@ -32,7 +32,7 @@ from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Workflow
 from purerl.store.directory import RunDirectory
 
-__all__ = ["examples_workflow", "open_source", "purpose_of"]
+__all__ = ["examples_workflow", "number_columns", "open_source", "purpose_of"]
 
 
 def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
@@ -41,6 +41,11 @@ def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
         return "prompts"
     reads = {name for objective in algorithm.objectives for name in objective.reads}
     return "preferences" if "chosen" in reads else "labels" if "desirable" in reads else "demonstrations"
+
+
+def number_columns(algorithm: Algorithm) -> tuple[str, ...]:
+    """The columns of numbers of the data that are fields of the rows, because `algorithm` reads them."""
+    return tuple(name for name in NUMBER_COLUMNS if name in reads_of(algorithm))
 
 
 def open_source(
@@ -55,7 +60,7 @@ def open_source(
     model_rewards: ModelRewards,
 ) -> Source:
     """What makes the rows of each step: completions of the policy, or examples."""
-    sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config))
+    sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config), number_columns(algorithm))
     rollout, size, max_rate = config.rollout, config.batch_size, config.reward_workers.max_failure_rate
     if rollout is None:
         failures = RunFailures(directory, 1, 1.0)  # of images; all others are learned from
@@ -124,5 +129,4 @@ def examples_workflow(
     if purpose == "labels":
         return LabeledCompletions(sampler.answers, sampler.mismatched_answer, sampler.labeled_fields, images)
     answers = sampler.scored_answers if trains_classifier(algorithm) else sampler.answers
-    fields = sampler.pair_fields if "margin" in reads_of(algorithm) else sampler.row_fields
-    return Preferences(answers, fields, images)
+    return Preferences(answers, sampler.row_fields, images)

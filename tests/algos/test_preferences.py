@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from purerl.algos import dpo, flowrl, gvpo, ipo, leave_one_out_advantage, spin, sppo, target_po
+from purerl.algos import a_star_po, dpo, flowrl, gvpo, ipo, leave_one_out_advantage, spin, sppo, target_po
 from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.estimators.group_relative import win_rate_advantage
 from purerl.algos.parts.regressions import gvpo_loss
@@ -99,6 +99,29 @@ def test_sppo_equals_its_definition():
     wins = win_rate_advantage(reward, batch["group"], counted)
     expected = (log_ratio - 7 * wins).square()[counted].mean()
     torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), expected)
+
+
+def test_a_star_po_equals_its_definition():
+    """In value and gradient, in float64: the gradient of a token is 2 beta (beta L - A) / rows."""
+    algorithm = a_star_po.algorithm(a_star_po.Config(beta=0.3))
+    batch = with_advantage(algorithm, example(algorithm))
+    mask, counted = batch["mask"], batch["mask"].any(-1)
+    log_ratio = torch.where(mask, batch["logp"] - batch["ref_logp"], 0).sum(-1)
+    score = torch.where(batch["attention_mask"], batch["reward"], 0).sum(-1)
+    error = 0.3 * log_ratio - (score - batch["optimal_value"])
+    [policy] = algorithm.objectives
+    torch.testing.assert_close(loss_of(policy, batch), error.square()[counted].mean())
+    actual = gradient_of(lambda logp: loss_of(policy, with_fields(batch, logp=logp)), batch["logp"])
+    torch.testing.assert_close(actual, mask * (2 * 0.3 * error / counted.sum()).unsqueeze(-1))
+
+
+def test_a_star_po_needs_no_group():
+    """Rows with other labels have the same loss: one completion per prompt is enough."""
+    algorithm = a_star_po.algorithm()
+    batch = example(algorithm)
+    alone = with_fields(batch, group=torch.arange(len(batch)))
+    losses = [loss_of(algorithm.objectives[0], with_advantage(algorithm, each)) for each in (batch, alone)]
+    torch.testing.assert_close(*losses)
 
 
 GROUP = torch.tensor([4, 9, 4, 4, 9, 2])

@@ -107,6 +107,8 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
         (["convert", "gsm", path, tmp_path / "t"], "unknown data set 'gsm'\n  do:   did you mean 'gsm8k'?"),
         (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
         (["convert", "gsm8k", path, tmp_path / "t"], f"{path!r} is not openai/gsm8k: it has no column 'question'\n"),
+        (["values", path, tmp_path / "e.json", path], f"target {path!r}\n  got:  the source file\n"),
+        (["values", path, path, tmp_path / "t", "--beta", "0"], "beta\n  got:  0.0\n  need: a finite number above 0"),
     ):
         result = _run(*arguments)
         assert (result.exit_code, result.stdout) == (2, "")

@@ -176,6 +176,14 @@ OPTIONS = {
         "prompt_format": ["--prompt-format"],
         "debug": ["--debug"],
     },
+    "data values": {
+        "source": ["source"],
+        "results": ["results"],
+        "target": ["target"],
+        "beta": ["--beta"],
+        "data_set": ["--data-set"],
+        "debug": ["--debug"],
+    },
     "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
 }
 

@@ -21,6 +21,7 @@ from purerl.algos import (
     length_weighted_advantage,
     mean_normalized_advantage,
     optimal_token_advantage,
+    optimal_value,
     pass_k_advantage,
     singleton_score,
     step_relative_advantage,
@@ -33,7 +34,7 @@ from purerl.algos import (
 from purerl.algos.estimators.steps import find_steps
 from purerl.algos.estimators.trackers import update_moments
 from purerl.errors import ConfigError
-from tests.golden.helpers import assert_values, f64, ints, logs, mask_of
+from tests.golden.helpers import assert_values, f64, gradient_of, ints, logs, mask_of
 
 ONE_IN_FOUR, FOUR, ALL = f64(1, 0, 0, 0), ints(5, 5, 5, 5), torch.ones(4) > 0
 
@@ -202,3 +203,31 @@ def test_best_of_group_advantage_selects_ties_but_no_row_of_a_group_with_equal_s
 def test_group_standardized_advantage_is_zero_without_variance():
     score, group = f64(0.1, 0.1, 0.1, 3, 8), ints(1, 1, 1, 4, 4)
     assert_values(group_standardized_advantage(score, group, mask_of("xxxx.")[0]), 0, 0, 0, 0, 0)
+
+
+def test_optimal_value_of_correct_and_wrong_completions():
+    """With a fraction p of rewards 1 and the others 0, the value is beta log(1 - p + p exp(1 / beta))."""
+    # beta = 1 / log 3, so exp(1 / beta) = 3: log(3/4 + 3/4) / log 3 for one in four, and log(1) for none.
+    beta = 1 / math.log(3)
+    assert_values(optimal_value(f64([1, 0, 0, 0], [0, 0, 0, 0]), beta=beta), math.log(1.5) / math.log(3), 0)
+    assert_values(optimal_value(f64([2.5]), beta=beta), 2.5)
+
+
+def test_gradient_of_optimal_value_is_the_optimal_policy_over_the_completions():
+    """exp((reward - V) / beta) / n: 3/6 for the correct one, and 1/6 for each of the others."""
+    actual = gradient_of(lambda reward: optimal_value(reward, beta=1 / math.log(3)), f64(1, 0, 0, 0))
+    assert_values(actual, 1 / 2, 1 / 6, 1 / 6, 1 / 6)
+
+
+def test_optimal_value_is_between_the_mean_and_the_maximum():
+    reward = f64(-1, 0, 4, 2)
+    values = [float(optimal_value(reward, beta=beta)) for beta in (1e-4, 0.5, 1.0, 3.0, 1e6)]
+    assert values == sorted(values, reverse=True)
+    assert (values[0], values[-1]) == pytest.approx((4, 1.25), abs=1e-3)
+    shifted = optimal_value(reward + 7, beta=0.5)
+    torch.testing.assert_close(shifted, optimal_value(reward, beta=0.5) + 7)
+    torch.testing.assert_close(optimal_value(reward.repeat(3), beta=0.5), optimal_value(reward, beta=0.5))
+
+
+def test_optimal_value_of_large_rewards_is_finite():
+    assert_values(optimal_value(f64([1000, 0]), beta=1e-3), 1000 - 1e-3 * math.log(2))

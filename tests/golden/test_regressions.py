@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from purerl.algos import gvpo_loss, sppo_loss, target_cross_entropy
+from purerl.algos import advantage_regression, gvpo_loss, sppo_loss, target_cross_entropy
 from purerl.algos.flowrl import balance_loss, clipped_row_weight
 from purerl.algos.parts.preferences import bradley_terry_loss, centering_loss, pair_difference
 from purerl.algos.parts.rows import at_last_action
@@ -53,6 +53,13 @@ def test_implicit_reward_loss_is_a_cross_entropy():
 def test_sppo_loss_has_its_minimum_at_eta_times_the_advantage():
     assert sppo_loss(f64(5.0, 4.0), f64(0.5, 0.5), eta=10.0).tolist() == [0.0, 1.0]
     assert gradient_of(lambda x: sppo_loss(x, f64(0.5), eta=10.0), f64(4.0)).tolist() == [-2.0]
+
+
+def test_advantage_regression_has_its_minimum_at_the_advantage_divided_by_beta():
+    # (0.5 * 4 - 2)^2 = 0, (0.5 * 4 - 1)^2 = 1, and the derivatives are 2 * 0.5 * 0 and 2 * 0.5 * 1.
+    log_ratio, advantage = f64(4, 4), f64(2, 1)
+    assert_values(advantage_regression(log_ratio, advantage, beta=0.5), 0, 1)
+    assert_values(gradient_of(lambda x: advantage_regression(x, advantage, beta=0.5), log_ratio), 0, 1)
 
 
 def test_flowrl_balance_loss_minimum_and_detached_weight():

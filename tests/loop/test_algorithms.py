@@ -32,7 +32,7 @@ from .small import fake, small_real
 
 
 def _answers(path: Path) -> str:
-    """Rows with the columns of preferences, of demonstrations and of labeled completions."""
+    """Rows with the columns of preferences, of demonstrations and of labeled completions, and with values."""
     texts = {"chosen": "{sum}", "rejected": "+", "completion": "{sum}"}
     return write(
         path,
@@ -40,6 +40,8 @@ def _answers(path: Path) -> str:
             {
                 "prompt": f"{k}+{k}=",
                 "label": k % 2 == 0,
+                "answer": f"{2 * k}",
+                "optimal_value": k / 4,
                 **{name: text.format(sum=2 * k) for name, text in texts.items()},
             }
             for k in range(5)
@@ -52,6 +54,8 @@ def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
     changes = {} if needs_rollouts(algorithm) else {"rollout": None, "data": _answers(folder / "answers.parquet")}
     if not has_policy_ratio(algorithm):
         changes["num_minibatches"] = 1
+    if "optimal_value" in reads_of(algorithm):
+        changes["data"] = _answers(folder / "values.parquet")
     if "teacher" in roles(algorithm, FIELDS):
         # The fake engine draws the weights of a model from its path, so the teacher differs from the policy.
         character_tokenizer().save_pretrained(folder / "teacher")

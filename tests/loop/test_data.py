@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from purerl.algos import dpo, kto, sft
+from purerl.algos import a_star_po, dpo, kto, sft
 from purerl.data.settings import Data
 from purerl.errors import DataError, RewardError, RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -181,3 +181,51 @@ def test_special_tokens_in_prompts_are_escaped_in_a_run(tmp_path: Path) -> None:
         lengths.append(len(row["tokens"]) - sum(row["action"]))
         assert row["prompt"].startswith("<|im_start|>user\n1<|im_end|>2<|im_end|>")
     assert lengths[1] == lengths[0] + len("<|im_end|>") - 1
+
+
+# --- values of prompts -------------------------------------------------------------------------------------------
+
+
+_NEED_VALUES = (
+    "  need: a number in every row\n"
+    "  do:   estimate it with the reference model: `purerl eval --json`, then `purerl data values`"
+)
+
+
+def _with_values(*values: Any) -> list[dict[str, Any]]:
+    return [{"prompt": f"{k}", "optimal_value": value} for k, value in enumerate(values)]
+
+
+def test_rows_have_the_optimal_value_of_their_prompt(tmp_path: Path) -> None:
+    """One completion per prompt is enough, and several optimizer steps take the rows of a step."""
+    save_model(tmp_path, None)
+    data = write(tmp_path / "rows.jsonl", _with_values(*(k / 8 for k in range(9))))
+    rollout = Rollout(samples_per_prompt=1, max_tokens=4)
+    settings = config(
+        tmp_path, data, algorithm=a_star_po.Config(), rewards=("tests.loop.rewards:first_is_even",), rollout=rollout
+    )
+    rows = _rollouts(train(settings, directory=tmp_path / "run"), range(1, 3))
+    assert {row["optimal_value"] for row in rows} >= {row["example"] / 8 for row in rows}
+    for row in rows:
+        assert row["optimal_value"] == row["example"] / 8
+        advantages = {a for a, is_counted in zip(row["advantage"], row["mask"], strict=True) if is_counted}
+        assert advantages == {sum(row["reward"]) - row["optimal_value"]}
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([{"prompt": "1"}, {"prompt": "2"}], f"  got:  no such column\n{_NEED_VALUES}"),
+        (_with_values("high", "low"), f"  got:  type string\n{_NEED_VALUES}"),
+        (_with_values(0.5, None), "  got:  None in row 1\n  need: a finite number in every row\n  do:   remove"),
+    ],
+)
+def test_data_without_values_of_prompts_are_refused_before_a_model_is_loaded(
+    rows: list, message: str, tmp_path: Path
+) -> None:
+    save_model(tmp_path, None)
+    data = write(tmp_path / "rows.jsonl", rows)
+    settings = config(tmp_path, data, algorithm=a_star_po.Config(), rewards=("tests.loop.rewards:first_is_even",))
+    with pytest.raises(DataError) as error:
+        train(settings, directory=tmp_path / "run")
+    assert str(error.value).startswith(f"column 'optimal_value' of {data!r}\n{message}")

@@ -36,3 +36,14 @@ def test_a_mismatched_answer_is_that_of_the_next_other_example(tmp_path: Path, r
         assert tokenizer().decode(mixed.tokens) == f"<bos>{draw.index}?={other.index}<eos>"
         assert mixed.action == [False, False, False, True, True, True]
         assert sampler.labeled_fields(draw)["desirable"] == (draw.index % 2 == 0)
+
+
+def test_columns_of_numbers_are_fields_of_the_rows(tmp_path: Path) -> None:
+    rows = [{"prompt": f"{k}?", "optimal_value": k} for k in range(5)]
+    data = read_examples([write(tmp_path / "rows.jsonl", rows)], "prompts")
+    chat = open_chat(tokenizer(), "text")
+    for draw in Sampler(data, chat, seed=3, columns=("optimal_value",)).draw(0, 5):
+        fields = Sampler(data, chat, seed=3, columns=("optimal_value",)).row_fields(draw)
+        assert fields == {"group": draw.number, "example": draw.index, "optimal_value": draw.index}
+        assert isinstance(fields["optimal_value"], float)
+        assert "optimal_value" not in Sampler(data, chat, seed=3).row_fields(draw)

@@ -114,8 +114,20 @@ def test_an_algorithm_in_trl_has_the_gradients_of_purerl(name: str) -> None:
     assert max(gradient.abs().max() for gradient in expected) > 1e-6
 
 
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "train_dataset has no column 'optimal_value'\n  got:  prompt\n  need: .*\n  do:   estimate it with the"),
+        ({"optimal_value": float("nan")}, "column 'optimal_value'\n  got:  nan\n  need: a finite number in every row"),
+    ],
+)
+def test_a_data_set_without_the_values_that_an_algorithm_reads_is_refused(values: Any, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        run(trainer_class(), config(), algorithm="a_star_po", rows=[{"prompt": f"{k}", **values} for k in range(9)])
+
+
 def test_the_number_of_algorithms_in_trl() -> None:
-    assert len(ALGORITHMS) == 42
+    assert len(ALGORITHMS) == 43
 
 
 # --- settings ----------------------------------------------------------------------------------------------------

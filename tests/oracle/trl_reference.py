@@ -20,7 +20,7 @@ from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
 from purerl.seeds import derive_seed
 
-from .trl_run import MODEL, scores, size, targets
+from .trl_run import MODEL, scores, size, targets, value_of
 
 __all__ = ["gradients", "model_of", "parameter_gradient", "rows_of", "scored"]
 
@@ -84,6 +84,7 @@ def scored(model: Any, rows: dict[str, Tensor]) -> tuple[TensorDict, Tensor, Ten
         "reward": at_last_action(score, mask),
         "score": score,
         "components": components,
+        "optimal_value": torch.tensor([value_of(ids) for ids in rows["prompt_ids"].tolist()], dtype=logp.dtype),
         "old_logp": logp.detach(),
         "old_entropy": entropy.detach(),
         "ref_logp": reference,

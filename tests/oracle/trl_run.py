@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +27,7 @@ __all__ = [
     "size",
     "targets",
     "use_double_precision",
+    "value_of",
     "write_model",
 ]
 
@@ -57,12 +58,16 @@ class Run(NamedTuple):
         return torch.cat([(a - b).flatten() for a, b in zip(before, after, strict=True)])
 
 
+def _tokenizer() -> Any:
+    return word_tokenizer([str(number) for number in range(10)])
+
+
 @cache
 def write_model() -> None:
     """Write a GPT-2 of float64. Most other models compute norms in float32, which hides small differences."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    tokenizer = word_tokenizer([str(number) for number in range(10)])
+    tokenizer = _tokenizer()
     special = {"bos_token_id": None, "eos_token_id": tokenizer.eos_token_id, "pad_token_id": tokenizer.pad_token_id}
     shape = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 300}
     dropout = {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
@@ -145,7 +150,24 @@ def config(**settings: Any) -> Any:
     return import_module("trl").GRPOConfig(**defaults | settings)
 
 
-def run(trainer_class: type, args: Any, *, resume: str | None = None, **arguments: Any) -> Run:
+def value_of(prompt: list[int]) -> float:
+    """The optimal value of a prompt, which a row of the data has as a column."""
+    return prompt[-1] / 8
+
+
+def _rows() -> list[dict[str, Any]]:
+    prompts, tokenizer = [f"{number}{number // 2}" for number in range(10)], _tokenizer()
+    return [{"prompt": text, "optimal_value": value_of(tokenizer(text)["input_ids"])} for text in prompts]
+
+
+def run(
+    trainer_class: type,
+    args: Any,
+    *,
+    resume: str | None = None,
+    rows: Sequence[Mapping[str, Any]] = (),
+    **arguments: Any,
+) -> Run:
     """Train, and record the parameters and micro-batches. `arguments` are those of the trainer."""
     from transformers import TrainerCallback
 
@@ -156,8 +178,7 @@ def run(trainer_class: type, args: Any, *, resume: str | None = None, **argument
     write_model()
     parameters: list[list[Tensor]] = []
     micro_batches: list[dict[str, Any]] = []
-    prompts = [{"prompt": f"{number}{number // 2}"} for number in range(10)]
-    dataset = import_module("datasets").Dataset.from_list(prompts)
+    dataset = import_module("datasets").Dataset.from_list([*rows] or _rows())
     reward = {"reward_funcs": targets} | arguments
     with contextlib.redirect_stdout(io.StringIO()):
         trainer: Any = trainer_class(model=MODEL, args=args, train_dataset=dataset, callbacks=[Recorder()], **reward)

@@ -72,6 +72,7 @@ VERL = Framework(
 
 _TRL_FIELDS = frozenset(
     {"reward", "components", "old_logp", "old_entropy", "ref_logp", "rollout_logp", "truncated", "temperature", "noise"}
+    | {"optimal_value"}  # a column of the data set
 )
 TRL = Framework(
     "TRL",

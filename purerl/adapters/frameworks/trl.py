@@ -32,7 +32,9 @@ from purerl.adapters.frameworks.availability import TRL, keeps_state, policy_obj
 from purerl.adapters.frameworks.compose import compose
 from purerl.adapters.frameworks.trl_batch import (
     Sampled,
+    check_columns,
     check_components,
+    columns_of,
     counts_of_inputs,
     loss_batch,
     stored_fields,
@@ -57,6 +59,7 @@ from purerl.algos.parts.editing import change_surrogate
 from purerl.algos.parts.rows import row_mean
 from purerl.batch import ROW_FIELDS, with_fields
 from purerl.composition import build_algorithm
+from purerl.data.open import NUMBER_COLUMNS
 from purerl.errors import CheckpointError
 from purerl.seeds import derive_seed
 from purerl.types import TensorDict
@@ -79,6 +82,8 @@ class _Methods(_TRLTrainer):
         given = inspect.signature(super().__init__).bind(*arguments, **keywords).arguments
         args = given.get("args") or _default_args(given["model"])
         check(args, self._algorithm, has_rollout_logp=args.use_vllm or given.get("rollout_func") is not None)
+        self._columns = NUMBER_COLUMNS.keys() & {*reads_of(self._algorithm)}
+        check_columns(given.get("train_dataset"), self._columns)
         is_corrected = args.use_vllm and args.vllm_importance_sampling_correction
         self._objective = policy_objective(_weighted(self._algorithm) if is_corrected else self._algorithm, TRL)
         self._state = self._algorithm.advantage.init()
@@ -91,7 +96,8 @@ class _Methods(_TRLTrainer):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
         truncated = [not len(ids) or ids[-1] not in ends for ids in completion_ids_list]
-        self._sampled = Sampled(rewards, torch.tensor(truncated, device=rewards.device))
+        columns = columns_of(inputs, self._columns, rewards)
+        self._sampled = Sampled(rewards, torch.tensor(truncated, device=rewards.device), columns)
         return rewards
 
     def _generate_and_score_completions(self, inputs: Any) -> dict[str, Any]:

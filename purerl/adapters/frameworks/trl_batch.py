@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -12,11 +13,21 @@ from purerl.adapters.frameworks.tensors import completions
 from purerl.algos.algebra import Counts, Objective
 from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
+from purerl.data.open import NUMBER_COLUMNS
 from purerl.errors import DataError
 from purerl.kernels.masks import any_true
 from purerl.types import TensorDict
 
-__all__ = ["Sampled", "check_components", "counts_of_inputs", "loss_batch", "stored_fields", "whole_batch"]
+__all__ = [
+    "Sampled",
+    "check_columns",
+    "check_components",
+    "columns_of",
+    "counts_of_inputs",
+    "loss_batch",
+    "stored_fields",
+    "whole_batch",
+]
 
 _PREFIX = "purerl/"
 
@@ -26,10 +37,12 @@ class Sampled(NamedTuple):
 
     rewards     float [rows of all processes, functions]; NaN where a function returned None
     truncated   bool [rows of this process]: the completion has no end token
+    columns     float [rows of this process]: columns of the data set that the algorithm reads, by name
     """
 
     rewards: Tensor
     truncated: Tensor
+    columns: Mapping[str, Tensor]
 
 
 def whole_batch(
@@ -55,7 +68,7 @@ def whole_batch(
     is_scored = ~rewards.isnan().all(-1)
     score = (rewards * reward_weights.to(rewards.device)).nansum(-1)
     batch = completions(mask, group=torch.arange(len(mask), device=mask.device) // group_size)
-    fields = {name: gather(value) for name, value in scores.items()}
+    fields = {name: gather(value) for name, value in {**scores, **sampled.columns}.items()}
     fields |= {
         "mask": batch["mask"] & is_scored.unsqueeze(-1),
         "reward": at_last_action(score, batch["action"]),
@@ -65,6 +78,30 @@ def whole_batch(
         "temperature": torch.full_like(score, temperature),
     }
     return with_fields(batch, **fields)
+
+
+def check_columns(dataset: Any, names: Iterable[str]) -> None:
+    """Raise DataError if `dataset`, the training data, is known to have no column of one of `names`."""
+    known = getattr(dataset, "column_names", None)
+    for name in names:
+        if known is not None and name not in known:
+            need = "a number in every row: the algorithm reads it"
+            got, do = ", ".join(known), NUMBER_COLUMNS[name]
+            raise DataError(f"train_dataset has no column {name!r}", got=got, need=need, do=do)
+
+
+def columns_of(inputs: Sequence[Mapping[str, Any]], names: Iterable[str], like: Tensor) -> dict[str, Tensor]:
+    """Return the columns `names` of TRL's `inputs`, with the dtype and the device of `like`: [rows of this process].
+
+    Raises: DataError for a row without a finite number.
+    """
+    columns = {name: [example.get(name) for example in inputs] for name in names}
+    for name, values in columns.items():
+        invalid = [value for value in values if not (isinstance(value, int | float) and math.isfinite(value))]
+        if invalid:
+            need = "a finite number in every row of train_dataset and eval_dataset"
+            raise DataError(f"column {name!r}", got=repr(invalid[0]), need=need, do=NUMBER_COLUMNS[name])
+    return {name: torch.tensor(values, dtype=like.dtype, device=like.device) for name, values in columns.items()}
 
 
 def check_components(batch: TensorDict) -> None:

@@ -13,14 +13,14 @@ what the loss computes, and not by its name, so they can be asked about any algo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, compute_loss, prepare_step
 from purerl.algos.parts.corrections import _correct
 from purerl.algos.parts.editing import contains
-from purerl.algos.parts.policy import clip_surrogate_of
+from purerl.algos.parts.policy import clip_surrogate_of, reference_regression_of
 from purerl.batch import FIELDS, STRUCTURE, collate, with_fields
 from purerl.types import TensorDict, TokenFloat
 
@@ -42,13 +42,15 @@ def has_policy_ratio(algorithm: Algorithm) -> bool:
 
     The gradient is computed on a small batch, with the log-probabilities of the old policy and the rollout policy near
     those of the current one. An algorithm with an importance ratio, or another function of both policies, has another
-    gradient if these move; -A logp has the same. A token that a mask drops does not count as a change.
+    gradient if these move; -A logp has the same. A token that a mask drops does not count as a change. A regression to
+    the reference model needs no ratio: its minimum does not depend on the policy that sampled the rows.
 
     >>> from purerl.algos import grpo, rloo
     >>> has_policy_ratio(grpo.algorithm()), has_policy_ratio(rloo.algorithm())
     (True, False)
     """
-    return all(_is_clipped(o) or _depends_on_behavior(o) for o in _policies(algorithm) if "advantage" in o.reads)
+    policies = [objective for objective in _policies(algorithm) if "advantage" in objective.reads]
+    return all(_is_clipped(o) or _has_loss(o, reference_regression_of) or _depends_on_behavior(o) for o in policies)
 
 
 def has_rollout_ratio(algorithm: Algorithm) -> bool:
@@ -91,8 +93,11 @@ def _bounds(value: object) -> Iterator[Bound]:
 
 def _is_clipped(objective: Objective) -> bool:
     """Whether the loss has PPO's clipped surrogate, so that no gradient needs to be computed."""
-    has_surrogate = any(contains(term, lambda bound: bound.function is clip_surrogate_of) for term in objective.terms)
-    return has_surrogate and "old_logp" in objective.reads
+    return _has_loss(objective, clip_surrogate_of) and "old_logp" in objective.reads
+
+
+def _has_loss(objective: Objective, function: Callable) -> bool:
+    return any(contains(term, lambda bound: bound.function is function) for term in objective.terms)
 
 
 def _depends_on_behavior(objective: Objective, moved: tuple[str, ...] = _BEHAVIOR) -> bool:

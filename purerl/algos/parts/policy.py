@@ -35,12 +35,15 @@ from purerl.algos.algebra import (
 )
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
+from purerl.algos.parts.regressions import advantage_regression
+from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import (
     clip_high_indicator,
     clip_indicator,
     clip_low_indicator,
     clip_surrogate,
     policy_gradient,
+    sequence_log_ratio,
     sequence_ratio,
     token_ratio,
 )
@@ -55,6 +58,7 @@ __all__ = [
     "clipped_policy",
     "drop_tokens",
     "policy_objective",
+    "reference_regression_of",
     "sampler_kl",
     "sequence_level_ratio",
     "token_level_ratio",
@@ -117,6 +121,16 @@ def clipped_policy(
 def clip_surrogate_of(batch: TensorDict, *, ratio: Callable, clip_low: float, clip_high: float) -> TokenFloat:
     """Compute `clip_surrogate` of the ratios ratio(batch) and the advantages of `batch`. The result is [rows, time]."""
     return clip_surrogate(ratio(batch), batch["advantage"], clip_low=clip_low, clip_high=clip_high)
+
+
+def reference_regression_of(batch: TensorDict, *, beta: float) -> TokenFloat:
+    """Compute `advantage_regression` of the log-ratios of rows to the reference model. The result is [rows, time].
+
+    Every counted token has the value of its row.
+    """
+    mask = batch["mask"]
+    log_ratio = sequence_log_ratio(batch["logp"], batch["ref_logp"], mask)
+    return broadcast_to_tokens(advantage_regression(log_ratio, row_mean(batch["advantage"], mask), beta=beta), mask)
 
 
 def clip_metrics(

@@ -15,7 +15,7 @@ import torch
 from purerl.algos.parts.groups import group_deviation, group_log_softmax, group_size, group_sum
 from purerl.types import RowBool, RowFloat, RowInt
 
-__all__ = ["gvpo_loss", "sppo_loss", "target_cross_entropy"]
+__all__ = ["advantage_regression", "gvpo_loss", "sppo_loss", "target_cross_entropy"]
 
 
 def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFloat:
@@ -30,6 +30,20 @@ def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFlo
     tensor([1.])
     """
     return (log_ratio - eta * advantage).square()
+
+
+def advantage_regression(log_ratio: RowFloat, advantage: RowFloat, *, beta: float) -> RowFloat:
+    """Compute the A*-PO loss of each row.
+
+        l_i = (beta * L_i - A_i)^2
+
+    `log_ratio` is relative to the reference model, and `advantage` is the reward of the row minus the optimal value of
+    its prompt (`optimal_value`). Shapes: [rows] each. Source: A*-PO (2505.20686).
+
+    >>> advantage_regression(torch.tensor([4.0, 4.0]), torch.tensor([1.0, -1.0]), beta=0.25)
+    tensor([0., 4.])
+    """
+    return (beta * log_ratio - advantage).square()
 
 
 def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: RowBool, *, beta: float) -> RowFloat:
