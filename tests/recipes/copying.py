@@ -10,7 +10,9 @@ from typing import Any
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.small import write_small_model
 from purerl.config.schema import RunConfig
+from purerl.evaluation.optimal_values import add_optimal_values
 from purerl.evaluation.settings import Evaluate
+from purerl.loop.evaluation import evaluation_of_model, run_evaluation, write_json
 from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
@@ -49,3 +51,18 @@ def prepare(folder: Path, seed: int) -> None:
     write_small_model(folder / "model", character_tokenizer(), seed=seed, max_length=16, **shape, intermediate_size=64)
     problems = [{"prompt": f"{number:02d}=", "completion": f"{number:02d}"} for number in range(100)]
     (folder / "problems.jsonl").write_text("".join(json.dumps(problem) + "\n" for problem in problems))
+
+
+def prepare_with_values(folder: Path, seed: int) -> None:
+    """The same, with the optimal values of the problems for the model with random weights, in `values.parquet`."""
+    prepare(folder, seed)
+    problems, results = str(folder / "problems.jsonl"), folder / "reference.json"
+    evaluation = evaluation_of_model(
+        Model(str(folder / "model")),
+        Evaluate(data=problems, samples_per_prompt=8, temperature=1.0, max_tokens=2),
+        generator=generator.Config(max_num_seqs=256, device="cpu"),
+        rewards=["tests.recipes.copying:correct_digits"],
+        seed=seed,
+    )
+    write_json(results, evaluation, run_evaluation(evaluation))
+    add_optimal_values(problems, str(results), str(folder / "values.parquet"), beta=0.5, data_set=None)

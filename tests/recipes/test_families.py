@@ -16,6 +16,7 @@ from attrs import evolve
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from purerl.algos import (
+    a_star_po,
     dapo,
     flowrl,
     gspo,
@@ -33,7 +34,7 @@ from purerl.algos import (
 )
 from purerl.config.schema import Role
 from purerl.loop.train import Summary, train
-from purerl.rollouts.settings import Overlong
+from purerl.rollouts.settings import Overlong, Rollout
 from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
 from purerl.store.settings import Checkpoint
@@ -58,6 +59,13 @@ FAMILIES: Mapping[str, Mapping[str, Any]] = {
     "sppo": {"algorithm": sppo.Config(eta=2.0)},
     "otb": {"algorithm": otb.Config(), "num_minibatches": 1, "max_steps": 90},
     "flowrl": {"algorithm": flowrl.Config(beta=2.0)},
+    "a_star_po": {
+        "algorithm": a_star_po.Config(beta=0.05),
+        "prepare_data": "tests.recipes.copying:prepare_with_values",
+        "data": "{run}/prepared/values.parquet",
+        "rollout": Rollout(samples_per_prompt=1, max_tokens=2),  # no baseline of a group
+        "batch_size": 256,
+    },
 }
 
 
