@@ -116,7 +116,7 @@ ON_ALL_BATCHES = {
         double_sided_is.algorithm(double_sided_is.Config(clip_low=1, clip_high=math.inf)),
         dppo.algorithm(dppo.Config(**UNBOUNDED | {"ratio_cap": math.inf})),
     ),
-    "iw_opd without weights is opd": (iw_opd.algorithm(iw_opd.Config(gamma=0)), opd.algorithm()),
+    "iw_opd without weights is opd": (iw_opd.algorithm(iw_opd.Config(weight_coef=0)), opd.algorithm()),
     "kpop without a bound is grpo": (
         kpop.algorithm(kpop.Config(**CLIP, max_divergence=1e9)), GRPO,
     ),
