@@ -27,6 +27,7 @@ __all__ = [
     "no_effect",
     "one_of",
     "setting",
+    "size_at_least",
     "to_mib",
     "to_model",
     "with_key",
@@ -164,6 +165,19 @@ def to_mib(value: Any) -> Any:
     if match is None or match[2] not in _UNITS:
         return value
     return int(float(match[1]) * _UNITS[match[2]]) // 2**20
+
+
+def size_at_least(minimum: int) -> dict[str, Any]:
+    """A number of at least `minimum` MiB, which may be written as a size with a unit."""
+    need = f'a number of MiB, at least {minimum}, or a size such as "2GB"'
+
+    def read(value: Any) -> Any:
+        number = to_mib(value)
+        if isinstance(number, str):
+            raise ConfigError("", got=repr(value), need=need)
+        return number
+
+    return {**at_least(minimum), "need": need, "converter": to_mib, "read": read}
 
 
 _DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")

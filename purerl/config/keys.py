@@ -16,16 +16,26 @@ from purerl.aliases import suggestion
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import fields_of, names
 
-__all__ = ["EVALUATION_PARAMETERS", "Kinds", "check_keys", "is_plugin", "keys_of", "section_in", "unknown"]
+__all__ = [
+    "EVALUATION_PARAMETERS",
+    "Kinds",
+    "check_keys",
+    "is_plugin",
+    "keys_of",
+    "section_in",
+    "settings_below",
+    "unknown",
+]
 
 Kinds = Callable[[str, str], Collection[str]]
 """(dotted key of a section, group of plugins) -> the kinds that the section may have; empty if they are not known."""
 
 
-def unknown(key: str, name: str, known: Iterable[str], elsewhere: Sequence[str] = ()) -> ConfigError:
+def unknown(key: str, name: str, known: Iterable[str], elsewhere: Iterable[str] = ()) -> ConfigError:
     """The error for an unknown setting `key`, whose last part is `name`.
 
-    `known` are the settings beside it, and `elsewhere` those of other sections that are called `name`.
+    known      the settings beside it
+    elsewhere  dotted keys of settings in other sections; one of them may have the same name
     """
     *sections, last = key.split(".")
     if last in EVALUATION_PARAMETERS and sections[-1:] in ([], ["rollout"], ["generator"]):
@@ -34,7 +44,8 @@ def unknown(key: str, name: str, known: Iterable[str], elsewhere: Sequence[str] 
             "whole distribution, and the importance ratio to any other one would be biased"
         )
         return ConfigError(key, got="a setting that only evaluations have", need=need, do=f"set evaluate.{last}")
-    do = suggestion(key) or (f"did you mean {elsewhere[0]!r}?" if len(elsewhere) == 1 else nearest(name, known))
+    same = [setting for setting in elsewhere if setting.rpartition(".")[2] == name]
+    do = f"did you mean {same[0]!r}?" if len(same) == 1 else suggestion(key) or nearest(name, known)
     return ConfigError(key, got="no such setting", need="one that `purerl config` lists", do=do)
 
 
@@ -69,6 +80,15 @@ def section_in(kind: Any) -> type | None:
     return next((choice for choice in (kind, *get_args(kind)) if isinstance(choice, type) and attrs.has(choice)), None)
 
 
+def settings_below(cls: type, *above: type) -> Iterator[str]:
+    """The dotted keys of the settings in the sections of `cls`, at any depth, without sections of a class `above`."""
+    for name, field in attrs.fields_dict(attrs.resolve_types(cls)).items():
+        section = None if "plugin" in field.metadata or get_origin(field.type) is tuple else section_in(field.type)
+        if section not in (None, cls, *above):
+            inner = (*attrs.fields_dict(section), *settings_below(section, cls, *above))
+            yield from (f"{name}.{key}" for key in inner)
+
+
 def _fields_along(cls: type, key: Sequence[str]) -> Iterator[attrs.Attribute]:
     """The fields that the parts of `key` name, up to the first one that is no section, or unknown."""
     section: type | None = cls
@@ -90,19 +110,11 @@ def _error_at(cls: type, key: Sequence[str], kinds: Kinds) -> ConfigError | None
     if len(fields) == len(key):
         return None
     name, last = key[len(fields)], fields[-1] if fields else None
-    elsewhere = _settings_called(name, cls) if len(key) == 2 else ()
+    elsewhere = () if len(key) != 2 else [name] if name in attrs.fields_dict(cls) else [*settings_below(cls)]
     if last is not None and _is_plugin(last):
         return _error_in_plugin(key, len(fields), last.metadata["plugin"], kinds, elsewhere)
     section = cls if last is None else None if get_origin(last.type) is tuple else section_in(last.type)
     return unknown(".".join(key), name, attrs.fields_dict(section), elsewhere) if section else None
-
-
-def _settings_called(name: str, cls: type) -> list[str]:
-    """The dotted keys of the settings called `name`: that of `cls`, otherwise those of its sections."""
-    fields = attrs.fields_dict(attrs.resolve_types(cls))
-    sections = {key: section for key, field in fields.items() if (section := section_in(field.type)) not in (None, cls)}
-    inner = [f"{key}.{name}" for key, section in sections.items() if name in attrs.fields_dict(section)]
-    return [name] if name in fields else inner
 
 
 def _error_in_plugin(

@@ -34,7 +34,7 @@ from cattrs.errors import AttributeValidationNote, BaseValidationError, Forbidde
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from purerl.composition import Composition
-from purerl.config.keys import section_in, unknown
+from purerl.config.keys import section_in, settings_below, unknown
 from purerl.config.modifiers import key_of, split_modifiers
 from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
 from purerl.errors import ConfigError
@@ -332,7 +332,8 @@ def _messages(
             modifiers = {"modifiers", *names("modifier")} if keys[-1:] == ("algorithm",) else set()
             for name in sorted(error.extra_fields):
                 known = {*_settings_of(error.cl), *modifiers, *beside, *(["kind"] if _inline(error.cl) else [])}
-                yield str(unknown(".".join((*keys, name)), name.partition(".")[0], known))
+                below = settings_below(error.cl) if keys else ()
+                yield str(unknown(".".join((*keys, name)), name.partition(".")[0], known, below))
         case KeyError() if keys != above:
             yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[keys[-1]].metadata.get("help")))
         case ConfigError():

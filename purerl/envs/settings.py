@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attrs import fields_dict, frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting, to_mib
+from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting, size_at_least
 
 __all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of", "written_fields"]
 
@@ -93,9 +93,7 @@ class EnvironmentSettings:
         unit="MiB",
         default=None,
         may_change=True,
-        converter=to_mib,
-        read=to_mib,
-        **at_least(64),
+        **size_at_least(64),
     )
 
     def __attrs_post_init__(self) -> None:

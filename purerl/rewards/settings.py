@@ -14,7 +14,7 @@ from attrs.converters import optional
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.rewards.components import short_name
-from purerl.settings import above_zero, at_least, no_effect, setting, to_mib
+from purerl.settings import above_zero, at_least, no_effect, setting, size_at_least
 
 __all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_rewards"]
 
@@ -203,9 +203,7 @@ class RewardWorkers:
         unit="MiB",
         default=None,
         may_change=True,
-        converter=to_mib,
-        read=to_mib,
-        **at_least(64),
+        **size_at_least(64),
     )
     max_failure_rate: float = setting(
         "maximum fraction of the samples of a step, or of an evaluation, that may be missing because a reward "

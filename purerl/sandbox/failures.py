@@ -37,6 +37,7 @@ REMEDIES = {
     "cgroups": "run as root, or by systemd-run --user --scope -p Delegate=yes, or leave accounting out",
     "command": "name a program in /usr, in the environment of Python, or below read_only, which every user may read",
     "files": "write fewer or smaller files, or raise max_disk, max_files or max_memory",
+    "read_only": "name directories and files that exist and that your user may read",
     "preload": "leave the module out, or install it in the environment of python",
 }
 """What to do if a layer, or another part of a sandbox, cannot be had."""

@@ -8,7 +8,7 @@ from attrs import asdict, frozen
 
 from purerl.errors import ConfigError
 from purerl.sandbox.messages import Bounds
-from purerl.settings import above_zero, at_least, check_strings, no_effect, one_of, setting, to_mib
+from purerl.settings import above_zero, at_least, check_strings, no_effect, one_of, setting, size_at_least
 
 __all__ = ["Limits", "SandboxSettings"]
 
@@ -28,9 +28,7 @@ class Limits:
         'memory of all processes and files together: a number of MiB, or a size such as "2GB"',
         unit="MiB",
         default=512,
-        converter=to_mib,
-        read=to_mib,
-        **at_least(16),
+        **size_at_least(16),
     )
     max_processes: int = setting("processes and threads at the same time", default=64, **at_least(1))
     max_output: int = setting("stdout and stderr together", unit="bytes", default=2**20, **at_least(0))
@@ -38,18 +36,14 @@ class Limits:
         "all files that it writes, together: a number of MiB, or a size",
         unit="MiB",
         default=64,
-        converter=to_mib,
-        read=to_mib,
-        **at_least(1),
+        **size_at_least(1),
     )
     max_files: int = setting("number of files and directories that it creates", default=1024, **at_least(1))
     max_file_size: int = setting(
         "one file, in MiB; also of a file with holes",
         unit="MiB",
         default=64,
-        converter=to_mib,
-        read=to_mib,
-        **at_least(1),
+        **size_at_least(1),
     )
     max_open_files: int = setting("files that one process has open", default=256, **at_least(16))
 
@@ -99,7 +93,7 @@ class SandboxSettings:
         default=(),
     )
     max_concurrent_runs: int | None = setting(
-        "runs at the same time; further ones wait. If not given, the number of cores", default=None, **at_least(1)
+        "runs at the same time; further ones wait. If not given, two for each core", default=None, **at_least(1)
     )
     remote: str | None = setting(
         "URL of a server with the interface of SandboxFusion, which runs the programs in place of this computer",

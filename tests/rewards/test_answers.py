@@ -201,6 +201,29 @@ def test_formulas_are_compared_where_the_ground_truth_is_real(answer: str, truth
     assert is_correct(answer, read_ground_truth(truth), Rules()) == expected
 
 
+@pytest.mark.parametrize(
+    ("answer", "truth", "expected"),
+    [
+        ("100 cm", "1 m", True),
+        (r"100\text{ cm}", "1 m", True),
+        ("1 m", r"100\text{ cm}", True),
+        ("2 h", "120 min", True),
+        ("5 m^2", r"5\text{ m}^2", True),
+        ("5 g", r"0.005\text{ kg}", True),
+        ("50 cm", "1 m", False),
+        ("5 m^2", r"5\text{ m}", False),
+        ("5 g", r"5\text{ m}", False),
+        ("5x", r"5\text{ m}", False),
+        ("5 m", "5", False),
+        ("5", "5 m", False),
+        ("5 h", "5 m", False),
+        ("5 m", r"5\text{ apples}", False),
+    ],
+)
+def test_a_letter_is_a_unit_only_beside_another_unit(answer: str, truth: str, expected: bool) -> None:
+    assert math(rf"\boxed{{{answer}}}", {"answer": truth}) == expected
+
+
 def test_comparison_works_in_threads() -> None:
     scores: list[float] = []
     thread = threading.Thread(target=lambda: scores.append(math(r"\boxed{\sqrt{8}}", {"answer": r"2\sqrt{2}"})))

@@ -61,6 +61,12 @@ def test_a_score_is_read_from_an_answer(settings: dict[str, Any], text: str, sco
     assert parse_score(Answer(**settings), text) == pytest.approx(score)
 
 
+def test_the_number_of_a_label_is_a_score_without_scaling_too():
+    answer = Answer(pattern="(yes|no)", labels={"yes": 1, "no": 0}, normalize=False, **UNIT)
+    score = parse_score(answer, "yes")
+    assert (score, type(score)) == (1.0, float)
+
+
 @pytest.mark.parametrize(
     ("settings", "text", "message"),
     [

@@ -85,6 +85,24 @@ SECTION = "\n  need: one that `purerl config` lists\n"
             '{kind = "format", wieght = 1.0}',
             f"rewards.wieght\n  got:  no such setting{SECTION}  do:   did you mean 'weight'?",
         ),
+        (
+            '{kind = "judge", endpoint = {url = "http://h/v1", model = "m"}, template = "{{ completion }}"}',
+            f"rewards.template\n  got:  no such setting{SECTION}  do:   did you mean 'judge.template'?",
+        ),
+        (
+            '{kind = "code", sandbox = {max_memory = "1GiB"}}',
+            f"rewards.sandbox.max_memory\n  got:  no such setting{SECTION}  do:   did you mean 'limits.max_memory'?",
+        ),
+        (
+            '{kind = "code", sandbox = {limits = {max_memory = "1 lot"}}}',
+            ("rewards.sandbox.limits.max_memory\n  got:  '1 lot'\n  need: a number of MiB, at least 16, or a size such "
+            'as "2GB"'),
+        ),
+        (
+            ('{kind = "judge", endpoint = {url = "http://h/v1", model = "m"}, '
+             'judge = {answer = {labels = {yes = "1"}}}}'),
+            "rewards.judge.answer.labels.yes\n  got:  '1'\n  need: a number, without quotes",
+        ),
         ('{kind = "format", pattern = 1}', "rewards.pattern\n  got:  1\n  need: a string\n  do:   put it in quotes"),
         (
             '{kind = "format", pattern = "("}',

@@ -106,3 +106,8 @@ def test_pool_and_session_are_on_this_computer() -> None:
     for kind in (Pool, Session):
         with pytest.raises(ConfigError, match="(?s)remote.*a sandbox on this computer"):
             kind(SandboxSettings(remote=REMOTE))
+
+
+def test_what_programs_may_read_must_exist() -> None:
+    with pytest.raises(SandboxError, match=r"(?s)read_only.*No such file.*'/no/such/words'.*do:   name directories"):
+        run_python("", settings=SandboxSettings(read_only=("/no/such/words",)))

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from purerl.rewards.answers.nodes import Node, contains, number, symbols
 from purerl.rewards.answers.rules import Rules
 from purerl.rewards.answers.scalars import has_value, is_equal_value, value_of
-from purerl.rewards.answers.units import DIMENSIONS, NO_UNIT, Unit, parse_unit
+from purerl.rewards.answers.units import DIMENSIONS, NO_UNIT, Unit, is_unit, parse_unit
 from purerl.rewards.answers.values import is_real, real_part
 
 __all__ = ["has_quantity", "is_compound", "is_equal_quantity"]
@@ -40,11 +40,13 @@ def is_compound(first: Node, second: Node) -> bool:
 def is_equal_quantity(truth: Node, answer: Node, rules: Rules) -> bool:
     """Whether two quantities are equal. If only one of them has a unit, their numbers are compared.
 
-    A percentage or an angle in degrees is also equal to the number that it is.
+    A percentage or an angle in degrees is also equal to the number that it is. A letter in plain text, such as in 5 m,
+    is a variable, unless the other quantity has a unit of the same dimensions.
     """
     expected, given = _quantity(truth), _quantity(answer)
     if expected is None or given is None:
         return False
+    expected, given = _with_letters(expected, given.unit), _with_letters(given, expected.unit)
     if expected.unit is None or given.unit is None:
         unit = expected.unit or given.unit
         is_number = unit is not None and unit.dimensions in _NUMBERS and is_equal_value(truth, answer, rules)
@@ -63,6 +65,21 @@ _NUMBERS = ({"percent": 1}, *_ANGLES)
 def _radians(node: Node, quantity: Quantity) -> Node:
     """An angle as a number; `evaluate` converts degrees."""
     return quantity.number if quantity.unit.dimensions == {"radian": 1} else node
+
+
+def _with_letters(quantity: Quantity, unit: Unit | None) -> Quantity:
+    """A quantity without a unit with its letters as units, if these have the dimensions of `unit`."""
+    if unit is None or quantity.unit is not None:
+        return quantity
+    read = _quantity(_letters_as_units(quantity.number))
+    has_unit = read is not None and read.unit is not None and bool(read.unit.dimensions)
+    return read if has_unit and _conversion(unit, read.unit) is not None else quantity
+
+
+def _letters_as_units(node: Node) -> Node:
+    if node.op == "symbol" and is_unit(node.args[0]):
+        return Node("unit", node.args)
+    return Node(node.op, tuple(_letters_as_units(each) if isinstance(each, Node) else each for each in node.args))
 
 
 def _may_omit(unit: Unit | None, truth: Node) -> bool:

@@ -15,7 +15,7 @@ it. Otherwise inputs and outputs are those of a program.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from purerl.errors import InputError
@@ -89,8 +89,9 @@ def read_function_tests(example: Fields) -> FunctionTests:
             raise _unreadable("test without entry_point", "the name of the function")
         return FunctionTests(kind="check", entry_point=entry_point, header=header, test=fields["test"])
     if fields.get("test_list"):
-        setup = "\n".join([*(fields.get("test_imports") or ()), str(fields.get("test_setup_code") or "")])
-        tests = [str(test) for test in fields["test_list"]]
+        imports = _list(fields.get("test_imports") or [], "test_imports: a list of statements")
+        setup = "\n".join([*map(str, imports), str(fields.get("test_setup_code") or "")])
+        tests = [*map(str, _list(fields["test_list"], "test_list: a list of statements"))]
         return FunctionTests(kind="asserts", entry_point=entry_point, header=header, tests=tests, setup=setup)
     cases = _read_cases(fields)
     names = {name for case in cases if (name := case.function or entry_point)}
@@ -174,12 +175,23 @@ def _pair(inputs: Any, outputs: Any) -> Iterator[_Case]:
 
 def _lines(value: Any) -> str:
     """Text that a program reads or writes. Some data sets have a list of lines."""
-    return value if isinstance(value, str) else "\n".join(map(str, value))
+    if isinstance(value, str):
+        return value
+    return "\n".join(map(str, _list(value, "text, or a list of lines, for each input and output")))
+
+
+def _list(value: Any, need: str) -> Sequence[Any]:
+    """A list, which may be JSON. Raises: InputError."""
+    found = _parse(value) if isinstance(value, str) else value
+    if not isinstance(found, list | tuple):
+        raise _unreadable(f"{found!r:.80}", need)
+    return found
 
 
 def _arguments(value: Any) -> list[Any]:
     """The arguments of a call: a list, or a line of JSON for each."""
-    return [_parse(line) for line in value.strip("\n").split("\n")] if isinstance(value, str) else list(value)
+    need = "a list of arguments for each input, or text with a line of JSON for each argument"
+    return [_parse(line) for line in value.strip("\n").split("\n")] if isinstance(value, str) else [*_list(value, need)]
 
 
 def _result(value: Any) -> Any:

@@ -121,7 +121,11 @@ class StdinGrader:
         with self._lock:
             if language not in self._is_installed:
                 command = ["sh", "-c", f"command -v {LANGUAGES[language].tool}"]
-                self._is_installed[language] = self._sandbox.run(command).status == "ok"
+                result = self._sandbox.run(command)
+                if result.status not in ("ok", "error"):
+                    got = f"looking for {LANGUAGES[language].tool} ended with the status {result.status}"
+                    raise SandboxError("the sandbox does not work", got=got, do="run the program again")
+                self._is_installed[language] = result.status == "ok"
             return self._is_installed[language]
 
     def require(self, language: str) -> None:

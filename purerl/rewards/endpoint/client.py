@@ -179,7 +179,7 @@ class EndpointClient:
             raise self._failed(path, "the server refuses the request", [self._shown(response.status_code, text)])
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             kind = response.headers.get("Content-Type", "no type")
             raise _Attempt(f"an answer that is no JSON ({kind}): {self._excerpt(text)}") from error
 

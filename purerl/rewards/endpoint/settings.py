@@ -18,10 +18,15 @@ __all__ = ["Endpoint", "check_endpoint"]
 
 
 def _is_address(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.password is None and not parts.query
+    try:
+        parts = urlsplit(url)
+        has_host = bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, or too large; brackets of an IPv6 address
+        return False
+    return parts.scheme in ("http", "https") and has_host and parts.password is None and not parts.query
 
 
+_FIT = "set timeout as well, or a longer deadline"
 _MARGIN = 10.0  # seconds that a busy process may take to end a request at its deadline
 _PRICE = {"need": "a finite number, at least 0", "valid": lambda value: 0 <= value < math.inf}
 
@@ -82,7 +87,7 @@ class Endpoint:
 
     def __attrs_post_init__(self) -> None:
         if self.timeout > self.deadline:
-            raise ConfigError("timeout", got=self.timeout, need=f"at most deadline, {self.deadline:g}")
+            raise ConfigError("timeout", got=self.timeout, need=f"at most deadline, {self.deadline:g}", do=_FIT)
 
 
 def check_endpoint(endpoint: Endpoint) -> None:

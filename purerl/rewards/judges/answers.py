@@ -60,7 +60,7 @@ def _objects(text: str) -> Iterator[Mapping[str, Any]]:
     while position >= 0:
         try:
             value, end = decoder.raw_decode(text, position)
-        except ValueError:
+        except (ValueError, RecursionError):
             end = position + 1
         else:
             yield value
@@ -79,7 +79,7 @@ def _number(answer: Answer, found: Any, text: str) -> float:
         labels = {label.casefold(): value for label, value in answer.labels.items()}
         if word.casefold() not in labels:
             raise UnusableAnswerError(f"{word!r:.100} is none of {', '.join(answer.labels)}: {_excerpt(text)}")
-        return labels[word.casefold()]
+        return float(labels[word.casefold()])
     try:
         return float(word)
     except ValueError as error:

@@ -47,6 +47,9 @@ class Answer:
         check_alternatives(self, "pattern", "json_field")
         if not self.minimum < self.maximum:
             raise ConfigError("minimum", got=self.minimum, need=f"less than maximum, {self.maximum:g}")
+        for word, value in self.labels.items():
+            if type(value) not in (int, float):
+                raise ConfigError(f"labels.{word}", got=repr(value), need="a number, without quotes")
         outside = {word: value for word, value in self.labels.items() if not self.minimum <= value <= self.maximum}
         for word, value in outside.items():
             need = f"from minimum, {self.minimum:g}, to maximum, {self.maximum:g}"

@@ -169,6 +169,9 @@ def _serve_template(descriptors: Sequence[int]) -> Callable[[], None]:
         if message is None:
             os._exit(0)
         header = message.header
+        with step("read_only"):
+            for path in header["read_only"]:
+                os.stat(path)
         with step("mount namespace"):
             sources = find_sources(tuple(header["read_only"]), with_zero=header["with_zero"])
             opened = open_sources(sources)

@@ -100,6 +100,10 @@ def test_columns_of_mbpp() -> None:
     )
 
 
+def test_a_list_of_statements_may_be_json() -> None:
+    assert read_function_tests({"test_list": '["assert f(1)", "assert f(2)"]'}).tests == ["assert f(1)", "assert f(2)"]
+
+
 def test_only_the_first_tests_can_be_used() -> None:
     assert read_stdin_tests(PAIRS).first(1) == StdinTests(inputs=["1 2\n"], outputs=["3\n"])
     assert read_function_tests(CALLS).first(1).outputs == [{"x": [1]}]
@@ -119,10 +123,15 @@ def test_only_the_first_tests_can_be_used() -> None:
         ({"reward_model": {"ground_truth": "{"}}, "'{': Expecting property name"),
         ({**CALLS, "inputs": ["1, 2", "3"]}, "'1, 2': Extra data"),
         ({"test": "def check(f): pass"}, "test without entry_point"),
+        ({"inputs": [1], "outputs": [2]}, "text, or a list of lines, for each input and output"),
+        ({"inputs": [1], "outputs": [2], "fn_name": "f"}, "a list of arguments for each input"),
+        ({"test_list": "assert f(1) == 2"}, "'assert f(1) == 2': Expecting value"),
+        ({"test_list": {"a": 1}}, "test_list: a list of statements"),
+        ({"test_list": ["assert f(1)"], "test_imports": 5}, "test_imports: a list of statements"),
     ],
 )
 def test_tests_that_cannot_be_read_are_an_error(example: dict[str, Any], message: str) -> None:
-    read = read_function_tests if "test" in example else read_stdin_tests
+    read = read_function_tests if {"test", "test_list"} & {*example} else read_stdin_tests
     with pytest.raises(InputError, match="the tests of an example cannot be read") as caught:
         read(example)
     assert message in str(caught.value)

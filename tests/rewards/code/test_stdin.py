@@ -12,7 +12,7 @@ from purerl.errors import InputError, SandboxError
 from purerl.rewards.code.grades import Grade
 from purerl.rewards.code.languages import LANGUAGES
 from purerl.rewards.kinds.code import Code, Config, build
-from purerl.sandbox import Limits, SandboxSettings
+from purerl.sandbox import Limits, Result, SandboxSettings
 
 from .problems import PROGRAM, SUM
 
@@ -169,6 +169,16 @@ def test_a_missing_language_is_an_error_if_the_example_names_it_and_0_if_the_com
     assert code.grade(f"```{_MISSING}\nx\n```", SUM) == Grade(0.0, f"programs in {_MISSING} cannot run here")
     with pytest.raises(SandboxError, match=f"programs in {_MISSING.replace('+', '.')} cannot run"):
         code.grade("x", {**SUM, "language": _MISSING})
+
+
+def test_a_sandbox_that_fails_to_look_for_a_language_is_a_failure(code: Code, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Result("timeout", None, b"", b"", 1.0, 0)
+    with closing(build(Config(tests="stdin"))) as busy:
+        with monkeypatch.context() as patch:
+            patch.setattr(busy._sandbox, "run", lambda *_, **__: slow)
+            with pytest.raises(SandboxError, match="looking for perl ended with the status timeout"):
+                busy.grade("```perl\nprint 1\n```", SUM)
+        assert busy.grade("```perl\nprint 1\n```", SUM).reason.startswith("test 0: another output")
 
 
 def test_an_unknown_language_is_an_error(code: Code) -> None:
