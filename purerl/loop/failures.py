@@ -108,9 +108,9 @@ def fix(part: FailedPart) -> str:
     """What to do about failures of `part`.
 
     >>> fix("reward"), fix("environment")
-    ('fix the function', 'fix the environment')
+    ('fix the function, its server or the example', 'fix the environment')
     """
-    fixes = {"reward": "fix the function", "engine": "see the message of the engine"}
+    fixes = {"reward": "fix the function, its server or the example", "engine": "see the message of the engine"}
     return fixes.get(part, f"fix the {part}")
 
 

@@ -187,7 +187,8 @@ def test_too_many_failures_stop_the_run_with_the_first_traceback(tmp_path: Path)
   | KeyError: 'anwser'
   got:  4 of 16 already
   need: at most 3, with max_failure_rate = 0.1
-  do:   fix the function, or raise reward_workers.timeout or .max_failure_rate; the run can be resumed"""
+  do:   fix the function, its server or the example, or raise reward_workers.timeout or .max_failure_rate; \
+the run can be resumed"""
     )
     assert len(failures(tmp_path / "run")) == 4
     assert child_guards() == []
