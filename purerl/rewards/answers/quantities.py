@@ -72,8 +72,9 @@ def _with_letters(quantity: Quantity, unit: Unit | None) -> Quantity:
     if unit is None or quantity.unit is not None:
         return quantity
     read = _quantity(_letters_as_units(quantity.number))
-    has_unit = read is not None and read.unit is not None and bool(read.unit.dimensions)
-    return read if has_unit and _conversion(unit, read.unit) is not None else quantity
+    if read is None or read.unit is None or not read.unit.dimensions:
+        return quantity
+    return quantity if _conversion(unit, read.unit) is None else read
 
 
 def _letters_as_units(node: Node) -> Node:
