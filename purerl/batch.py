@@ -102,7 +102,7 @@ SCHEMA: tuple[Field, ...] = (
     Field("margin", _ROW, _F, "reward", "data", "how much higher the chosen row should score", requires="margins"),
     Field("desirable", _ROW, _B, "", "data", "the label of a completion", requires="labels"),
     Field("mismatched", _ROW, _B, "", "data", "the completion belongs to another prompt", requires="labels"),
-    Field("optimal_value", _ROW, _F, "reward", "data", "optimal value of the prompt", requires="values of prompts"),
+    Field("optimal_value", _ROW, _F, "reward", "data", "optimal value of the prompt", requires="values"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome reward is on the last action token"),
     Field("components", "rows k", _F, "reward", "rewards", "k rewards; NaN: it has none", requires="several rewards"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),

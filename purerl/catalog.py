@@ -27,7 +27,7 @@ FAMILIES: Mapping[str, str] = {
     "From a teacher": "The policy is trained to match the log-probabilities of another model.",
     "From data": "These algorithms learn from demonstrations, preference pairs or labels. They use no reward.",
     "With a critic": "A second model estimates the remaining reward at each token.",
-    "Policy gradients": "No ratio and no clipping: rows are sampled from the current policy. The baselines differ.",
+    "Policy gradients": "No ratio and no clipping: rows are from the current policy. The baselines differ.",
     "Clipped surrogates": "The loss of PPO, for tokens or for whole rows, with different advantages.",
     "Weighted policy gradients": "A detached weight replaces the clipped ratio of PPO.",
     "Other losses": "Smooth gates, geometric means and regressions.",

@@ -76,16 +76,14 @@ def replay(
             numbers.append(measure(step))
             missing |= dict.fromkeys(step.missing)
             recorded_missing |= dict.fromkeys(step.recorded_missing)
-    failures = score.failures if score else {}
+    failures = score.failures.items() if score else ()
     found = notes(recording, other, numbers, missing, recorded_missing)
-    found += [f"{count:,} completions have no reward: {name}" for name, count in failures.items()]
+    found += [f"{count:,} completions have no reward: {name}" for name, count in failures]
     changed = f" with {', '.join(settings)}" if settings else ""
     names = {"recorded": str(recording.config.algorithm), "replayed": f"{config.algorithm}{changed}"}
     if as_json:
-        rows = [_without_nan(each._asdict()) for each in numbers]
-        typer.echo(
-            to_json({"run": str(run), **names, "notes": found, "mean": _without_nan(mean_of(numbers)), "steps": rows})
-        )
+        rows, mean = [_without_nan(each._asdict()) for each in numbers], _without_nan(mean_of(numbers))
+        typer.echo(to_json({"run": str(run), **names, "notes": found, "mean": mean, "steps": rows}))
         return
     typer.echo(f"{run}: {names['recorded']} -> {names['replayed']}, {len(numbers)} steps")
     _show(numbers, mean_of(numbers), has_rewards=bool(reward))

@@ -77,6 +77,9 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     """
     settings = [*settings]
     _check_keys(recipe, settings)
+    if recipe.endswith(".toml") and settings:  # applied to what is written: roles inherit from the changed trainer
+        check_names(settings, attrs.fields_dict(RunConfig))
+        return build(RunConfig, settings, read_table(recipe))
     function = find(recipe)
     parameters = _parameters(function)
     own, others = [], []
@@ -87,8 +90,6 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
     check_names(others, {*parameters, *attrs.fields_dict(RunConfig)})
-    if recipe.endswith(".toml"):  # the settings are applied to what is written: roles inherit from the changed trainer
-        return build(RunConfig, others, read_table(recipe))
     return apply(config, others, before=own)
 
 

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from attrs import evolve
 
 from purerl.algos import ppo
 from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig
-from purerl.config.structure import dumps
+from purerl.config.structure import dumps, to_dict
 from purerl.data.settings import Data
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Validation
@@ -204,6 +205,18 @@ def test_a_string_is_a_model_in_every_recipe(tmp_path: Path) -> None:
     assert Role(model="t").model == Model("t")
     (tmp_path / "run.toml").write_text(dumps(gsm8k("m", "d.parquet")))
     assert resolve(f"{tmp_path}/run.toml", ["data=e.parquet"]).data == Data(files=("e.parquet",))
+
+
+def test_a_setting_may_be_one_that_a_toml_file_lacks(tmp_path: Path) -> None:
+    file = tmp_path / "run.toml"
+    table = to_dict(gsm8k("m", "d.parquet"))
+    del table["data"]
+    file.write_text(tomli_w.dumps(table))
+    assert resolve(str(file), ["data=e.parquet"]).data == Data(files=("e.parquet",))
+    with pytest.raises(ConfigError, match="^data is missing"):
+        resolve(str(file), ["seed=3"])
+    with pytest.raises(ConfigError, match="run.toml'\ndata is missing"):
+        resolve(str(file))
 
 
 ALL_TYPES = f"{HERE}:recipe_of_all_types"
