@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -23,8 +26,10 @@ from purerl.ranks import ONE_RANK, Ranks, current_ranks, guarded_by, store_of_ra
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]
 
+_LOG = logging.getLogger(__name__)
 _LINGER = 1.0  # seconds until a launcher may notice that a rank has failed, after rank 0 has left the run
 _LEAVE_TIMEOUT = 10.0
+_SECONDS_BETWEEN_MESSAGES = 30.0
 _READ_TIME = 1.5  # seconds in which the other ranks read why this one has failed
 
 
@@ -120,13 +125,41 @@ def _process_group(world: World | None, timeout: float) -> Iterator[None]:
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     try:
-        dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout))
+        _meet(backend, world, timeout)
         yield
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
         for name in missing:
             del os.environ[name]
+
+
+def _meet(backend: str, world: World, timeout: float) -> None:
+    """Initialize the process group, which waits for all ranks.
+
+    This is done in another thread, because a thread that waits there does not handle signals.
+
+    Raises: EngineError after `timeout` seconds.
+    """
+    met, where = Future(), f"{world.address}:{world.port}"
+
+    def initialize() -> None:
+        try:
+            dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout))
+        except Exception as error:  # noqa: BLE001 -- raised below
+            met.set_exception(error)
+        else:
+            met.set_result(None)
+
+    threading.Thread(target=initialize, name="purerl ranks", daemon=True).start()
+    while not wait([met], timeout=_SECONDS_BETWEEN_MESSAGES).done:
+        _LOG.warning("rank %d of %d waits for the others at %s", world.rank, world.size, where)
+    try:
+        met.result()
+    except dist.DistError as error:
+        got, do = f"{error}".partition("\n")[0], "start all of them, or correct the variables of the environment"
+        need = f"{world.size} processes that reach {where} within placement.timeout = {timeout:g} s"
+        raise EngineError(f"rank {world.rank} did not meet the other ranks", got=got, need=need, do=do) from error
 
 
 def _device_index(world: World, count: int) -> int:

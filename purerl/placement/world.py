@@ -58,16 +58,19 @@ def find_world(environment: Mapping[str, str]) -> World | None:
 
 
 def check_world(settings: Placement, world: World | None) -> None:
-    """Refuse `placement.ranks` if a launcher has started another number of processes on this host.
+    """Refuse `placement.ranks` if a launcher has started another number of processes on this host, or fewer in total.
 
     Raises: ConfigError.
     """
-    local_size = world.local_size if world is not None else None
-    if world is None or settings.ranks in (None, local_size or settings.ranks):
+    if world is None or settings.ranks is None:
+        return
+    number = world.local_size or min(settings.ranks, world.size)
+    where = "on this host" if world.local_size else "in total"
+    if settings.ranks == number:
         return
     raise ConfigError(
         "placement.ranks",
-        got=f"{settings.ranks}, but {world.launcher} has started {local_size} processes on this host",
+        got=f"{settings.ranks}, but {world.launcher} has started {number} processes {where}",
         need="the same number, or nothing: the processes that exist are used",
         do=f"leave placement.ranks out, or let {world.launcher} start {settings.ranks}",
     )

@@ -88,6 +88,10 @@ def test_setting_that_contradicts_the_world_is_refused() -> None:
         "  need: the same number, or nothing: the processes that exist are used\n"
         "  do:   leave placement.ranks out, or let torchrun start 8"
     )
+    unknown = find_world({name: value for name, value in TORCHRUN.items() if name != "LOCAL_WORLD_SIZE"})
+    check_world(Placement(ranks=2), unknown)
+    with pytest.raises(ConfigError, match="got:  8, but .* has started 4 processes in total"):
+        check_world(Placement(ranks=8), unknown)
 
 
 def test_several_ranks_in_one_process_are_refused(tmp_path) -> None:
