@@ -65,7 +65,8 @@ def checked_observation(value: Any, declared: Declared) -> Observation:
     if declared.has_states and value.state is None and not (value.done or value.truncated):
         raise ValueError("state is None; need the state in which the next turn starts, because has_states is true")
     if type(value.player) is not int or not 0 <= value.player < declared.players:
-        raise ValueError(f"player is {value.player!r:.200}; need an integer below environment.players = {declared.players}")
+        need = f"an integer below environment.players = {declared.players}"
+        raise ValueError(f"player is {value.player!r:.200}; need {need}")
     return Observation(
         messages=messages,
         reward=reward,

@@ -39,6 +39,25 @@ def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int 
     assert processes(tmp_path) == []
 
 
+def test_run_uses_a_server_that_runs_already(tmp_path: Path) -> None:
+    config = addition(max_steps=2)
+    config = evolve(config, evaluate=None, initial_run=evolve(config.initial_run, max_steps=5))
+    made = train(config, directory=tmp_path / "made").directory
+    model = Model(str(made / "initial_run/final"))
+    server = build(model, tmp_path / "servers")
+    settings_of_run = settings(tmp_path, urls=(server.servers[0].url,))
+    data = str(made / "prepared/train.parquet")
+    config = evolve(config, model=model, data=data, generator=settings_of_run, initial_run=None, prepare_data=None)
+    try:
+        summary = train(config, directory=tmp_path / "run")
+        assert processes(tmp_path / "servers"), "the run has not stopped it"
+    finally:
+        server.close()
+    steps = records(summary.directory)[1:]
+    assert [step["rollout/failed"] for step in steps] == [0, 0]
+    assert max(step["mismatch/logp_abs_diff_max"] for step in steps) < 1e-3
+
+
 @pytest.mark.soak
 def test_ranks_share_a_server(tmp_path: Path) -> None:
     """Two ranks train with one server, and agree with it in every step."""

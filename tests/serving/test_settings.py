@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,9 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
 from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
+from purerl.config.overrides import apply
 from purerl.errors import ConfigError
+from purerl.loop.paths import resolve_paths
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.tiny import write_model
@@ -108,12 +111,19 @@ def test_urls_are_addresses_and_have_no_settings_of_processes() -> None:
         "number": 2,
         "device": "cpu",
         "dtype": "bfloat16",
-        "logs": "logs",
         "arguments": {"kv_cache_dtype": "fp8"},
     }
     for name, value in changes.items():
         with pytest.raises(ConfigError, match=f"{name} has no effect"):
             ServerSettings(urls=("http://localhost:8000",), **{name: value})
+
+
+def test_a_run_does_not_set_the_logs_of_servers_that_run_already() -> None:
+    config = evolve(addition(), generator=vllm.Config(server=ServerSettings(urls=("http://host:1",))))
+    check(config)
+    assert resolve_paths(config, Path("run")).generator.server.urls == ("http://host:1",)
+    with pytest.raises(ConfigError, match="generator.server.logs has no effect"):
+        check(apply(config, ["generator.server.logs=mine"]))
 
 
 def test_reason_is_the_first_error_and_the_last_lines(tmp_path: Any) -> None:

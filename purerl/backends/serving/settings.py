@@ -16,7 +16,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import above_zero, at_least, between, boolean, one_of, setting
+from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
 
 __all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu", "one_core_each", "variables"]
 
@@ -133,9 +133,7 @@ class ServerSettings:
 
     def __attrs_post_init__(self) -> None:
         for name in _OF_PROCESSES if self.urls else ():
-            if getattr(self, name) != getattr(_DEFAULTS, name):
-                need = "servers that purerl starts; those in urls run already"
-                raise ConfigError(f"{name} has no effect", got=getattr(self, name), need=need, do=f"leave {name} out")
+            _require_default(self, name)
         if "CUDA_VISIBLE_DEVICES" in self.environment:
             raise ConfigError("environment.CUDA_VISIBLE_DEVICES", got="a variable that purerl sets", do="set devices")
 
@@ -163,10 +161,15 @@ _OF_PROCESSES = (
     "gpu_memory_utilization",
     "enable_prefix_caching",
     "arguments",
-    "logs",
     "max_restarts",
 )
-"""Settings without effect on servers that run already."""
+"""Settings without effect on servers that run already, beside `logs`, which a run fills in."""
+
+
+def _require_default(settings: ServerSettings, name: str) -> None:
+    if getattr(settings, name) != getattr(_DEFAULTS, name):
+        need = "servers that purerl starts; those in urls run already"
+        raise no_effect(name, getattr(settings, name), need)
 
 
 def is_on_cpu(server: ServerSettings) -> bool:
@@ -195,6 +198,8 @@ def check_engine(server: ServerSettings, package: str) -> None:
         do = "pip install 'purerl[serving]'"
         raise ConfigError("server", got="aiohttp is not installed", need="aiohttp, to talk to servers", do=do)
     if server.urls:
+        with in_section("server", ServerSettings):
+            _require_default(server, "logs")
         return
     for name in ("devices", "sleep_level") if is_on_cpu(server) else ():
         if getattr(server, name):
