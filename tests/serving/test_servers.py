@@ -139,15 +139,26 @@ def test_given_servers_are_used_and_not_stopped(tmp_path: Path) -> None:
     with toys(tmp_path) as owner:
         url = owner.servers[0].url
         for _ in range(2):
-            with toys(tmp_path, urls=(url,)) as generator:
+            with toys(tmp_path, urls=(url,), model=ToyModel(WEIGHTS)) as generator:
                 generator.submit(requests(3))
                 assert len(completions(generator, 3)) == 3
-        with toys(tmp_path, Toy(("--seconds", "1")), urls=(url,)) as generator:
+        with toys(tmp_path, Toy(("--seconds", "1")), urls=(url,), model=ToyModel(WEIGHTS)) as generator:
             for pid in engines():
                 os.kill(pid, signal.SIGKILL)
             generator.submit(requests(1))
             with pytest.raises(EngineError, match="purerl has not started it"):
                 completions(generator, 1)
+
+
+def test_given_servers_get_the_weights_of_the_model(tmp_path: Path) -> None:
+    """They may have those of another model, or of an earlier run."""
+    toy = Toy()
+    with toys(tmp_path) as owner:
+        url = owner.servers[0].url
+        with toys(tmp_path, toy, urls=(url,), model=ToyModel(WEIGHTS)):
+            assert toy.loaded == [[*WEIGHTS.tensors]]
+        with pytest.raises(EngineError, match=r"no safetensors files\n  need: weights for the servers in server.urls"):
+            toys(tmp_path, urls=(url,)).__enter__()
 
 
 def test_given_server_that_does_not_answer(tmp_path: Path) -> None:

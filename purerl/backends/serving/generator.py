@@ -65,12 +65,9 @@ class ServedGenerator:
         self._numbers = itertools.count()
         self._loop = EventLoop()
         self.servers = [Server(api, settings, instance) for instance in instances]
-        try:
+        with self._closed_on_error():
             opening = self._start(_gather(server.open() for server in self.servers))
             opening.result(settings.start_timeout + _CLOSE_TIMEOUT)
-        except BaseException:
-            self.close()
-            raise
 
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop.asyncio)
@@ -80,20 +77,34 @@ class ServedGenerator:
 
         Raises: EngineError, after the end of the servers, if they compute something else afterwards.
         """
+        with self._closed_on_error():
+            weights = self._model.weights()
+            if weights is None:
+                return
+            before = self._probe()
+            self.load_weights(weights, version=0)
+            for server, *completions in zip(self.servers, before, self._probe(), strict=True):
+                compare(server.name, *completions)
+
+    def load_own_weights(self) -> None:
+        """Let servers that run already load the weights of the model: they may have those of another one, or of a run.
+
+        Raises: EngineError if the model has no files with weights.
+        """
+        with self._closed_on_error():
+            weights = self._model.weights()
+            if weights is None:
+                need = "weights for the servers in server.urls, which may have others"
+                raise EngineError("the model", got="no safetensors files", need=need, do="save it with save_pretrained")
+            self.load_weights(weights, version=0)
+
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
         try:
-            self._check_loading()
+            yield
         except BaseException:
             self.close()
             raise
-
-    def _check_loading(self) -> None:
-        weights = self._model.weights()
-        if weights is None:
-            return
-        before = self._probe()
-        self.load_weights(weights, version=0)
-        for server, *completions in zip(self.servers, before, self._probe(), strict=True):
-            compare(server.name, *completions)
 
     def _probe(self) -> list[Completion]:
         """What each server completes a prompt with."""

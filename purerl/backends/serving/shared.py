@@ -45,11 +45,16 @@ def open_servers(
     def connect(instances: Sequence[Instance]) -> ServedGenerator:
         return ServedGenerator(api, settings, capabilities, model, instances)
 
+    def connect_to_given() -> ServedGenerator:
+        return connect([GivenInstance(api, settings, url=url, connections=connections) for url in settings.urls])
+
     def start() -> ServedGenerator:
         if settings.urls:
-            return connect([GivenInstance(api, settings, url=url, connections=connections) for url in settings.urls])
-        generator = connect(_started(api, settings, links, connections))
-        generator.check_loading()
+            generator = connect_to_given()
+            generator.load_own_weights()
+        else:
+            generator = connect(_started(api, settings, links, connections))
+            generator.check_loading()
         return generator
 
     if ranks.size == 1:
@@ -57,7 +62,7 @@ def open_servers(
     local: list[ServedGenerator] = []
     ranks.on_first(lambda: local.append(start()), "the start of servers")
     if not ranks.is_first:
-        local.append(start() if settings.urls else connect(remote))
+        local.append(connect_to_given() if settings.urls else connect(remote))
     return SharedGenerator(local[0], ranks)
 
 
