@@ -25,15 +25,19 @@ from tests.recipes import made
 
 
 @pytest.mark.parametrize(
-    ("max_steps", "rise"), [(40, 0.05), pytest.param(None, 0.7, marks=pytest.mark.soak)], ids=["40", "whole"]
+    ("max_steps", "rise", "end"),
+    [(40, 0.05, 0.0), pytest.param(None, 0.5, 0.95, marks=pytest.mark.soak)],
+    ids=["40", "whole"],
 )
-def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, max_steps: int | None, rise: float) -> None:
-    """The default recipe begins with an accuracy of .3, and ends above .95."""
+def test_run_learns_and_trainer_and_engine_agree(
+    tmp_path: Path, max_steps: int | None, rise: float, end: float
+) -> None:
+    """The default recipe begins with an accuracy between .3 and .4, and ends above .95."""
     config = addition(max_steps=max_steps)
     evaluate = evolve(config.evaluate, every=config.max_steps)
     config = evolve(config, generator=settings(tmp_path, max_num_seqs=512), evaluate=evaluate)
     summary = train(config, directory=tmp_path / "run")
-    assert summary.after["eval/accuracy"] > summary.before["eval/accuracy"] + rise
+    assert summary.after["eval/accuracy"] > max(summary.before["eval/accuracy"] + rise, end)
     largest = [record["mismatch/logp_abs_diff_max"] for record in records(tmp_path / "run")[1:]]
     assert max(largest) < 1e-3
     assert processes(tmp_path) == []
