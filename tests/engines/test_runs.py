@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from purerl.algos import grpo
 from purerl.backends.weights import TensorWeights
 from purerl.loop.train import train
 from purerl.protocols import Request, Sampling
@@ -44,7 +45,8 @@ def test_run_learns_and_trainer_and_engine_agree(
 
 
 def test_run_uses_a_server_that_runs_already(tmp_path: Path) -> None:
-    config = addition(max_steps=2)
+    """GRPO trains on all rows, also of a model that solves nothing."""
+    config = evolve(addition(max_steps=2), algorithm=grpo.Config())
     config = evolve(config, evaluate=None, initial_run=evolve(config.initial_run, max_steps=5))
     made = train(config, directory=tmp_path / "made").directory
     model = Model(str(made / "initial_run/final"))
