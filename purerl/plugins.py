@@ -226,12 +226,10 @@ def _make_importable(path: Path) -> str:
     return path.stem
 
 
-_CHECK = "check its spelling, install its package, or name a file: file.py:name"
-
-
 def _not_found(address: str, got: str, near: str = "") -> ConfigError:
     need = "package.module or package.module:name, importable from here"
-    do = f"did you mean '{address.partition(':')[0]}:{near}'?" if near else _CHECK
+    do = "check its spelling, install its package, or name a file: file.py:name"
+    do = f"did you mean '{address.partition(':')[0]}:{near}'?" if near else do
     return ConfigError(f"cannot find {address!r}", got=got, need=need, do=do)
 
 

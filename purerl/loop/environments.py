@@ -73,9 +73,6 @@ def open_interaction(
     return None if environment is None else _open_environment(environment, runtime, chat, example)
 
 
-_DO = "fix it; purerl.testing.check_environment tests an environment"
-
-
 def _open_environment(
     settings: EnvironmentSettings, runtime: Runtime, chat: Chat, example: Mapping[str, Any]
 ) -> OpenedEnvironment:
@@ -86,7 +83,8 @@ def _open_environment(
     except EnvironmentFailure as error:
         failure = error.failure
         what = f"the environment {name_of_source(settings)} cannot start an episode"
-        do = "start the server, or correct environment.url" if settings.url else _DO
+        do = "fix it; purerl.testing.check_environment tests an environment"
+        do = "start the server, or correct environment.url" if settings.url else do
         raise RolloutError(what, got=f"{failure.kind}\n{failure.traceback}".rstrip(), do=do) from error
     return OpenedEnvironment(settings, host, open_renderer_of(settings, chat, tools), settings.gives_rewards)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import re
 import sys
 from pathlib import Path
@@ -13,8 +12,6 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from purerl.data.convert import write_parquet
-from purerl.data.files import read_table
 from purerl.evaluation.results import Attempt, Problem
 from purerl.loop.train import train
 from purerl.recipes.addition import addition, prepare
@@ -70,29 +67,6 @@ def test_eval_prints_a_row_per_data_set_and_writes_json(prepared: Path, tmp_path
         assert cells[:4] == [name, "5", f"{metrics['accuracy']:.3f}", interval]
         assert cells[4:7] == [f"{metrics[key]:.3f}" for key in ("pass@1", "pass@2", "maj@4")]
         assert len(written["data"][name]["problems"]) == 5
-
-
-def test_an_evaluation_of_the_reference_gives_the_values_of_its_prompts(prepared: Path, tmp_path: Path) -> None:
-    """The command line from the reference model to the data of A*-PO."""
-    rows = read_table(prepared / "held_out.parquet").slice(0, 6)
-    write_parquet(tmp_path / "rows.parquet", rows)
-    evaluated = _purerl(
-        "eval", prepared / "model", "--data", tmp_path / "rows.parquet", "--reward", SMALL_DIGIT,
-        "--samples-per-prompt", 4, "--temperature", 1, "--max-tokens", 4, "--json", tmp_path / "all.json",
-    )  # fmt: skip
-    assert evaluated.exit_code == 0, evaluated.output
-    files = tmp_path / "rows.parquet", tmp_path / "all.json", tmp_path / "values.parquet"
-    result = _purerl("data", "values", *files, "--beta", "0.25")
-    assert result.exit_code == 0, result.output
-    values = read_table(tmp_path / "values.parquet")["optimal_value"].to_pylist()
-    assert result.stdout == (
-        f"{tmp_path}/values.parquet: 6 rows, optimal_value from {min(values):.3f} to {max(values):.3f}, "
-        f"of 24 completions of {prepared}/model\n"
-    )
-    problems = json.loads((tmp_path / "all.json").read_text())["data"]["rows"]["problems"]
-    fractions = [sum(attempt["reward"] for attempt in problem["attempts"]) / 4 for problem in problems]
-    assert len({*fractions}) > 1
-    assert values == pytest.approx([math.log(1 - p + p * math.exp(4)) / 4 for p in fractions])
 
 
 def test_a_judge_gives_the_reward_and_its_cost_is_a_column(prepared: Path, tmp_path: Path) -> None:
