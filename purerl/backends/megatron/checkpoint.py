@@ -1,0 +1,80 @@
+"""Checkpoints by megatron.core.dist_checkpointing, which another mesh can resume from.
+
+Each rank writes its parts of the tensors, and reads the parts that it needs, whatever ranks have written them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from megatron.core import dist_checkpointing
+from megatron.core.dist_checkpointing.core import CheckpointingException
+from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
+from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+from megatron.core.dist_checkpointing.validation import StrictHandling
+
+from purerl.errors import CheckpointError
+
+# pyright: reportMissingImports=false
+
+__all__ = ["read", "read_counters", "write"]
+
+_ERRORS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError)
+
+_SHARDING = {"distrib_optim_sharding_type": "fully_sharded_model_space", "chained_optim_avoid_prefix": True}
+
+
+def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> dict[str, Any]:
+    """Megatron's description of the parts of this rank: of the model and of the optimizer, where they are given."""
+    if model is None:
+        return {}
+    weights = model.sharded_state_dict()
+    if optimizer is None:
+        return {"model": weights}
+    options = {"is_loading": is_loading, "metadata": _SHARDING}
+    return {"model": weights, "optimizer": optimizer.sharded_state_dict(weights, **options)}
+
+
+def write(path: Path, model: Any | None, optimizer: Any | None, counters: Mapping[str, Any]) -> None:
+    """Write everything that is given into the directory `path`. Collective. Raises OSError if a file cannot be written."""
+    state = _state_of(model, optimizer, is_loading=False)
+    try:
+        dist_checkpointing.save({**state, "counters": dict(counters)}, str(path), validate_access_integrity=False)
+    except CheckpointingException as error:
+        raise OSError(str(error)) from error
+
+
+def read_counters(path: Path) -> dict[str, Any]:
+    """The `counters` of `write`. Raises CheckpointError if `path` has no checkpoint."""
+    try:
+        return dist_checkpointing.load_common_state_dict(str(path))["counters"]
+    except _ERRORS as error:
+        raise _refused(path, error) from error
+
+
+def read(path: Path, model: Any, optimizer: Any | None) -> dict[str, Any]:
+    """The states of the model and the optimizer in `path`, which have not changed. Collective.
+
+    Raises: CheckpointError if the checkpoint is one of another model, or damaged.
+    """
+    state = _state_of(model, optimizer, is_loading=True)
+    dict_list_map_inplace(_with_own_memory, state)
+    try:
+        return dist_checkpointing.load(state, str(path), strict=StrictHandling.RAISE_ALL)
+    except _ERRORS as error:
+        raise _refused(path, error) from error
+
+
+def _refused(path: Path, error: Exception) -> CheckpointError:
+    got, need = str(error).strip().splitlines() or [repr(error)], "the files of all ranks, written from the same model"
+    return CheckpointError(f"{str(path)!r} cannot be loaded", got=got[0], need=need)
+
+
+def _with_own_memory(value: Any) -> Any:
+    """A part that is read into new memory, and not into the model."""
+    if isinstance(value, (ShardedTensor, ShardedTensorFactory)) and value.data is not None:
+        value.data = torch.empty_like(value.data)
+    return value

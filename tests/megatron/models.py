@@ -1,0 +1,58 @@
+"""Small models of each supported architecture, the meshes of a number of ranks, and Megatron trainers of the models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from purerl.backends.megatron import mesh as groups
+from purerl.backends.megatron.engine import MegatronTrainer
+from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.trainer import Config, build
+from purerl.settings import Model
+
+__all__ = ["MODELS", "meshes", "open_trainer"]
+
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "qwen3": ("qwen3", _HEADS),
+    "qwen2": ("qwen2", {**_HEADS, "use_sliding_window": False, "head_dim": 8, "tie_word_embeddings": True}),
+    "llama": ("llama", _HEADS),
+    "qwen3_moe": ("qwen3_moe", _HEADS),
+    "experts in one layer": ("qwen3_moe", {**_HEADS, "mlp_only_layers": [0], "norm_topk_prob": True}),
+}
+"""Architecture and changes of `tests.backends.tiny`, by name. The vocabulary has 19 tokens, which two ranks pad."""
+
+
+def meshes(ranks: int, model: str) -> Iterator[Mesh]:
+    """The meshes of `ranks` ranks that can divide the model."""
+    has_experts = model in ("qwen3_moe", "experts in one layer")
+    tensor = Mesh(tensor=2, sequence_parallel=has_experts)
+    if ranks == 1:
+        yield Mesh()
+    if ranks == 2:
+        yield from (Mesh(), tensor, Mesh(pipeline=2))
+        yield from [Mesh(expert=2)] if has_experts else [Mesh(tensor=2, sequence_parallel=True)]
+    if ranks == 4:
+        yield Mesh(tensor=2, pipeline=2, sequence_parallel=has_experts)
+        yield from [Mesh(tensor=2, expert=2, sequence_parallel=True), Mesh(pipeline=2, expert=2)] if has_experts else []
+
+
+def open_trainer(
+    path: str,
+    mesh: Mesh,
+    role: str = "policy",
+    *,
+    dtype: str = "float64",
+    outputs: Sequence[str] | None = None,
+    updates: int = 10,
+    seed: int = 0,
+    **settings: Any,
+) -> MegatronTrainer:
+    """A trainer of the model at `path`; Megatron's groups of another mesh in this process are replaced."""
+    if groups._opened and groups._opened[0][1] != mesh:  # noqa: SLF001 - no run has two meshes
+        groups._opened.clear()  # noqa: SLF001
+    outputs = outputs or (("value",) if role == "critic" else ("logp", "entropy"))
+    config = Config(mesh=mesh, **settings)
+    return build(config, model=Model(path, dtype=dtype), role=role, outputs=outputs, updates=updates, seed=seed)

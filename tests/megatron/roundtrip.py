@@ -1,0 +1,47 @@
+"""Hugging Face's files to Megatron's parameters and back is bit-equal, in the layouts of the ranks that run this.
+
+    torchrun --nproc-per-node 2 -m tests.megatron.roundtrip
+"""
+
+from __future__ import annotations
+
+from tests.megatron.cuda_stand_in import install
+
+install()
+
+import functools  # noqa: E402 - after the stand-in
+from collections.abc import Callable, Iterator  # noqa: E402
+from pathlib import Path  # noqa: E402
+
+import torch  # noqa: E402
+from safetensors.torch import load_file  # noqa: E402
+
+from purerl.backends.megatron.mesh import Mesh  # noqa: E402
+from purerl.ranks import current_ranks  # noqa: E402
+from tests.backends.tiny import write_model  # noqa: E402
+from tests.megatron.models import MODELS, meshes, open_trainer  # noqa: E402
+from tests.ranks import run_cases  # noqa: E402
+
+
+def check(path: str, mesh: Mesh) -> None:
+    files = load_file(Path(path) / "model.safetensors")
+    trainer = open_trainer(path, mesh, updates=0)
+    weights = trainer.weights()
+    found = dict(weights)
+    assert weights.metadata == {name: (tuple(value.shape), value.dtype) for name, value in files.items()}
+    assert found.keys() == files.keys()
+    different = [name for name in files if not torch.equal(files[name], found[name])]
+    assert not different, different
+    trainer.close()
+
+
+def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    ranks = current_ranks()
+    for name, (family, changes) in MODELS.items():
+        path = ranks.on_first(lambda: write_model(directory / name, family, **changes))  # noqa: B023 - called at once
+        for mesh in meshes(ranks.size, name):
+            yield f"{name}, {mesh}", functools.partial(check, path, mesh)
+
+
+if __name__ == "__main__":
+    run_cases(cases)
