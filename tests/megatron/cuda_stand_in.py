@@ -7,15 +7,17 @@ Everything is computed on the CPU, in the order of the calls: streams and events
 from __future__ import annotations
 
 import contextlib
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 __all__ = ["install"]
 
 _CPU = torch.device("cpu")
+_FACTORIES = ("arange", "empty", "empty_like", "full", "ones", "rand", "randn", "tensor", "zeros", "zeros_like")
 
 
 class _Nothing:
@@ -36,16 +38,16 @@ def _nothing(*args: Any, **kwargs: Any) -> None:
     return None
 
 
-class _OnCpu(TorchFunctionMode):
-    """Calls of torch with the device "cuda" are made with the device "cpu"."""
+def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function`, with the device "cpu" in place of "cuda"."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if func is torch.device:
-            return func(*args, **kwargs)
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
         if _is_cuda(kwargs.get("device")):
             kwargs = {**kwargs, "device": _CPU}
-        return func(*(_CPU if _is_cuda(value) else value for value in args), **kwargs)
+        return function(*(_CPU if _is_cuda(value) else value for value in args), **kwargs)
+
+    return call
 
 
 def _is_cuda(value: Any) -> bool:
@@ -80,7 +82,9 @@ def install() -> None:
 
     tensor.type = type_of
     torch.nn.Module.cuda = lambda self, *args: self  # pyright: ignore[reportAttributeAccessIssue]
-    _OnCpu().__enter__()
+    tensor.to = _on_cpu(tensor.to)
+    for name in _FACTORIES:
+        setattr(torch, name, _on_cpu(getattr(torch, name)))
     _patch_megatron()
 
 

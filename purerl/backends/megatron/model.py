@@ -23,7 +23,6 @@ from torch.nn import functional
 from purerl.backends.hf.module import HEADS
 from purerl.backends.megatron.mesh import Groups, Mesh
 from purerl.backends.megatron.shape import Shape
-from purerl.kernels.logp.reference import compute_dtype
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
@@ -76,7 +75,7 @@ def build_model(
     if groups.is_last_stage and not has_vocabulary(outputs):
         model.output_layer = None
     if groups.is_last_stage:
-        model.heads = nn.ModuleDict({name: _head(shape.hidden, dtype, groups) for name in outputs if name in HEADS})
+        model.heads = nn.ModuleDict({name: nn.Linear(shape.hidden, 1, dtype=dtype, device=groups.device) for name in outputs if name in HEADS})
     return model
 
 
@@ -154,10 +153,6 @@ def _layers(config: TransformerConfig, *, use_engine: bool) -> TransformerBlockS
             attention.q_layernorm = attention.k_layernorm = _Norm
     block.layer_norm = _Norm
     return block
-
-
-def _head(hidden: int, dtype: torch.dtype, groups: Groups) -> nn.Linear:
-    return nn.Linear(hidden, 1, dtype=compute_dtype(dtype), device=groups.device)
 
 
 def named_parameters(model: HiddenModel, mesh: Mesh, groups: Groups) -> dict[str, nn.Parameter]:

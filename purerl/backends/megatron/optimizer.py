@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
+from megatron.core.optimizer import DistributedOptimizer, OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
 from torch import Tensor
 from torch import distributed as dist
 
@@ -86,11 +86,15 @@ def _initialize_state(optimizer: Any) -> None:
 
 
 def load_state(optimizer: Any, state: Any) -> None:
-    """Continue from what `checkpoint.read` returned. A checkpoint before the first step has no number of steps."""
-    for part in _parts_of(optimizer):
-        for values in part.optimizer.state.values() if part.optimizer is not None else ():
-            if isinstance(values.get("step"), Tensor):
-                values["step"].zero_()
+    """Continue from what `checkpoint.read` returned.
+
+    Megatron saves the number of steps of torch's AdamW once, and not at all before the first step.
+    """
+    parts = _parts_of(optimizer)
+    for index, part in enumerate(parts):
+        own = state if len(parts) == 1 else state[index]
+        if isinstance(part.optimizer, torch.optim.AdamW) and not isinstance(part, DistributedOptimizer):
+            own.get("optimizer", own)["state"].setdefault("common_step", torch.zeros(()))
     optimizer.load_state_dict(state)
 
 

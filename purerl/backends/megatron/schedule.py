@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.megatron.mesh import Groups
@@ -95,7 +95,7 @@ class Reader(NamedTuple):
         row, time = action.nonzero(as_tuple=True)
         hidden = hidden.flatten(0, 1).index_select(0, (time - 1) * hidden.shape[1] + row)
         heads = getattr(self.model, "heads", {})
-        results = {name: heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0] for name in names if name in heads}
+        results = {name: _value(heads[name], hidden) for name in names if name in heads}
         if language := [name for name in names if name in LANGUAGE_OUTPUTS]:
             temperature = rows["temperature"]
             divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
@@ -124,6 +124,12 @@ class Reader(NamedTuple):
             return weight[: self.shape.vocab_size], None
         shard = VocabularyShard(group, self.shape.vocab_size)
         return weight[: shard.rows.stop - shard.rows.start], shard
+
+
+def _value(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """[n] from hidden states [n, d], in float32 at least."""
+    hidden, weight, bias = (each.to(compute_dtype(each.dtype)) for each in (hidden, head.weight, head.bias))
+    return functional.linear(hidden, weight, bias)[:, 0]
 
 
 def _columns(values: Tensor, width: int) -> Tensor:

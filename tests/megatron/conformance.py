@@ -1,0 +1,51 @@
+"""The arguments of `purerl.testing.check_trainer` for the Megatron trainer, with the mesh and the model in `PURERL_TEST`.
+
+    PURERL_TEST='{"model": "qwen3", "mesh": {"tensor": 2}}' torchrun ... -m purerl.testing.trainer tests.megatron.conformance
+"""
+
+from __future__ import annotations
+
+from tests.megatron.cuda_stand_in import install
+
+install()
+
+import json  # noqa: E402 - after the stand-in
+import math  # noqa: E402
+import os  # noqa: E402
+from functools import partial  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+
+import torch  # noqa: E402
+from transformers import AutoConfig  # noqa: E402
+
+from purerl.backends.megatron.mesh import Mesh  # noqa: E402
+from purerl.backends.megatron.shape import shape_of  # noqa: E402
+from purerl.ranks import current_ranks  # noqa: E402
+from tests.backends.hf_conformance import ADAMW, SMALL, WHOLE  # noqa: E402
+from tests.backends.tiny import VOCAB_SIZE, write_model  # noqa: E402
+from tests.megatron.models import MODELS, open_trainer  # noqa: E402
+from tests.megatron.plain import logits  # noqa: E402
+
+DENSE, EXPERTS = 1e-9, 1e-6
+"""Tolerances in float64. The softmax of routers is computed in float32."""
+
+
+def conformance(directory: Path) -> dict[str, Any]:
+    case = json.loads(os.environ["PURERL_TEST"])
+    mesh, (family, changes) = Mesh(**case["mesh"]), MODELS[case["model"]]
+    path = current_ranks().on_first(lambda: write_model(directory, family, **changes))
+    shape = shape_of(AutoConfig.from_pretrained(path))
+
+    def build(budget: int = WHOLE, **others: Any) -> Any:
+        others |= {"max_grad_norm": math.inf, "max_tokens_per_microbatch": budget}
+        return open_trainer(path, mesh, **ADAMW, **others)
+
+    return {
+        "build": build,
+        "vocab_size": VOCAB_SIZE,
+        "logits": partial(logits, shape),
+        "optimizer": partial(torch.optim.AdamW, **ADAMW),
+        "variants": (partial(build, SMALL), partial(build, SMALL, recompute="layers")),
+        "tolerance": EXPERTS if shape.experts else DENSE,
+    }
