@@ -21,7 +21,7 @@ _FACTORIES = ("arange", "empty", "empty_like", "full", "ones", "rand", "randn", 
 
 
 class _Nothing:
-    """A stream, an event or a device context: all of its methods do nothing."""
+    """A stream, an event or a device context: all of its methods do nothing, and return another one."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
@@ -31,11 +31,7 @@ class _Nothing:
     def __exit__(self, *args: object) -> None: ...
 
     def __getattr__(self, name: str) -> Any:
-        return _nothing
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    return None
+        return _Nothing
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
