@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils._device import _device_constructors
 
 __all__ = ["install"]
 
@@ -79,6 +80,7 @@ def install() -> None:
     tensor.type = type_of
     torch.nn.Module.cuda = lambda self, *args: self  # pyright: ignore[reportAttributeAccessIssue]
     tensor.to = _on_cpu(tensor.to)
+    _device_constructors()  # remembers the functions that `with torch.device(...)` changes, before they are replaced
     for name in _FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))
     _patch_megatron()

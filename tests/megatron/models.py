@@ -13,7 +13,8 @@ from purerl.settings import Model
 
 __all__ = ["MODELS", "meshes", "open_trainer"]
 
-_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2}
+# transformers does not train the embedding of a padding token; Megatron-core does.
+_HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "pad_token_id": None}
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3": ("qwen3", _HEADS),

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from purerl.backends.hf.architecture import HEAD_STD
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.files import write_files
 from purerl.backends.megatron.mesh import Groups
+from purerl.kernels.logp.reference import compute_dtype
 from purerl.settings import Model
 
 __all__ = ["export", "read_heads"]
@@ -51,15 +54,18 @@ def _write_heads(path: Path, heads: Mapping[str, Any]) -> None:
         save_file({key: value.cpu() for key, value in head.state_dict().items()}, head_file(path, name))
 
 
-def read_heads(path: Path, heads: Mapping[str, Any], *, std: float, seed: int) -> None:
-    """Read each head from the file in `path` that `export` has written, or draw its weights if there is none."""
+def read_heads(path: Path, heads: Mapping[str, nn.Linear], *, seed: int) -> None:
+    """Read each head from the file in `path` that `export` has written, or draw the weights of the hf trainer for `seed`."""
     from safetensors.torch import load_file
 
-    generator = torch.Generator().manual_seed(seed)
-    for name, head in heads.items():
-        drawn = {"weight": torch.randn(head.weight.shape, generator=generator) * std, "bias": torch.zeros(1)}
-        file = head_file(path, name)
-        head.load_state_dict(load_file(file) if file.exists() else drawn)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, head in heads.items():
+            drawn = nn.Linear(head.in_features, 1, dtype=compute_dtype(head.weight.dtype))
+            nn.init.normal_(drawn.weight, std=HEAD_STD)
+            nn.init.zeros_(drawn.bias)
+            file = head_file(path, name)
+            head.load_state_dict(load_file(file) if file.exists() else drawn.state_dict())
 
 
 def head_file(path: Path, name: str) -> Path:

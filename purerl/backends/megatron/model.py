@@ -8,7 +8,7 @@ parallelism.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
@@ -22,11 +22,12 @@ from torch.nn import functional
 
 from purerl.backends.hf.module import HEADS
 from purerl.backends.megatron.mesh import Groups, Mesh
+from purerl.backends.megatron.names import Weight
 from purerl.backends.megatron.shape import Shape
 
 # pyright: reportMissingImports=false, reportUntypedBaseClass=false
 
-__all__ = ["HiddenModel", "build_model", "named_parameters"]
+__all__ = ["HiddenModel", "build_model", "has_vocabulary", "mark_split", "named_parameters"]
 
 
 class HiddenModel(GPTModel):
@@ -170,3 +171,13 @@ def named_parameters(model: HiddenModel, mesh: Mesh, groups: Groups) -> dict[str
         name = name.replace("self_attention.linear_qkv.layer_norm_weight", "input_layernorm.weight")
         names[name.replace("mlp.linear_fc1.layer_norm_weight", "pre_mlp_layernorm.weight")] = parameter
     return names
+
+
+def mark_split(parameters: Mapping[str, Any], table: Iterable[Weight]) -> None:
+    """Mark the `parameters` that are split among the tensor ranks, as Megatron does when it initializes weights.
+
+    Its norm of gradients counts the others on one of these ranks only.
+    """
+    for weight in table:
+        if weight.axis is not None and weight.parameter in parameters:
+            parameters[weight.parameter].tensor_model_parallel = True

@@ -199,14 +199,13 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     shape, own = _shape(config, model)
     dtype = _dtype(config, model, own)
 
-    from purerl.backends.hf.architecture import HEAD_STD
     from purerl.backends.hf.router import coefficient_of
     from purerl.backends.megatron.bridge import Bridge
     from purerl.backends.megatron.engine import MegatronTrainer
     from purerl.backends.megatron.export import read_heads
     from purerl.backends.megatron.files import WeightFiles
     from purerl.backends.megatron.mesh import open_groups
-    from purerl.backends.megatron.model import build_model, has_vocabulary, named_parameters
+    from purerl.backends.megatron.model import build_model, has_vocabulary, mark_split, named_parameters
     from purerl.backends.megatron.names import weights_of
     from purerl.backends.megatron.schedule import Reader
 
@@ -216,10 +215,11 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     parameters = named_parameters(module, config.mesh, groups)
     parameters = {name: parameter for name, parameter in parameters.items() if not name.startswith("heads.")}
     table = weights_of(shape, has_head=has_vocabulary(outputs))
+    mark_split(parameters, table)
     bridge = Bridge(table, parameters, groups, layers=shape.layers, experts=shape.experts, dtype=dtype)
     with torch.no_grad():
         groups.all.on_all(lambda: bridge.read(WeightFiles(model)), "reading the weights of a model")
-        read_heads(Path(model.path), getattr(module, "heads", {}), std=HEAD_STD, seed=seed)
+        read_heads(Path(model.path), getattr(module, "heads", {}), seed=seed)
     reader = Reader(module, module, shape, groups, top_k=_top_k(config.top_k, shape))
     options = {"model": model, "outputs": _outputs(outputs), "updates": updates}
     return MegatronTrainer(config, reader, bridge, **options, router_coefficient=coefficient)

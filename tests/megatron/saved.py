@@ -1,0 +1,161 @@
+"""Checkpoints, exports and precision of the Megatron trainer, on the ranks that run this.
+
+    torchrun --nproc-per-node 2 -m tests.megatron.saved
+"""
+
+from __future__ import annotations
+
+from tests.megatron.cuda_stand_in import install
+
+install()
+
+import functools  # noqa: E402 - after the stand-in
+from collections.abc import Callable, Iterator  # noqa: E402
+from itertools import permutations  # noqa: E402
+from pathlib import Path  # noqa: E402
+from typing import Any  # noqa: E402
+from unittest import mock  # noqa: E402
+
+import torch  # noqa: E402
+from torch import Tensor  # noqa: E402
+
+from purerl.backends.megatron.mesh import Mesh  # noqa: E402
+from purerl.backends.weights import TensorWeights  # noqa: E402
+from purerl.errors import CheckpointError  # noqa: E402
+from purerl.protocols import Trainer  # noqa: E402
+from purerl.ranks import Ranks, current_ranks  # noqa: E402
+from purerl.testing.trainer.reference import assert_close  # noqa: E402
+from purerl.testing.trainer.resources import shared_directory  # noqa: E402
+from tests.backends.tiny import make_trainer, write_model  # noqa: E402
+from tests.backends.training import CRITIC, POLICY, make_batch, make_step  # noqa: E402
+from tests.megatron.models import MODELS, meshes, open_trainer  # noqa: E402
+from tests.ranks import run_cases  # noqa: E402
+
+SETTINGS = {"lr": 1e-2, "eps": 1e-2, "max_tokens_per_microbatch": 12}
+
+
+def weights_of(trainer: Trainer) -> dict[str, Tensor]:
+    return {name: weight.detach().clone() for name, weight in trainer.weights()}
+
+
+def check_resume(path: str, first: Mesh, second: Mesh, *, tolerance: float, **settings: Any) -> None:
+    """What `first` has saved, `second` resumes from: equal weights, and an equal step up to rounding."""
+    with shared_directory() as directory:
+        saved = open_trainer(path, first, **SETTINGS, **settings)
+        saved.step(*make_step(0))
+        saved.save(directory)
+        weights = weights_of(saved)
+        saved.step(*make_step(1))
+        expected = weights_of(saved)
+        saved.close()
+        loaded = open_trainer(path, second, **SETTINGS, **settings)
+        loaded.load(directory)
+    assert_close(f"{first} as {second}", weights_of(loaded), weights, 0)
+    loaded.step(*make_step(1))
+    assert_close(f"{first} as {second}, one step later", weights_of(loaded), expected, tolerance)
+    loaded.close()
+
+
+def check_refused(path: str, other: str, mesh: Mesh) -> None:
+    """A checkpoint of another model, or with a damaged file, is refused, and nothing changes."""
+    with shared_directory() as directory:
+        saved = open_trainer(path, mesh, **SETTINGS)
+        saved.step(*make_step(0))
+        saved.save(directory)
+        for source in (other, path):
+            trainer = open_trainer(source, mesh, **SETTINGS)
+            weights = weights_of(trainer)
+            if source == path:
+                current_ranks().on_first(lambda: [_damage(file) for file in directory.glob("*.distcp")])
+            try:
+                trainer.load(directory)
+            except CheckpointError:
+                assert_close("weights", weights_of(trainer), weights, 0)
+            else:
+                raise AssertionError(f"a checkpoint that does not fit {source} was loaded")
+
+
+def _damage(file: Path) -> None:
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def check_export(path: str, mesh: Mesh, role: str, dtype: str) -> None:
+    """The hf trainer loads what was exported, with equal weights and scores, and its head."""
+    objective, output = (CRITIC, "value") if role == "critic" else (POLICY, "logp")
+    trainer = open_trainer(path, mesh, role, dtype=dtype, **SETTINGS)
+    trainer.step(*make_step(0, objective))
+    with shared_directory() as directory:
+        trainer.export(directory)
+        with mock.patch("purerl.ranks.current_ranks", Ranks):
+            exported = make_trainer(str(directory), role, dtype=dtype)
+            weights = {f"model.{name}" if role == "critic" else name: value for name, value in exported.weights()}
+            if role == "critic":
+                # A critic without a vocabulary has no output head, and neither has its export.
+                assert not any("lm_head" in name for name in weights)
+            score = exported.score(make_batch(), (output,))[output]
+    assert_close("exported weights", weights_of(trainer), weights, 0)
+    assert_close("score", {output: trainer.score(make_batch(), (output,))[output]}, {output: score}, 1e-4)
+    trainer.load_weights(TensorWeights({name: value + 1 for name, value in weights.items()}))
+    assert_close("loaded weights", weights_of(trainer), {name: value + 1 for name, value in weights.items()}, 0)
+    trainer.close()
+
+
+def check_small_steps(path: str, mesh: Mesh, **settings: Any) -> None:
+    """Updates that are smaller than the distance of two bfloat16 numbers add up."""
+    options = {"dtype": "bfloat16", "lr": 2e-4, "betas": (0.0, 0.0), "max_grad_norm": float("inf")}
+    trainer = open_trainer(path, mesh, **options, **settings)
+    before = weights_of(trainer)["model.norm.weight"]
+    changed = []
+    for _ in range(40):
+        trainer.step(*make_step(0))
+        changed.append((weights_of(trainer)["model.norm.weight"] != before).double().mean().item())
+    assert changed[0] < 0.2, "one update is lost in the rounding of most weights"
+    assert changed[-1] > 0.8, "after 40 updates most weights have changed"
+    trainer.close()
+
+
+def check_reference(path: str, mesh: Mesh) -> None:
+    """A model that is not trained saves its weights only after they were replaced."""
+    trainer, source = (open_trainer(path, mesh, updates=0) for _ in range(2))
+    with shared_directory() as directory:
+        trainer.save(directory)
+        size = current_ranks().on_first(lambda: sum(file.stat().st_size for file in directory.glob("*.distcp")))
+        assert size < 1000, "weights of the files of the model were saved"
+        trainer.load(directory)
+    new = {name: value * 2 for name, value in weights_of(source).items()}
+    trainer.load_weights(TensorWeights(new))
+    with shared_directory() as directory:
+        trainer.save(directory)
+        source.load(directory)
+    assert_close("weights of a reference", weights_of(source), new, 0)
+    trainer.close()
+
+
+def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    ranks = current_ranks()
+    paths = ranks.on_first(
+        lambda: {name: write_model(directory / name, family, **each) for name, (family, each) in MODELS.items()}
+    )
+    qwen, tied, experts = (paths[name] for name in ("qwen3", "qwen2", "qwen3_moe"))
+    for name, path in {"qwen3": qwen, "tied": tied, "qwen3_moe": experts}.items():
+        of_model = list(meshes(ranks.size, name))
+        tolerance = 1e-6 if name == "qwen3_moe" else 1e-9
+        for first, second in permutations(of_model, 2):
+            yield f"{name}, {first} as {second}", functools.partial(check_resume, path, first, second, tolerance=tolerance)
+        for first, second in zip(of_model, [*of_model[1:], of_model[0]], strict=True):
+            run = functools.partial(check_resume, path, first, second, distributed_optimizer=True)
+            yield f"{name}, {first} as {second}, distributed", functools.partial(run, dtype="float32", tolerance=1e-4)
+            yield f"{name}, {first} as {second}, bfloat16", functools.partial(run, dtype="bfloat16", tolerance=0.1)
+        for mesh in of_model:
+            yield f"{name}, {mesh}, export", functools.partial(check_export, path, mesh, "policy", "float32")
+            yield f"{name}, {mesh}, export of a critic", functools.partial(check_export, path, mesh, "critic", "float32")
+    for mesh in meshes(ranks.size, "qwen3"):
+        yield f"{mesh}, refused", functools.partial(check_refused, qwen, tied, mesh)
+        yield f"{mesh}, reference", functools.partial(check_reference, qwen, mesh)
+        for divided in (False, True):
+            small = functools.partial(check_small_steps, qwen, mesh, distributed_optimizer=divided)
+            yield f"{mesh}, small steps, distributed optimizer {divided}", small
+
+
+if __name__ == "__main__":
+    run_cases(cases)
