@@ -11,7 +11,6 @@ install()
 
 import functools  # noqa: E402 - after the stand-in
 from collections.abc import Callable, Iterator  # noqa: E402
-from itertools import permutations  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
 from unittest import mock  # noqa: E402
@@ -140,9 +139,8 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     for name, path in {"qwen3": qwen, "tied": tied, "qwen3_moe": experts}.items():
         of_model = list(meshes(ranks.size, name))
         tolerance = 1e-6 if name == "qwen3_moe" else 1e-9
-        for first, second in permutations(of_model, 2):
-            yield f"{name}, {first} as {second}", functools.partial(check_resume, path, first, second, tolerance=tolerance)
         for first, second in zip(of_model, [*of_model[1:], of_model[0]], strict=True):
+            yield f"{name}, {first} as {second}", functools.partial(check_resume, path, first, second, tolerance=tolerance)
             run = functools.partial(check_resume, path, first, second, distributed_optimizer=True)
             yield f"{name}, {first} as {second}, distributed", functools.partial(run, dtype="float32", tolerance=1e-4)
             yield f"{name}, {first} as {second}, bfloat16", functools.partial(run, dtype="bfloat16", tolerance=0.1)

@@ -24,7 +24,7 @@ __all__ = ["read", "read_counters", "write"]
 
 _ERRORS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError)
 
-_SHARDING = {"distrib_optim_sharding_type": "fully_sharded_model_space", "chained_optim_avoid_prefix": True}
+_SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
 def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> dict[str, Any]:

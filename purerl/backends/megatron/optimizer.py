@@ -86,16 +86,33 @@ def _initialize_state(optimizer: Any) -> None:
 
 
 def load_state(optimizer: Any, state: Any) -> None:
-    """Continue from what `checkpoint.read` returned.
-
-    Megatron saves the number of steps of torch's AdamW once, and not at all before the first step.
-    """
+    """Continue from what `checkpoint.read` returned."""
     parts = _parts_of(optimizer)
     for index, part in enumerate(parts):
         own = state if len(parts) == 1 else state[index]
-        if isinstance(part.optimizer, torch.optim.AdamW) and not isinstance(part, DistributedOptimizer):
+        if not isinstance(part.optimizer, torch.optim.AdamW):
+            part.load_state_dict(own)
+        elif isinstance(part, DistributedOptimizer):
+            _load_divided(part, own)
+        else:
+            # Megatron saves the number of steps once, and not at all before the first step.
             own.get("optimizer", own)["state"].setdefault("common_step", torch.zeros(()))
-    optimizer.load_state_dict(state)
+            part.load_state_dict(own)
+
+
+def _load_divided(part: DistributedOptimizer, state: dict[str, Any]) -> None:
+    """Load the state of an optimizer that is divided among data ranks, and is torch's.
+
+    Megatron 0.16 looks for the number of steps among the moments, where it has not saved it, and gives the parameters
+    one tensor with this number together.
+    """
+    moments, _ = state.pop("param_state"), state.pop("param_state_sharding_type")
+    part.load_state_dict(state)
+    states = part.optimizer.state.values()
+    steps = [each.pop("step") for each in states]
+    part.load_parameter_state_from_fully_reshardable(moments)
+    for each, step in zip(states, steps, strict=True):
+        each["step"] = step.clone()
 
 
 def set_learning_rate(optimizer: Any, rate: float) -> None:
