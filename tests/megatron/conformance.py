@@ -24,7 +24,8 @@ from purerl.backends.megatron.shape import shape_of  # noqa: E402
 from purerl.ranks import current_ranks  # noqa: E402
 from tests.backends.hf_conformance import ADAMW, SMALL, WHOLE  # noqa: E402
 from tests.backends.tiny import VOCAB_SIZE, write_model  # noqa: E402
-from tests.megatron.models import MODELS, open_trainer  # noqa: E402
+from tests.megatron.models import open_trainer  # noqa: E402
+from tests.megatron.models_table import MODELS  # noqa: E402
 from tests.megatron.plain import logits  # noqa: E402
 
 DENSE, EXPERTS = 1e-9, 1e-6

@@ -56,6 +56,8 @@ def _is_cuda(value: Any) -> bool:
 def install() -> None:
     """Replace the parts of torch.cuda that megatron-core calls, and two functions of megatron-core, until the end."""
     cuda: Any = torch.cuda
+    if cuda.Stream is _Nothing:
+        return
     torch.compile = lambda function=None, **options: function or (lambda inner: inner)
     cuda.current_device = lambda: _CPU
     for name in ("set_device", "synchronize", "empty_cache", "_lazy_init"):

@@ -19,7 +19,8 @@ from safetensors.torch import load_file  # noqa: E402
 from purerl.backends.megatron.mesh import Mesh  # noqa: E402
 from purerl.ranks import current_ranks  # noqa: E402
 from tests.backends.tiny import write_model  # noqa: E402
-from tests.megatron.models import MODELS, meshes, open_trainer  # noqa: E402
+from tests.megatron.models import meshes, open_trainer  # noqa: E402
+from tests.megatron.models_table import MODELS  # noqa: E402
 from tests.ranks import run_cases  # noqa: E402
 
 

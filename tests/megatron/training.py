@@ -30,7 +30,8 @@ from purerl.ranks import Ranks, current_ranks  # noqa: E402
 from purerl.testing.trainer.reference import assert_close  # noqa: E402
 from tests.backends.tiny import make_trainer, write_model  # noqa: E402
 from tests.backends.training import CRITIC, POLICY, make_batch, make_step  # noqa: E402
-from tests.megatron.models import MODELS, meshes, open_trainer  # noqa: E402
+from tests.megatron.models import meshes, open_trainer  # noqa: E402
+from tests.megatron.models_table import MODELS  # noqa: E402
 from tests.ranks import run_cases  # noqa: E402
 
 NONE: Mapping[str, Any] = MappingProxyType({})

@@ -16,6 +16,7 @@ from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from megatron.core.dist_checkpointing.validation import StrictHandling
 
+from purerl.backends.megatron.optimizer_state import describe
 from purerl.errors import CheckpointError
 
 # pyright: reportMissingImports=false
@@ -23,8 +24,6 @@ from purerl.errors import CheckpointError
 __all__ = ["read", "read_counters", "write"]
 
 _ERRORS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError)
-
-_SHARDING = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
 
 
 def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> dict[str, Any]:
@@ -34,8 +33,7 @@ def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> 
     weights = model.sharded_state_dict()
     if optimizer is None:
         return {"model": weights}
-    options = {"is_loading": is_loading, "metadata": _SHARDING}
-    return {"model": weights, "optimizer": optimizer.sharded_state_dict(weights, **options)}
+    return {"model": weights, "optimizer": describe(optimizer, weights, is_loading=is_loading)}
 
 
 def write(path: Path, model: Any | None, optimizer: Any | None, counters: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.export import export
 from purerl.backends.megatron.mesh import Groups
+from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_of
 from purerl.backends.megatron.router import RouterLoad, install
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.weights import check_adapter
@@ -241,7 +242,8 @@ class MegatronTrainer:
             self.optimizer.reload_model_params()
 
     def save(self, path: Path) -> None:
-        counters = {"position": self.position, "replaced": self.replaced}
+        steps = 0 if self.optimizer is None else steps_of(self.optimizer)
+        counters = {"position": self.position, "replaced": self.replaced, "steps": steps}
         saved = self.reader.model if self.optimizer is not None or self.replaced else None
         checkpoint.write(path, saved, self.optimizer, counters)
 
@@ -252,7 +254,8 @@ class MegatronTrainer:
         if "model" in loaded:
             self.reader.model.load_state_dict(loaded["model"])
         if self.optimizer is not None:
-            optimizer.load_state(self.optimizer, loaded["optimizer"])
+            restore(self.optimizer, loaded["optimizer"])
+            set_steps(self.optimizer, loaded["counters"]["steps"])
 
     def _read(self, path: Path) -> dict[str, Any]:
         counters = checkpoint.read_counters(path)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.optimizer import DistributedOptimizer, OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
+from megatron.core.optimizer import OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
 from torch import Tensor
 from torch import distributed as dist
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 # pyright: reportMissingImports=false
 
-__all__ = ["build_optimizer", "clip_gradients", "load_state", "set_learning_rate", "wrap"]
+__all__ = ["build_optimizer", "clip_gradients", "parts_of", "set_learning_rate", "wrap"]
 
 
 def wrap(model: HiddenModel, config: MegatronTrainerConfig) -> DistributedDataParallel:
@@ -69,14 +69,14 @@ def build_optimizer(module: DistributedDataParallel, config: MegatronTrainerConf
     return optimizer
 
 
-def _parts_of(optimizer: Any) -> list[Any]:
+def parts_of(optimizer: Any) -> list[Any]:
     """The optimizers in a chain: that of experts, and that of the other parameters."""
     return getattr(optimizer, "chained_optimizers", [optimizer])
 
 
 def _initialize_state(optimizer: Any) -> None:
     """Create the moments, so that a checkpoint before the first step has them too."""
-    for part in _parts_of(optimizer):
+    for part in parts_of(optimizer):
         if part.optimizer is None or part.init_state_fn is None:
             continue
         part.init_state_fn(part.optimizer, part.config)
@@ -85,39 +85,9 @@ def _initialize_state(optimizer: Any) -> None:
                 state.setdefault("step", torch.zeros(()))
 
 
-def load_state(optimizer: Any, state: Any) -> None:
-    """Continue from what `checkpoint.read` returned."""
-    parts = _parts_of(optimizer)
-    for index, part in enumerate(parts):
-        own = state if len(parts) == 1 else state[index]
-        if not isinstance(part.optimizer, torch.optim.AdamW):
-            part.load_state_dict(own)
-        elif isinstance(part, DistributedOptimizer):
-            _load_divided(part, own)
-        else:
-            # Megatron saves the number of steps once, and not at all before the first step.
-            own.get("optimizer", own)["state"].setdefault("common_step", torch.zeros(()))
-            part.load_state_dict(own)
-
-
-def _load_divided(part: DistributedOptimizer, state: dict[str, Any]) -> None:
-    """Load the state of an optimizer that is divided among data ranks, and is torch's.
-
-    Megatron 0.16 looks for the number of steps among the moments, where it has not saved it, and gives the parameters
-    one tensor with this number together.
-    """
-    moments, _ = state.pop("param_state"), state.pop("param_state_sharding_type")
-    part.load_state_dict(state)
-    states = part.optimizer.state.values()
-    steps = [each.pop("step") for each in states]
-    part.load_parameter_state_from_fully_reshardable(moments)
-    for each, step in zip(states, steps, strict=True):
-        each["step"] = step.clone()
-
-
 def set_learning_rate(optimizer: Any, rate: float) -> None:
     """Set the learning rate, and the decay of each group from Megatron's factor of it."""
-    for part in _parts_of(optimizer):
+    for part in parts_of(optimizer):
         for group in part.param_groups:
             group["lr"], group["weight_decay"] = rate, part.config.weight_decay * group["wd_mult"]
 
@@ -130,7 +100,7 @@ def clip_gradients(optimizer: Any, max_norm: float) -> float:
     The experts have a group of ranks of their own, in which their sum is added up.
     """
     optimizer.prepare_grads()
-    square = sum(_square(part) for part in _parts_of(optimizer))
+    square = sum(_square(part) for part in parts_of(optimizer))
     norm = float(square) ** 0.5
     scale = max_norm / (norm + 1e-6)
     if scale < 1:
@@ -150,5 +120,5 @@ def _square(part: Any) -> Tensor:
 
 
 def _gradients(optimizer: Any) -> Iterator[Tensor]:
-    for part in _parts_of(optimizer):
+    for part in parts_of(optimizer):
         yield from (parameter.grad for parameter in part.get_parameters() if parameter.grad is not None)
