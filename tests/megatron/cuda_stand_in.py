@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -26,7 +26,7 @@ class _Nothing:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None: ...
 
-    def __enter__(self) -> _Nothing:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *args: object) -> None: ...

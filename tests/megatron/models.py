@@ -13,6 +13,7 @@ from purerl.settings import Model
 
 __all__ = ["meshes", "open_trainer"]
 
+
 def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     """The meshes of `ranks` ranks that can divide the model."""
     has_experts = model in ("qwen3_moe", "experts in one layer")
@@ -39,8 +40,8 @@ def open_trainer(
     **settings: Any,
 ) -> MegatronTrainer:
     """A trainer of the model at `path`; Megatron's groups of another mesh in this process are replaced."""
-    if groups._opened and groups._opened[0][1] != mesh:  # noqa: SLF001 - no run has two meshes
-        groups._opened.clear()  # noqa: SLF001
+    if groups._opened and groups._opened[0][1] != mesh:
+        groups._opened.clear()
     outputs = outputs or (("value",) if role == "critic" else ("logp", "entropy"))
     config = Config(mesh=mesh, **settings)
     return build(config, model=Model(path, dtype=dtype), role=role, outputs=outputs, updates=updates, seed=seed)

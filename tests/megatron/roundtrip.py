@@ -1,6 +1,6 @@
 """Hugging Face's files to Megatron's parameters and back is bit-equal, in the layouts of the ranks that run this.
 
-    torchrun --nproc-per-node 2 -m tests.megatron.roundtrip
+torchrun --nproc-per-node 2 -m tests.megatron.roundtrip
 """
 
 from __future__ import annotations

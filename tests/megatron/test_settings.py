@@ -97,7 +97,10 @@ def test_a_query_group_has_its_queries_before_its_key_and_value():
         (LlamaConfig(attention_bias=True), "attention_bias = true"),
         (LlamaConfig(mlp_bias=True), "mlp_bias = true"),
         (Qwen3Config(hidden_act="gelu"), "the activation gelu"),
-        (Qwen3Config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}), "rotary embeddings of"),
+        (
+            Qwen3Config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}),
+            "rotary embeddings of",
+        ),
         (AutoConfig.for_model("gpt2"), "the architecture gpt2"),
     ],
 )
@@ -138,7 +141,9 @@ def test_a_mesh_that_cannot_divide_the_model_is_refused(tmp_path, name, mesh, me
 
 
 def test_sequence_parallelism_without_tensor_parallelism_is_refused():
-    with pytest.raises(ConfigError, match="^mesh.sequence_parallel has no effect\n  got:  True\n  need: mesh.tensor above"):
+    with pytest.raises(
+        ConfigError, match="^mesh.sequence_parallel has no effect\n  got:  True\n  need: mesh.tensor above"
+    ):
         Mesh(sequence_parallel=True)
 
 

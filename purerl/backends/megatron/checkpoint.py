@@ -15,6 +15,7 @@ from megatron.core.dist_checkpointing.core import CheckpointingException
 from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
 from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
 from megatron.core.dist_checkpointing.validation import StrictHandling
+from torch.distributed.checkpoint.api import CheckpointException
 
 from purerl.backends.megatron.optimizer_state import describe
 from purerl.errors import CheckpointError
@@ -23,7 +24,8 @@ from purerl.errors import CheckpointError
 
 __all__ = ["read", "read_counters", "write"]
 
-_ERRORS = (CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError)
+_ERRORS = (CheckpointException, CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError)
+"""What Megatron and torch raise for files that are missing, damaged or of another model. The first is no Exception."""
 
 
 def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> dict[str, Any]:
@@ -37,12 +39,12 @@ def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> 
 
 
 def write(path: Path, model: Any | None, optimizer: Any | None, counters: Mapping[str, Any]) -> None:
-    """Write everything that is given into the directory `path`. Collective. Raises OSError if a file cannot be written."""
+    """Write what is given into the directory `path`. Collective. Raises OSError if a file cannot be written."""
     state = _state_of(model, optimizer, is_loading=False)
     try:
         dist_checkpointing.save({**state, "counters": dict(counters)}, str(path), validate_access_integrity=False)
-    except CheckpointingException as error:
-        raise OSError(str(error)) from error
+    except (CheckpointException, CheckpointingException) as error:
+        raise OSError(_last_line(error)) from error
 
 
 def read_counters(path: Path) -> dict[str, Any]:
@@ -66,9 +68,14 @@ def read(path: Path, model: Any, optimizer: Any | None) -> dict[str, Any]:
         raise _refused(path, error) from error
 
 
-def _refused(path: Path, error: Exception) -> CheckpointError:
-    got, need = str(error).strip().splitlines() or [repr(error)], "the files of all ranks, written from the same model"
-    return CheckpointError(f"{str(path)!r} cannot be loaded", got=got[0], need=need)
+def _refused(path: Path, error: BaseException) -> CheckpointError:
+    need = "the files of all ranks, written from the same model"
+    return CheckpointError(f"{str(path)!r} cannot be loaded", got=_last_line(error), need=need)
+
+
+def _last_line(error: BaseException) -> str:
+    """What `error` says; torch puts tracebacks of ranks before it."""
+    return (str(error).strip().splitlines() or [repr(error)])[-1]
 
 
 def _with_own_memory(value: Any) -> Any:

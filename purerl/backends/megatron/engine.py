@@ -25,7 +25,6 @@ from purerl.backends.hf.limits import Limits, check_rows
 from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.export import export
-from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_of
 from purerl.backends.megatron.router import RouterLoad, install
 from purerl.backends.megatron.schedule import Reader, arrange, run
@@ -276,4 +275,6 @@ class MegatronTrainer:
 
 def _on_host(metrics: Metrics) -> dict[str, Weighted]:
     """Metrics as float64 on the CPU."""
-    return {name: type(metric)(*(torch.as_tensor(x).cpu().double() for x in metric)) for name, metric in metrics.items()}
+    return {
+        name: type(metric)(*(torch.as_tensor(x).cpu().double() for x in metric)) for name, metric in metrics.items()
+    }

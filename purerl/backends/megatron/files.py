@@ -78,7 +78,7 @@ def _names(path: Path) -> list[str]:
 
 
 def write_files(path: Path, weights: Iterable[tuple[str, Tensor]], *, is_writer: bool) -> None:
-    """Write `weights` into safetensors files of at most 5 GiB in the directory `path`, with an index if there are several.
+    """Write `weights` into safetensors files of at most 5 GiB in the directory `path`, and an index of several.
 
     `weights` are iterated to the end on every rank; the writer has the tensors of one file in the memory of the host.
 
@@ -110,5 +110,3 @@ def _parts(weights: Iterable[tuple[str, Tensor]], *, is_writer: bool) -> Iterato
         size += tensor.nbytes
     if part:
         yield part
-
-

@@ -118,7 +118,6 @@ def open_groups(mesh: Mesh) -> Groups:
 
     Raises: ConfigError if `mesh` does not fit the ranks, if another trainer has another one, and without a GPU.
     """
-    import torch
     from megatron.core import parallel_state  # pyright: ignore[reportMissingImports]
     from torch import distributed as dist
 
@@ -128,7 +127,7 @@ def open_groups(mesh: Mesh) -> Groups:
     mesh.data(ranks.size)
     device = _device(ranks)
     if not dist.is_initialized():
-        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
     if not _opened or _opened[0][0] is not dist.group.WORLD:
         _initialize(mesh)
         _opened[:] = [(dist.group.WORLD, mesh)]

@@ -42,12 +42,12 @@ class _Norm(nn.RMSNorm):
 
         y = x / sqrt(mean(x^2) + eps) * weight
 
-    The arguments are those with which Megatron builds a norm. It is computed in float32 if x is narrower, as torch does.
+    The arguments are those with which Megatron builds a norm. In 16 bits, torch computes it in float32.
     """
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float, **others: Any) -> None:
         super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=torch.cuda.current_device())
-        self.weight.sequence_parallel = config.sequence_parallel
+        self.weight.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def build_model(
@@ -76,7 +76,9 @@ def build_model(
     if groups.is_last_stage and not has_vocabulary(outputs):
         model.output_layer = None
     if groups.is_last_stage:
-        model.heads = nn.ModuleDict({name: nn.Linear(shape.hidden, 1, dtype=dtype, device=groups.device) for name in outputs if name in HEADS})
+        model.heads = nn.ModuleDict(
+            {name: nn.Linear(shape.hidden, 1, dtype=dtype, device=groups.device) for name in outputs if name in HEADS}
+        )
     return model
 
 

@@ -113,8 +113,8 @@ def _square(part: Any) -> Tensor:
     """The sum of the squares of the gradients of one optimizer, over the ranks that share them."""
     gradients = part.get_main_grads_for_grad_norm()
     square = torch.zeros((), dtype=torch.float64, device=torch.cuda.current_device())
-    for norm in torch._foreach_norm(gradients) if gradients else ():
-        square += norm.double() ** 2
+    for gradient in gradients:
+        square += torch.linalg.vector_norm(gradient).double() ** 2
     dist.all_reduce(square, group=part.get_grad_stats_parallel_group())
     return square
 

@@ -35,7 +35,11 @@ def describe(optimizer: Any, weights: Mapping[str, Any], *, is_loading: bool) ->
     found = {}
     for number, (part, parameter) in enumerate(_parameters(optimizer)):
         for key in _keys(part, parameter):
-            value = torch.empty_like(parameter, dtype=_dtype(part, parameter)) if is_loading else _whole(part, parameter, key)
+            value = (
+                torch.empty_like(parameter, dtype=_dtype(part, parameter))
+                if is_loading
+                else _whole(part, parameter, key)
+            )
             name = f"optimizer.{key}"
             found[f"{number}.{key}"] = make_sharded_optimizer_tensor(described[id(parameter)], value, prefix=name)
     return found
@@ -81,7 +85,7 @@ def _own(part: Any, parameter: Tensor) -> tuple[dict[str, Tensor], int, int]:
         group, index = part.model_param_group_index_map[parameter]
         start, stop, main = span.start, span.end, part.optimizer.param_groups[group]["params"][index]
     elif parameter.dtype == torch.bfloat16:
-        main = parameter.main_param
+        main = parameter.main_param  # pyright: ignore[reportAttributeAccessIssue]
     return {**part.optimizer.state[main], "weight": main}, start, stop
 
 
@@ -108,7 +112,7 @@ def steps_of(optimizer: Any) -> int:
 
 
 def set_steps(optimizer: Any, steps: int) -> None:
-    """Set that number: torch's AdamW has it beside each moment, and those of TransformerEngine and Apex in each group."""
+    """Set that number: torch's AdamW has it beside each moment, others in each group."""
     for part in parts_of(optimizer):
         if isinstance(part.optimizer, torch.optim.AdamW):
             for state in part.optimizer.state.values():

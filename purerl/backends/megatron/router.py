@@ -4,7 +4,7 @@ The loss is that of `purerl.backends.hf.router`: with f_e counted over the whole
 
     loss = coefficient * experts * sum_e f_e P_e
 
-is a sum over layers and tokens. So each layer of each micro-batch adds its own summand, in its own stage of the pipeline.
+is a sum over layers and tokens. So each layer of each micro-batch adds its own summand, in its stage of the pipeline.
 Megatron's auxiliary losses are off: they are means over a layer of one micro-batch, and would depend on how a step is
 divided.
 
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from attrs import define
+from attrs import define, field
 from torch import Tensor, nn
 
 # pyright: reportMissingImports=false
@@ -38,7 +38,7 @@ class RouterLoad:
     top_k: int
     counts: Tensor | None = None
     share: Tensor | None = None
-    loss: Tensor | None = None
+    loss: Tensor = field(factory=lambda: torch.zeros(()))
 
     def count(self, experts: int, device: torch.device) -> None:
         """Count from now on."""

@@ -84,7 +84,9 @@ class Reader(NamedTuple):
             return ~predicts
         return ~predicts.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
 
-    def outputs(self, hidden: Tensor, rows: TensorDict, names: Sequence[str], choices: Tensor | None) -> dict[str, Tensor]:
+    def outputs(
+        self, hidden: Tensor, rows: TensorDict, names: Sequence[str], choices: Tensor | None
+    ) -> dict[str, Tensor]:
         """The outputs `names` [rows, time, ...] at the action tokens, from the `hidden` states of the last stage."""
         if self.model.config.sequence_parallel:
             from megatron.core.tensor_parallel import gather_from_sequence_parallel_region

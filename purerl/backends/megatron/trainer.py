@@ -185,7 +185,9 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     return Capabilities(max_sequence_length=shape.max_sequence_length, outputs=frozenset(OUTPUTS))
 
 
-def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], updates: int, seed: int) -> MegatronTrainer:
+def build(
+    config: Config, *, model: Model, role: str, outputs: Sequence[str], updates: int, seed: int
+) -> MegatronTrainer:
     """A trainer of `model` in `role` that computes `outputs`, for a run of `updates` optimizer steps.
 
     With 0 `updates` the model is not trained and has no optimizer. `seed` initializes heads; nothing else is random.
