@@ -99,6 +99,13 @@ def adapters(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-q", *arguments, env={**_ONE_THREAD, "PURERL_TEST_ADAPTERS": "1"})
 
 
+@nox.session(venv_backend="venv", reuse_venv=True)
+def megatron(session: nox.Session) -> None:
+    """The trainer megatron with megatron-core, on several ranks of a CPU, in an environment of its own (1.2 GB)."""
+    session.install("-c", "constraints/default.txt", ".[testing]", "megatron-core==0.16.1", "pytest")
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/megatron"]), env=_ONE_THREAD)
+
+
 def _packages(session: nox.Session) -> Path:
     """The directory of the packages in the environment of `session`."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"

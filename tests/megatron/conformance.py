@@ -1,6 +1,6 @@
-"""The arguments of `purerl.testing.check_trainer` for the Megatron trainer, with the mesh and the model in `PURERL_TEST`.
+"""The arguments of `purerl.testing.check_trainer` for the Megatron trainer. `PURERL_TEST` has the mesh and the model.
 
-PURERL_TEST='{"model": "qwen3", "mesh": {"tensor": 2}}' torchrun ... -m purerl.testing.trainer tests.megatron.conformance
+PURERL_TEST='{"model": "qwen3", "mesh": {"tensor": 2}}'
 """
 
 from __future__ import annotations

@@ -123,7 +123,7 @@ class Bridge:
 
     @torch.no_grad()
     def copy(self, weights: Weights, *, mix: float) -> None:
-        """Copy: own = (1 - mix) * own + mix * value, for each (name, value) of `weights`; other tensors keep their values.
+        """Copy: own = (1 - mix) * own + mix * value, for each (name, value) of `weights`; others keep their values.
 
         A tied output head may also be among `weights`, with the values of the embedding. Every rank iterates `weights`.
 

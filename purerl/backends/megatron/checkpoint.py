@@ -10,11 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from megatron.core import dist_checkpointing
-from megatron.core.dist_checkpointing.core import CheckpointingException
-from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
-from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
-from megatron.core.dist_checkpointing.validation import StrictHandling
 from torch.distributed.checkpoint.api import CheckpointException
 
 from purerl.backends.megatron.optimizer_state import describe
@@ -23,9 +18,6 @@ from purerl.errors import CheckpointError
 # pyright: reportMissingImports=false
 
 __all__ = ["read", "read_counters", "write"]
-
-_ERRORS = (CheckpointException, CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError)
-"""What Megatron and torch raise for files that are missing, damaged or of another model. The first is no Exception."""
 
 
 def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> dict[str, Any]:
@@ -40,18 +32,22 @@ def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> 
 
 def write(path: Path, model: Any | None, optimizer: Any | None, counters: Mapping[str, Any]) -> None:
     """Write what is given into the directory `path`. Collective. Raises OSError if a file cannot be written."""
+    from megatron.core import dist_checkpointing
+
     state = _state_of(model, optimizer, is_loading=False)
     try:
         dist_checkpointing.save({**state, "counters": dict(counters)}, str(path), validate_access_integrity=False)
-    except (CheckpointException, CheckpointingException) as error:
+    except (CheckpointException, dist_checkpointing.core.CheckpointingException) as error:
         raise OSError(_last_line(error)) from error
 
 
 def read_counters(path: Path) -> dict[str, Any]:
     """The `counters` of `write`. Raises CheckpointError if `path` has no checkpoint."""
+    from megatron.core import dist_checkpointing
+
     try:
         return dist_checkpointing.load_common_state_dict(str(path))["counters"]
-    except _ERRORS as error:
+    except _errors() as error:
         raise _refused(path, error) from error
 
 
@@ -60,12 +56,23 @@ def read(path: Path, model: Any, optimizer: Any | None) -> dict[str, Any]:
 
     Raises: CheckpointError if the checkpoint is one of another model, or damaged.
     """
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.dict_utils import dict_list_map_inplace
+    from megatron.core.dist_checkpointing.validation import StrictHandling
+
     state = _state_of(model, optimizer, is_loading=True)
     dict_list_map_inplace(_with_own_memory, state)
     try:
         return dist_checkpointing.load(state, str(path), strict=StrictHandling.RAISE_ALL)
-    except _ERRORS as error:
+    except _errors() as error:
         raise _refused(path, error) from error
+
+
+def _errors() -> tuple[type[BaseException], ...]:
+    """What is raised for files that are missing, damaged or of another model. The first is no Exception."""
+    from megatron.core.dist_checkpointing.core import CheckpointingException
+
+    return CheckpointException, CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError
 
 
 def _refused(path: Path, error: BaseException) -> CheckpointError:
@@ -80,6 +87,8 @@ def _last_line(error: BaseException) -> str:
 
 def _with_own_memory(value: Any) -> Any:
     """A part that is read into new memory, and not into the model."""
+    from megatron.core.dist_checkpointing.mapping import ShardedTensor, ShardedTensorFactory
+
     if isinstance(value, (ShardedTensor, ShardedTensorFactory)) and value.data is not None:
         value.data = torch.empty_like(value.data)
     return value

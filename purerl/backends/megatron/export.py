@@ -55,7 +55,7 @@ def _write_heads(path: Path, heads: Mapping[str, Any]) -> None:
 
 
 def read_heads(path: Path, heads: Mapping[str, nn.Linear], *, seed: int) -> None:
-    """Read each head from the file in `path` that `export` has written, or draw what the hf trainer draws for `seed`."""
+    """Read each head from its file in `path`, if `export` has written one, or draw it as the hf trainer with `seed`."""
     from safetensors.torch import load_file
 
     with torch.random.fork_rng(devices=[]):

@@ -10,13 +10,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core.models.gpt import GPTModel
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
-from megatron.core.transformer import TransformerConfig
-from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,16 +21,14 @@ from purerl.backends.megatron.mesh import Groups, Mesh
 from purerl.backends.megatron.names import Weight
 from purerl.backends.megatron.shape import Shape
 
-# pyright: reportMissingImports=false, reportUntypedBaseClass=false
+if TYPE_CHECKING:
+    from megatron.core.models.gpt import GPTModel
+    from megatron.core.transformer import TransformerConfig
+    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
 
-__all__ = ["HiddenModel", "build_model", "has_vocabulary", "mark_split", "named_parameters"]
+# pyright: reportMissingImports=false
 
-
-class HiddenModel(GPTModel):
-    """`GPTModel` without the product with the output head: its last stage returns [time, rows, hidden]."""
-
-    def _postprocess(self, hidden_states: Tensor, **others: Any) -> Tensor:
-        return hidden_states
+__all__ = ["build_model", "has_vocabulary", "mark_split", "named_parameters"]
 
 
 class _Norm(nn.RMSNorm):
@@ -52,15 +46,18 @@ class _Norm(nn.RMSNorm):
 
 def build_model(
     shape: Shape, mesh: Mesh, groups: Groups, *, dtype: torch.dtype, recompute: str, outputs: Sequence[str]
-) -> HiddenModel:
+) -> GPTModel:
     """The part of this rank of a model of `shape`, with undefined weights, and the heads of those of `outputs`.
 
-    Without an output of the vocabulary it has no output head.
+    Its last stage returns hidden states [time, rows, hidden], without their product with the output head. Without an
+    output of the vocabulary it has no output head.
     """
+    from megatron.core.models.gpt import GPTModel
+
     has_engine = find_spec("transformer_engine") is not None
     config = transformer_config(shape, mesh, dtype=dtype, recompute=recompute)
     stage = groups.pipeline.rank()
-    model = HiddenModel(
+    model = GPTModel(
         config,
         _layers(config, use_engine=has_engine),
         padded_vocabulary(shape, mesh),
@@ -73,6 +70,7 @@ def build_model(
         rope_scaling_factor=shape.rope_factor or 1.0,
         share_embeddings_and_output_weights=shape.tied and has_vocabulary(outputs),
     )
+    model._postprocess = _hidden_states  # noqa: SLF001 - nothing public is between the layers and the head
     if groups.is_last_stage and not has_vocabulary(outputs):
         model.output_layer = None
     if groups.is_last_stage:
@@ -80,6 +78,10 @@ def build_model(
             {name: nn.Linear(shape.hidden, 1, dtype=dtype, device=groups.device) for name in outputs if name in HEADS}
         )
     return model
+
+
+def _hidden_states(hidden_states: Tensor, **others: Any) -> Tensor:
+    return hidden_states
 
 
 def has_vocabulary(outputs: Sequence[str]) -> bool:
@@ -97,6 +99,8 @@ def transformer_config(shape: Shape, mesh: Mesh, *, dtype: torch.dtype, recomput
 
     `calculate_per_token_loss` switches off what Megatron divides by: the number of micro-batches and of data ranks.
     """
+    from megatron.core.transformer import TransformerConfig
+
     experts: dict[str, Any] = {
         "num_moe_experts": shape.experts,
         "moe_router_topk": shape.top_k,
@@ -146,6 +150,8 @@ def transformer_config(shape: Shape, mesh: Mesh, *, dtype: torch.dtype, recomput
 
 def _layers(config: TransformerConfig, *, use_engine: bool) -> TransformerBlockSubmodules:
     """Megatron's specification of the layers of this stage."""
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
+
     block = get_gpt_decoder_block_spec(config, use_engine, normalization="RMSNorm")
     if use_engine:
         return block
@@ -158,7 +164,7 @@ def _layers(config: TransformerConfig, *, use_engine: bool) -> TransformerBlockS
     return block
 
 
-def named_parameters(model: HiddenModel, mesh: Mesh, groups: Groups) -> dict[str, nn.Parameter]:
+def named_parameters(model: GPTModel, mesh: Mesh, groups: Groups) -> dict[str, nn.Parameter]:
     """The parameters of `model` by the names in `names.py`: with the numbers of layers and experts in the whole model.
 
     TransformerEngine holds the norm before a matrix beside the matrix.

@@ -6,14 +6,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig, finalize_model_grads
-from megatron.core.optimizer import OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
 from torch import Tensor
 from torch import distributed as dist
 
-from purerl.backends.megatron.model import HiddenModel
-
 if TYPE_CHECKING:
+    from megatron.core.distributed import DistributedDataParallel
+    from megatron.core.models.gpt import GPTModel
+
     from purerl.backends.megatron.trainer import Config as MegatronTrainerConfig
 
 # pyright: reportMissingImports=false
@@ -21,11 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["build_optimizer", "clip_gradients", "parts_of", "set_learning_rate", "wrap"]
 
 
-def wrap(model: HiddenModel, config: MegatronTrainerConfig) -> DistributedDataParallel:
+def wrap(model: GPTModel, config: MegatronTrainerConfig) -> DistributedDataParallel:
     """`model` with buffers for its gradients, which are summed over the data ranks after the last micro-batch.
 
     Gradients of bfloat16 weights are summed in float32.
     """
+    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+
     dtype = model.config.params_dtype
     settings = DistributedDataParallelConfig(
         grad_reduce_in_fp32=dtype == torch.bfloat16,
@@ -40,11 +41,15 @@ def wrap(model: HiddenModel, config: MegatronTrainerConfig) -> DistributedDataPa
 
 def _sum_gradients(model: list[Any], num_tokens: Tensor | None, **options: Any) -> None:
     """Megatron's sums of gradients over ranks, without its division by a number of tokens."""
+    from megatron.core.distributed import finalize_model_grads
+
     finalize_model_grads(model, None, **options)
 
 
 def build_optimizer(module: DistributedDataParallel, config: MegatronTrainerConfig) -> Any:
     """AdamW of the parameters of `module`. Only weight matrices decay, and no embeddings, as in the hf trainer."""
+    from megatron.core.optimizer import OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
+
     dtype = module.config.params_dtype
     settings = OptimizerConfig(
         optimizer="adam",

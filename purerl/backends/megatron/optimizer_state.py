@@ -11,9 +11,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
-from megatron.core.dist_checkpointing.dict_utils import nested_values
-from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
-from megatron.core.optimizer import DistributedOptimizer
 from torch import Tensor
 from torch import distributed as dist
 
@@ -31,6 +28,9 @@ def describe(optimizer: Any, weights: Mapping[str, Any], *, is_loading: bool) ->
 
     is_loading  whether the values are only the memory to read into
     """
+    from megatron.core.dist_checkpointing.dict_utils import nested_values
+    from megatron.core.dist_checkpointing.optimizer import make_sharded_optimizer_tensor
+
     described = {id(each.data): each for each in nested_values(weights) if isinstance(each.data, Tensor)}
     found = {}
     for number, (part, parameter) in enumerate(_parameters(optimizer)):
@@ -54,10 +54,17 @@ def restore(optimizer: Any, loaded: Mapping[str, Tensor]) -> None:
             own[key].copy_(loaded[f"{number}.{key}"].flatten()[start:stop].view_as(own[key]))
 
 
+def _is_divided(part: Any) -> bool:
+    """Whether the optimizer `part` is divided among data ranks."""
+    from megatron.core.optimizer import DistributedOptimizer
+
+    return isinstance(part, DistributedOptimizer)
+
+
 def _parameters(optimizer: Any) -> Iterator[tuple[Any, Tensor]]:
     """Each parameter with its optimizer, in the same order on the ranks that divide it."""
     for part in parts_of(optimizer):
-        if isinstance(part, DistributedOptimizer):
+        if _is_divided(part):
             yield from ((part, parameter) for buffer in part.buffers for parameter in buffer.params)
         elif hasattr(part, "float16_groups"):
             groups = (*part.float16_groups, *part.fp32_from_fp32_groups)
@@ -78,7 +85,7 @@ def _dtype(part: Any, parameter: Tensor) -> torch.dtype:
 def _own(part: Any, parameter: Tensor) -> tuple[dict[str, Tensor], int, int]:
     """The tensors that this rank has, and the first and the last but one of the elements that they are for."""
     start, stop, main = 0, parameter.numel(), parameter
-    if isinstance(part, DistributedOptimizer):
+    if _is_divided(part):
         if parameter not in part.model_param_group_index_map:
             return {}, 0, 0
         span = part._get_model_param_range_map(parameter)["param"]  # noqa: SLF001 - nothing public says it
@@ -92,7 +99,7 @@ def _own(part: Any, parameter: Tensor) -> tuple[dict[str, Tensor], int, int]:
 def _whole(part: Any, parameter: Tensor, key: str) -> Tensor:
     """The tensor `key`, as large as the parameter, from the data ranks that divide it."""
     own, start, stop = _own(part, parameter)
-    if not isinstance(part, DistributedOptimizer):
+    if not _is_divided(part):
         return own[key]
     whole = torch.zeros_like(parameter, dtype=_dtype(part, parameter)).flatten()
     if stop > start:

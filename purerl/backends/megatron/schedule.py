@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.megatron.mesh import Groups
-from purerl.backends.megatron.model import HiddenModel
 from purerl.backends.megatron.shape import Shape
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
@@ -59,7 +58,7 @@ class Reader(NamedTuple):
     """
 
     module: Any
-    model: HiddenModel
+    model: Any
     shape: Shape
     groups: Groups
     top_k: int
