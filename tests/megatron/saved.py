@@ -10,6 +10,7 @@ from tests.megatron.cuda_stand_in import install
 install()
 
 import functools  # noqa: E402 - after the stand-in
+import sys  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import Any  # noqa: E402
@@ -134,42 +135,46 @@ def check_reference(path: str, mesh: Mesh) -> None:
     trainer.close()
 
 
-def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    ranks = current_ranks()
-    paths = ranks.on_first(
-        lambda: {name: write_model(directory / name, family, **each) for name, (family, each) in MODELS.items()}
-    )
-    qwen, tied, experts = (paths[name] for name in ("qwen3", "qwen2", "qwen3_moe"))
-    for name, path in {"qwen3": qwen, "tied": tied, "qwen3_moe": experts}.items():
-        of_model = list(meshes(ranks.size, name))
+def resumes(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    for name, path in _models(directory).items():
+        of_model = list(meshes(current_ranks().size, name))
         tolerance = 1e-6 if name == "qwen3_moe" else 1e-9
         for first, second in zip(of_model, [*of_model[1:], of_model[0]], strict=True):
-            yield (
-                f"{name}, {first} as {second}",
-                functools.partial(check_resume, path, first, second, tolerance=tolerance),
-            )
-            run = functools.partial(check_resume, path, first, second, distributed_optimizer=True)
-            yield f"{name}, {first} as {second}, distributed", functools.partial(run, dtype="float32", tolerance=1e-4)
-            if name == "tied":
-                run = functools.partial(check_resume, path, first, second, dtype="bfloat16", tolerance=BFLOAT16)
-                yield f"{name}, {first} as {second}, bfloat16", run
+            what, run = f"{name}, {first} as {second}", functools.partial(check_resume, path, first, second)
+            yield what, functools.partial(run, tolerance=tolerance)
+            divided = functools.partial(run, distributed_optimizer=True)
+            yield f"{what}, divided", functools.partial(divided, dtype="float32", tolerance=1e-4)
+            if name == "qwen2":
+                narrow = {"dtype": "bfloat16", "tolerance": BFLOAT16}
+                yield f"{what}, bfloat16", functools.partial(run, **narrow)
+                yield f"{what}, bfloat16, divided", functools.partial(divided, **narrow)
+
+
+def files(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    paths = _models(directory)
+    for name, path in paths.items():
+        for mesh in meshes(current_ranks().size, name):
+            for role in ("policy", "critic"):
                 yield (
-                    f"{name}, {first} as {second}, bfloat16 divided",
-                    functools.partial(run, distributed_optimizer=True),
+                    f"{name}, {mesh}, export of a {role}",
+                    functools.partial(check_export, path, mesh, role, "float32"),
                 )
-        for mesh in of_model:
-            yield f"{name}, {mesh}, export", functools.partial(check_export, path, mesh, "policy", "float32")
-            yield (
-                f"{name}, {mesh}, export of a critic",
-                functools.partial(check_export, path, mesh, "critic", "float32"),
-            )
-    for mesh in meshes(ranks.size, "qwen3"):
+    qwen, tied = paths["qwen3"], paths["qwen2"]
+    for mesh in meshes(current_ranks().size, "qwen3"):
         yield f"{mesh}, refused", functools.partial(check_refused, qwen, tied, mesh)
         yield f"{mesh}, reference", functools.partial(check_reference, qwen, mesh)
     for divided in (False, True):
         small = functools.partial(check_small_steps, qwen, Mesh(), distributed_optimizer=divided)
-        yield f"small steps, distributed optimizer {divided}", small
+        yield f"small steps, divided {divided}", small
+
+
+def _models(directory: Path) -> dict[str, str]:
+    """The paths of models: of one, one with a tied head, and one with experts."""
+    models = {name: MODELS[name] for name in ("qwen3", "qwen2", "qwen3_moe")}
+    return current_ranks().on_first(
+        lambda: {name: write_model(directory / name, family, **changes) for name, (family, changes) in models.items()}
+    )
 
 
 if __name__ == "__main__":
-    run_cases(cases)
+    run_cases({"resumes": resumes, "files": files}[sys.argv[1]])

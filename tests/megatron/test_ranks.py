@@ -48,5 +48,6 @@ def test_training_equals_the_hf_trainer(ranks: int) -> None:
     check_cases("-m", "tests.megatron.training", ranks=ranks, timeout=1500)
 
 
-def test_checkpoints_and_exports() -> None:
-    check_cases("-m", "tests.megatron.saved", timeout=1500)
+@pytest.mark.parametrize("which", ["resumes", "files"])
+def test_checkpoints_and_exports(which: str) -> None:
+    check_cases("-m", "tests.megatron.saved", which, timeout=1500)
