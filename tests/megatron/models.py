@@ -17,15 +17,18 @@ __all__ = ["meshes", "open_trainer"]
 def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     """The meshes of `ranks` ranks that can divide the model."""
     has_experts = model in ("qwen3_moe", "experts in one layer")
-    tensor = Mesh(tensor=2, sequence_parallel=has_experts)
-    if ranks == 1:
-        yield Mesh()
-    if ranks == 2:
-        yield from (Mesh(), tensor, Mesh(pipeline=2))
-        yield from [Mesh(expert=2)] if has_experts else [Mesh(tensor=2, sequence_parallel=True)]
-    if ranks == 4:
-        yield Mesh(tensor=2, pipeline=2, sequence_parallel=has_experts)
-        yield from [Mesh(tensor=2, expert=2, sequence_parallel=True), Mesh(pipeline=2, expert=2)] if has_experts else []
+    split = {"tensor": 2, "sequence_parallel": has_experts}
+    tables = {
+        1: ([Mesh()], [], []),
+        2: ([Mesh(), Mesh(**split), Mesh(pipeline=2)], [Mesh(tensor=2, sequence_parallel=True)], [Mesh(expert=2)]),
+        4: (
+            [Mesh(**split, pipeline=2)],
+            [],
+            [Mesh(**split, expert=2), Mesh(**split, expert=4), Mesh(pipeline=2, expert=2)],
+        ),
+    }
+    of_all, of_dense, of_experts = tables[ranks]
+    yield from (*of_all, *(of_experts if has_experts else of_dense))
 
 
 def open_trainer(

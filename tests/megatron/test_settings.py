@@ -156,7 +156,11 @@ def test_data_ranks_are_those_that_the_mesh_leaves(ranks, data):
     ("mesh", "ranks", "message"),
     [
         (Mesh(tensor=2, pipeline=2), 6, "mesh\n  got:  tensor 2 x pipeline 2 = 4, with 6 ranks\n  need: a product"),
-        (Mesh(expert=4), 2, "mesh.expert\n  got:  4, with 2 data ranks\n  need: a number that divides"),
+        (
+            Mesh(expert=4),
+            2,
+            "mesh.expert\n  got:  4, with 2 ranks in each stage of the pipeline\n  need: a number that",
+        ),
         (Mesh(tensor=2), 1, "mesh\n  got:  tensor 2 x pipeline 1 = 2, with 1 rank\n  need: a product"),
     ],
 )

@@ -78,7 +78,7 @@ class Bridge:
         for home, weights in groupby(self._table, key=self._home):
             for bucket in self._buckets(weights):
                 gathered = self._gathered(home, bucket, of)
-                sizes = [weight.part_shape(self._groups.tensor.size()) for weight in bucket]
+                sizes = [weight.part_shape(self._tensor_group(home.expert).size()) for weight in bucket]
                 columns = gathered.split([_numel(size) for size in sizes], dim=1)
                 for weight, size, column in zip(bucket, sizes, columns, strict=True):
                     yield weight.name, weight.whole(column.unflatten(1, size)).contiguous()
@@ -86,6 +86,10 @@ class Bridge:
     def _home(self, weight: Weight) -> _Home:
         expert = None if weight.expert is None else weight.expert // self._per_expert_rank
         return _Home((weight.layer or 0) // self._per_stage, expert)
+
+    def _tensor_group(self, expert: int | None) -> dist.ProcessGroup:
+        """The ranks that split a tensor which belongs to an expert, or to none."""
+        return self._groups.tensor if expert is None else self._groups.expert_tensor
 
     def _buckets(self, weights: Iterator[Weight]) -> Iterator[list[Weight]]:
         bucket, size = list[Weight](), 0
@@ -100,13 +104,13 @@ class Bridge:
 
     def _gathered(self, home: _Home, bucket: Sequence[Weight], of: Callable[[Any], Tensor]) -> Tensor:
         """[tensor ranks, n]: the flat parts of the tensors of a bucket, on every rank."""
-        groups = self._groups
-        size = sum(_numel(weight.part_shape(groups.tensor.size())) for weight in bucket)
-        result = torch.empty(groups.tensor.size(), size, dtype=self._dtype, device=groups.device)
+        groups, split = self._groups, self._tensor_group(home.expert)
+        size = sum(_numel(weight.part_shape(split.size())) for weight in bucket)
+        result = torch.empty(split.size(), size, dtype=self._dtype, device=groups.device)
         is_stage = home.stage == groups.pipeline.rank()
         if is_stage and home.expert in (None, groups.expert.rank()):
             own = [weight.view(of(self._parameters[weight.parameter])).reshape(-1) for weight in bucket]
-            dist.all_gather(list(result), torch.cat(own).to(self._dtype), group=groups.tensor)
+            dist.all_gather(list(result), torch.cat(own).to(self._dtype), group=split)
         if is_stage and home.expert is not None:
             _broadcast(result, home.expert, groups.expert)
         _broadcast(result, home.stage, groups.pipeline)
@@ -147,10 +151,10 @@ class Bridge:
 
     def _copy(self, weights: Sequence[Weight], value: Tensor, *, mix: float) -> None:
         """Copy the part that this rank has of `value` into each parameter that contains it."""
-        rank, size = self._groups.tensor.rank(), self._groups.tensor.size()
         for weight in weights:
+            split = self._tensor_group(weight.expert)
             target = weight.view(self._parameters[weight.parameter].detach())
-            part = weight.part(value, rank, size).reshape(target.shape).to(target)
+            part = weight.part(value, split.rank(), split.size()).reshape(target.shape).to(target)
             if mix == 1.0:
                 target.copy_(part)
             else:

@@ -6,7 +6,8 @@
     tensor    the same rows, each rank a part of every layer's matrices
     pipeline  the same rows, each rank a part of the layers
 
-The ranks of an expert group are data ranks: each has other experts, and they exchange tokens.
+The ranks of an expert group are neighbors in one stage, and may be tensor and data ranks: each has other experts, as
+whole matrices, and they exchange tokens. Without expert groups, tensor ranks split the matrices of experts too.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Mesh:
         **at_least(1),
     )
     expert: int = setting(
-        "data ranks among which the experts of each layer are divided; tensor also splits their matrices",
+        "ranks among which the experts of each layer are divided; tensor then does not split the matrices of experts",
         default=1,
         may_change="rounding",
         **at_least(1),
@@ -61,6 +62,11 @@ class Mesh:
         if self.sequence_parallel and self.tensor == 1:
             raise no_effect("mesh.sequence_parallel", True, "mesh.tensor above 1")  # noqa: FBT003 - the value
 
+    @property
+    def expert_tensor(self) -> int:
+        """Ranks among which the matrices of experts are split."""
+        return self.tensor if self.expert == 1 else 1
+
     def data(self, ranks: int) -> int:
         """The number of data ranks among this number of ranks. Raises ConfigError if the sizes do not fit them."""
         model = self.tensor * self.pipeline
@@ -68,11 +74,11 @@ class Mesh:
             got = f"tensor {self.tensor} x pipeline {self.pipeline} = {model}, with {_number(ranks)}"
             do = f"start a multiple of {model} ranks, or change trainer.mesh"
             raise ConfigError("mesh", got=got, need="a product that divides the number of ranks", do=do)
-        data = ranks // model
-        if data % self.expert:
-            got = f"{self.expert}, with {data} data {'rank' if data == 1 else 'ranks'}"
-            raise ConfigError("mesh.expert", got=got, need="a number that divides that of data ranks")
-        return data
+        stage = ranks // self.pipeline
+        if stage % self.expert:
+            got = f"{self.expert}, with {_number(stage)} in each stage of the pipeline"
+            raise ConfigError("mesh.expert", got=got, need="a number that divides that of these ranks")
+        return ranks // model
 
 
 def _number(ranks: int) -> str:
@@ -82,12 +88,13 @@ def _number(ranks: int) -> str:
 class Groups(NamedTuple):
     """The groups that this rank belongs to.
 
-    all       every rank
-    data      the ranks that read different rows
-    tensor    the ranks that split the matrices of this rank's layers
-    pipeline  the ranks that have the other layers, in their order
-    expert    the ranks that have the other experts
-    device    of the computation
+    all            every rank
+    data           the ranks that read different rows
+    tensor         the ranks that split the matrices of this rank's layers
+    pipeline       the ranks that have the other layers, in their order
+    expert         the ranks that have the other experts
+    expert_tensor  the ranks that split the matrices of this rank's experts
+    device         of the computation
     """
 
     all: Ranks
@@ -95,6 +102,7 @@ class Groups(NamedTuple):
     tensor: ProcessGroup
     pipeline: ProcessGroup
     expert: ProcessGroup
+    expert_tensor: ProcessGroup
     device: torch.device
 
     @property
@@ -141,6 +149,7 @@ def open_groups(mesh: Mesh) -> Groups:
         tensor=parallel_state.get_tensor_model_parallel_group(),
         pipeline=parallel_state.get_pipeline_model_parallel_group(),
         expert=parallel_state.get_expert_model_parallel_group(),
+        expert_tensor=parallel_state.get_expert_tensor_parallel_group(),
         device=device,
     )
 
@@ -168,6 +177,7 @@ def _initialize(mesh: Mesh) -> None:
         tensor_model_parallel_size=mesh.tensor,
         pipeline_model_parallel_size=mesh.pipeline,
         expert_model_parallel_size=mesh.expert,
+        expert_tensor_parallel_size=mesh.expert_tensor,
         create_gloo_process_groups=False,
     )
     # Dropout is off and weights are read from files, but some of Megatron's layers fork these states.

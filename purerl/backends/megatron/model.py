@@ -139,6 +139,7 @@ def transformer_config(shape: Shape, mesh: Mesh, *, dtype: torch.dtype, recomput
         tensor_model_parallel_size=mesh.tensor,
         pipeline_model_parallel_size=mesh.pipeline,
         expert_model_parallel_size=mesh.expert,
+        expert_tensor_parallel_size=mesh.expert_tensor,
         sequence_parallel=mesh.sequence_parallel,
         variable_seq_lengths=True,
         moe_token_dispatcher_type="alltoall",
