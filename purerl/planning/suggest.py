@@ -42,8 +42,8 @@ def suggest(
     If no single change makes the run fit, the first suggestion is the smallest number of them that together do, or all
     of them. Raises: ConfigError as `plan_memory`.
     """
-    ranks = ranks or config.placement.ranks or 1
-    config = apply(config, [f"placement.ranks={ranks}"])
+    ranks = ranks or config.placement.num_trainers
+    config = apply(config, [f"{config.placement.count_key}={ranks}"])
     options = {"memory": memory, "lengths": lengths, "ranks_of_host": ranks_of_host}
     now = plan_memory(config, **options)
     single = list(_single(config, now, ranks, options))
@@ -137,4 +137,4 @@ def _more_ranks(now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
         return
     for more in (2 * ranks, 4 * ranks, 8 * ranks):
         if more <= _MAX_RANKS:
-            yield [f"placement.ranks={more}", f"trainer.mesh.shard={more}"], f"needs {more} devices"
+            yield [f"{config.placement.count_key}={more}", f"trainer.mesh.shard={more}"], f"needs {more} devices"

@@ -1,0 +1,60 @@
+"""The engines of a run in actors of Ray: which group of actors has which engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from attrs import define, field
+
+from purerl.placement.ray.actors import ActorGroup, started_group
+from purerl.placement.ray.cluster import check_ray, connected
+from purerl.placement.ray.generator import RemoteGenerator, build_generator
+from purerl.placement.ray.trainer import RemoteTrainer, build_trainer
+from purerl.placement.settings import Actors, Placement
+from purerl.protocols import Generator, Trainer
+
+__all__ = ["RayEngines", "ray_engines"]
+
+_TRAINERS = "trainers"
+
+
+@define(eq=False)
+class RayEngines:
+    """Engines in actors. Ray is started or joined, and a group is started, when the first engine is built there."""
+
+    settings: Placement
+    directory: Path
+    _stack: ExitStack
+    _groups: dict[str, ActorGroup] = field(factory=dict)
+    _is_connected: bool = False
+
+    def trainer(self, role: str, build: Callable[[], Trainer]) -> RemoteTrainer:
+        name = role if role in self.settings.roles else _TRAINERS
+        if name not in self._groups:
+            self._groups[name] = self._start(name, self.settings.trainers, are_ranks=True)
+        return build_trainer(self._groups[name], role, build)
+
+    def generator(self, name: str, build: Callable[[], Generator]) -> RemoteGenerator:
+        return build_generator(self._start(name, self.settings.generators, are_ranks=False), name, build)
+
+    def busy_seconds(self) -> dict[str, float]:
+        return {name: group.busy_seconds for name, group in self._groups.items()}
+
+    def _start(self, name: str, default: Actors | None, *, are_ranks: bool) -> ActorGroup:
+        """The actors `name`, which end with the run."""
+        if not self._is_connected:
+            self._stack.enter_context(connected(self.settings, self.directory))
+            self._is_connected = True
+        actors = self.settings.roles.get(name) or default or Actors()
+        group = started_group(name, actors, self.directory, self.settings.timeout, are_ranks=are_ranks)
+        return self._stack.enter_context(group)
+
+
+@contextmanager
+def ray_engines(settings: Placement, directory: Path) -> Iterator[RayEngines]:
+    """The engines of the run in `directory`, in actors that end with the block."""
+    check_ray()
+    with ExitStack() as stack:
+        yield RayEngines(settings, directory.absolute(), stack)

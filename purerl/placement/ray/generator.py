@@ -1,0 +1,131 @@
+"""A generator in actors, as a `Generator` of the driver: each actor has an engine of its own."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from attrs import evolve
+
+from purerl.backends.requests import check_keys
+from purerl.images import ImageStore
+from purerl.placement.ray.actors import ActorGroup
+from purerl.placement.ray.host import Built
+from purerl.placement.ray.weights import load_weights
+from purerl.protocols import Completion, Generator, Request, Weights
+
+__all__ = ["RemoteGenerator", "build_generator"]
+
+_MAX_COLLECT = 1.0  # seconds that an actor waits for a completion before it looks for new requests
+
+
+class RemoteGenerator:
+    """The generator `name` in the actors of `group`.
+
+    Requests with the same prompt go to one actor, and so do the requests that continue a sequence that it keeps. Others
+    go to the actor with the fewest requests in flight.
+    """
+
+    def __init__(self, group: ActorGroup, name: str, built: Built) -> None:
+        self.group, self.name, self._parts = group, name, group.parts()
+        self.capabilities = evolve(built.capabilities, in_process=False)
+        self._actor_of: dict[str, int] = {}  # by the key of a request in flight
+        self._kept: dict[str, tuple[tuple[int, ...], int]] = {}  # the content and the actor of requests with `keep`
+        self._calls: dict[int, Any] = {}  # the call of `collect` that each actor is in
+        self._finished: list[Completion] = []
+        if "use_images" in built.methods:
+            self.use_images = self._use_images
+
+    def submit(self, requests: Sequence[Request]) -> None:
+        check_keys(requests, self._actor_of)
+        self._settle()
+        load, chosen = Counter(self._actor_of.values()), dict[tuple[int, ...], int]()
+        parts: dict[int, list[Request]] = {}
+        for request in requests:
+            content = tuple(request.content)
+            if content not in chosen:
+                chosen[content] = self._keeper(content, min(range(len(self._parts)), key=lambda k: load[k]))
+            actor = chosen[content]
+            load[actor] += 1
+            parts.setdefault(actor, []).append(request)
+        self._call_parts("submit", parts)
+        for actor, part in parts.items():
+            self._actor_of.update((request.key, actor) for request in part)
+            self._kept.update((request.key, (tuple(request.content), actor)) for request in part if request.keep)
+
+    def _keeper(self, content: tuple[int, ...], otherwise: int) -> int:
+        """The actor that keeps the longest beginning of `content`."""
+        kept = [(len(known), actor) for known, actor in self._kept.values() if content[: len(known)] == known]
+        return max(kept)[1] if kept else otherwise
+
+    def _call_parts(self, method: str, parts: dict[int, Any]) -> None:
+        """Call `method` of the engine of each actor with its part."""
+        calls = {k: self._parts[k].start("call", self.name, method, None, part) for k, part in parts.items()}
+        for actor, references in calls.items():
+            self._parts[actor].results(references, f"{self.name}.{method}")
+
+    def collect(self, timeout: float | None = None) -> list[Completion]:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while not self._finished and self._actor_of:
+            remaining = _MAX_COLLECT if deadline is None else min(_MAX_COLLECT, deadline - time.monotonic())
+            self._collect(max(0.0, remaining))
+            if deadline is not None and time.monotonic() >= deadline:
+                break
+        finished, self._finished = self._finished, []
+        return finished
+
+    def _collect(self, timeout: float) -> None:
+        """Let each actor with requests collect, and take what one of them has within `timeout`."""
+        import ray
+
+        for actor in {*self._actor_of.values()} - self._calls.keys():
+            (self._calls[actor],) = self._parts[actor].start("call", self.name, "collect", None, timeout)
+        ready, _ = ray.wait([*self._calls.values()], num_returns=1, timeout=timeout)
+        if ready:
+            ready, _ = ray.wait([*self._calls.values()], num_returns=len(self._calls), timeout=0)
+        self._take(actor for actor, call in [*self._calls.items()] if call in ready)
+
+    def _take(self, actors: Iterable[int]) -> None:
+        """Take the completions that `actors` have collected."""
+        for actor in actors:
+            completions = self._parts[actor].results([self._calls.pop(actor)], f"{self.name}.collect")[0]
+            for completion in completions:
+                del self._actor_of[completion.key]
+            self._finished += completions
+
+    def _settle(self) -> None:
+        """Wait until no actor collects."""
+        self._take([*self._calls])
+
+    def cancel(self, keys: Sequence[str]) -> None:
+        self._settle()
+        kept = {key: actor for key, (_, actor) in self._kept.items()}
+        parts: dict[int, list[str]] = {}
+        for key in keys:
+            if (actor := self._actor_of.get(key, kept.get(key))) is not None:
+                parts.setdefault(actor, []).append(key)
+                self._kept.pop(key, None)
+        self._call_parts("cancel", parts)
+
+    def load_weights(self, weights: Weights, *, version: int) -> None:
+        self._settle()
+        self._kept.clear()
+        load_weights(weights, self.group, self.name, version=version)
+
+    def sleep(self) -> None:
+        self._settle()
+        self.group.call("call", self.name, "sleep", None)
+
+    def _use_images(self, images: ImageStore) -> None:
+        self.group.call("call", self.name, "use_images", None, images)
+
+    def close(self) -> None:
+        self.group.call("close", self.name)
+
+
+def build_generator(group: ActorGroup, name: str, build: Callable[[], Generator]) -> RemoteGenerator:
+    """The generator whose engines `build` returns in the actors of `group`; they are built at the same time."""
+    built = group.call("build", name, build)
+    return RemoteGenerator(group, name, built[0])
