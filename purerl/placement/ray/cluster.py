@@ -2,12 +2,14 @@
 
 A local Ray has about six processes beside the actors. They are the descendants of a guard (`purerl.workers.guard`), so
 all of them end with the run, also if it is killed. Its directory is then removed by a shell that waits for the guard.
+Its ports can be reached from the network: only processes that know a random token can use them.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -26,6 +28,7 @@ __all__ = ["check_ray", "connected"]
 
 _START_TIMEOUT = 120.0  # seconds
 _POLL = 0.05
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 _ADDRESS_FILE = "ray_current_cluster"
 _MIN_STORE, _MAX_STORE = 128 * 2**20, 32 * 2**30  # bytes
 _STORE_SHARE = 0.3  # of the memory of the host
@@ -71,7 +74,7 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
     """The address of a local Ray, which ends with the block, or with this process."""
     folder = Path(tempfile.mkdtemp(prefix="purerl-ray-"))  # short: the names of sockets may have 107 characters
     log = directory / "ranks" / "ray.log"
-    process = ServerProcess(_command(folder, _num_cpus(settings)), _environment(), log)
+    process = ServerProcess(_command(folder, _num_cpus(settings)), {**_environment(), **_TOKEN}, log)
     remover = subprocess.Popen(  # noqa: S603 - a fixed script
         ["/bin/sh", "-c", _REMOVE, "sh", str(process.pid), str(folder)],
         stdin=subprocess.PIPE,
@@ -80,11 +83,32 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
         start_new_session=True,
     )
     try:
-        yield _address(folder, process)
+        address = _address(folder, process)
+        with _authenticated():
+            yield address
     finally:
         process.end()
         remover.communicate()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _authenticated() -> Iterator[None]:
+    """Let this process use the token of its local Ray in the block."""
+    from ray._raylet import Config
+
+    before = {name: os.environ.get(name) for name in _TOKEN}
+    os.environ.update(_TOKEN)
+    Config.initialize("")  # Ray has read the variables when it was imported
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        Config.initialize("")
 
 
 def _address(folder: Path, process: ServerProcess) -> str:
@@ -104,14 +128,14 @@ def _command(folder: Path, num_cpus: int) -> list[str]:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else memory  # noqa: S108 - not a file
     store = int(max(_MIN_STORE, min(_STORE_SHARE * memory, 0.8 * shared, _MAX_STORE)))
-    options = ["--head", "--block", "--port=0", "--node-ip-address=127.0.0.1", "--include-dashboard=false"]
+    options = ["--head", "--block", "--port=0", "--include-dashboard=false"]
     options += ["--disable-usage-stats", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *options, f"--object-store-memory={store}"]
 
 
 def _environment() -> dict[str, str]:
     """Variables of the processes of Ray: actors import what the run can import."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "RAY_DEDUP_LOGS": "0"}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _num_cpus(settings: Placement) -> int:
