@@ -28,11 +28,6 @@ class Engines(Protocol):
         """The generator `name`. Each of its processes has the engine that `build` returns there."""
         ...
 
-    def busy_seconds(self) -> dict[str, float]:
-        """How long the processes of each name have worked so far; empty if everything is in this process."""
-        ...
-
-
 @frozen
 class LocalEngines:
     """Every engine is in this process, and in those of the other ranks."""
@@ -42,10 +37,6 @@ class LocalEngines:
 
     def generator(self, name: str, build: Callable[[], Generator]) -> Generator:  # noqa: ARG002 - they are all here
         return build()
-
-    def busy_seconds(self) -> dict[str, float]:
-        return {}
-
 
 LOCAL_ENGINES = LocalEngines()
 """The engines of a run whose processes are ranks."""

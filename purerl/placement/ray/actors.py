@@ -21,6 +21,7 @@ __all__ = ["ActorGroup", "started_group"]
 
 _LOG = logging.getLogger(__name__)
 _PERIOD = 60.0  # seconds between two messages about what the run waits for
+_TIME_TO_FAIL = 5.0  # seconds in which all actors of a group must have failed if one has
 _STACKS_TIMEOUT = 10.0  # seconds in which an actor must have written its stacks
 
 
@@ -28,9 +29,9 @@ _STACKS_TIMEOUT = 10.0  # seconds in which an actor must have written its stacks
 class ActorGroup:
     """The actors `name`-0, `name`-1, ... of the run in `directory`.
 
-    timeout       seconds that a call may take
-    first         the number of the first one
-    busy_seconds  time in which the actors had a call
+    timeout    seconds that a call may take
+    first      the number of the first one
+    has_ended  whether they have been killed
     """
 
     name: str
@@ -38,7 +39,7 @@ class ActorGroup:
     directory: Path
     timeout: float
     first: int = 0
-    busy_seconds: float = 0.0
+    has_ended: bool = False
 
     def parts(self) -> list[ActorGroup]:
         """A group for each of the actors."""
@@ -47,14 +48,14 @@ class ActorGroup:
     def call(self, method: str, *arguments: Any, thread: str | None = None, **keywords: Any) -> list[Any]:
         """What `method` of each actor returns. `thread` is one of `THREADS`, for a call beside others.
 
-        Raises: what an actor has raised; EngineError if one has ended, or does not return in time. The group ends then,
-        because its other actors may wait for that one.
+        Raises: what an actor has raised; EngineError if one has ended, or does not return in time. If other actors then
+        wait for that one, the group ends.
         """
-        start = time.perf_counter()
-        results = self.results(self.start(method, *arguments, thread=thread, **keywords), method)
-        if thread is None:
-            self.busy_seconds += time.perf_counter() - start
-        return results
+        return self.results(self.start(method, *arguments, thread=thread, **keywords), method)
+
+    def call_engine(self, name: str, method: str, *arguments: Any, **keywords: Any) -> list[Any]:
+        """What `method` of the engine `name` returns in each actor; see `EngineHost.call`. Raises: as `call`."""
+        return self.results(self.start("call", name, method, *arguments, **keywords), f"{name}.{method}")
 
     def start(self, method: str, *arguments: Any, thread: str | None = None, **keywords: Any) -> list[Any]:
         """Begin a call of `method` in each actor; return the references to their results."""
@@ -71,35 +72,46 @@ class ActorGroup:
         while numbers:
             remaining = begin + self.timeout - time.monotonic()
             ready, _ = ray.wait([*numbers], timeout=max(0.0, min(_PERIOD, remaining)))
-            if not ready and remaining <= 0:
-                raise self._late(what, [*numbers.values()])
-            if not ready:
-                seconds, names = time.monotonic() - begin, self._named([*numbers.values()])
-                _LOG.warning("%s has waited %.0f s for %s of %s", "the run", seconds, what, names)
             for reference in ready:
                 rank = numbers.pop(reference)
-                results[rank] = self.result(reference, rank)
+                try:
+                    results[rank] = self._result(reference, rank)
+                except Exception:
+                    self._kill_if_waiting([*numbers])
+                    raise
+            if not ready and remaining > _PERIOD:
+                seconds, names = time.monotonic() - begin, self._named([*numbers.values()])
+                _LOG.warning("the run has waited %.0f s for %s in %s", seconds, what, names)
+            elif not ready:
+                raise self._late(what, [*numbers.values()])
         return results
 
-    def result(self, reference: Any, rank: int) -> Any:
-        """The result of a call of one actor, which is there. Raises: as `call`."""
+    def _result(self, reference: Any, rank: int) -> Any:
+        """The result of a call of one actor, which is there."""
         import ray
         from ray.exceptions import RayActorError, RayTaskError
 
         try:
             return ray.get(reference)
         except RayTaskError as error:
-            self.kill()
             cause = error.cause if isinstance(error.cause, BaseException) else EngineError(str(error))
             cause.add_note(f"in {self._name(rank)}, whose log is {str(self._log(rank))!r}")
             raise cause from None
         except RayActorError as error:
-            self.kill()
+            self.has_ended = True
             raise self._dead(rank, error) from None
+
+    def _kill_if_waiting(self, others: Sequence[Any]) -> None:
+        """After the failure of one actor, end the group, unless the calls of the others have ended too."""
+        import ray
+
+        ended = ray.wait(others, num_returns=len(others), timeout=_TIME_TO_FAIL)[0] if others else []
+        if self.has_ended or len(ended) < len(others):
+            self.kill()
 
     def _dead(self, rank: int, error: Exception) -> EngineError:
         lines = last_lines(self._log(rank))
-        reason = str(error).partition("Worker exit detail:")[2].strip().partition("\n")[0]
+        reason = str(error).partition("Worker exit detail:")[2].partition("Some common causes")[0].strip()
         return EngineError(
             f"{self._name(rank)}, an actor of Ray, has ended",
             got=(reason or str(error).partition("\n")[0]) + (f"\nthe end of its log:\n{lines}" if lines else ""),
@@ -111,11 +123,16 @@ class ActorGroup:
         self.write_stacks(f"{what} takes longer than {self.timeout:g} seconds")
         self.kill()
         return EngineError(
-            f"{what}: {self._named(ranks)} did not return",
+            f"{what}: no result of {self._named(ranks)}",
             got=f"nothing for {self.timeout:g} seconds",
             need="a result within placement.timeout",
             do=f"see the stacks in the logs in {str(self._log(0).parent)!r}, or raise placement.timeout",
         )
+
+    def close(self, name: str) -> None:
+        """Close the engine `name` of the actors, unless they have ended."""
+        if not self.has_ended:
+            self.call("close", name)
 
     def write_stacks(self, reason: str) -> None:
         """Let every actor write its stacks into its log, also one that hangs."""
@@ -131,6 +148,7 @@ class ActorGroup:
         """End all actors of the group at once, and what they have started."""
         import ray
 
+        self.has_ended = True
         for actor in self.actors:
             ray.kill(actor)
 
@@ -175,8 +193,11 @@ def _bundles(name: str, settings: Actors, timeout: float) -> Iterator[Any]:
         raise _lacks(name, settings.count, resources, ray.cluster_resources(), "in the cluster")
     bundles = placement_group([resources] * settings.count, strategy="SPREAD" if settings.spread else "PACK")
     try:
-        if not bundles.wait(timeout):
-            raise _lacks(name, settings.count, resources, ray.available_resources(), "free in the cluster")
+        deadline = time.monotonic() + timeout
+        while not bundles.wait(min(_PERIOD, max(0.0, deadline - time.monotonic()))):
+            if time.monotonic() >= deadline:
+                raise _lacks(name, settings.count, resources, ray.available_resources(), "free in the cluster")
+            _LOG.warning("the run waits for %d x %s in the cluster, for %s", settings.count, resources, name)
         yield bundles
     finally:
         remove_placement_group(bundles)

@@ -33,23 +33,22 @@ class RayEngines:
     def trainer(self, role: str, build: Callable[[], Trainer]) -> RemoteTrainer:
         name = role if role in self.settings.roles else _TRAINERS
         if name not in self._groups:
-            self._groups[name] = self._start(name, self.settings.trainers, are_ranks=True)
+            self._groups[name] = self._start(name, self.settings.trainers, self._stack, are_ranks=True)
         return build_trainer(self._groups[name], role, build)
 
     def generator(self, name: str, build: Callable[[], Generator]) -> RemoteGenerator:
-        return build_generator(self._start(name, self.settings.generators, are_ranks=False), name, build)
+        own = self._stack.enter_context(ExitStack())
+        group = self._start(name, self.settings.generators, own, are_ranks=False)
+        return build_generator(group, name, build, on_close=own.close)
 
-    def busy_seconds(self) -> dict[str, float]:
-        return {name: group.busy_seconds for name, group in self._groups.items()}
-
-    def _start(self, name: str, default: Actors | None, *, are_ranks: bool) -> ActorGroup:
-        """The actors `name`, which end with the run."""
+    def _start(self, name: str, default: Actors | None, stack: ExitStack, *, are_ranks: bool) -> ActorGroup:
+        """The actors `name`, which `stack` ends."""
         if not self._is_connected:
             self._stack.enter_context(connected(self.settings, self.directory))
             self._is_connected = True
         actors = self.settings.roles.get(name) or default or Actors()
         group = started_group(name, actors, self.directory, self.settings.timeout, are_ranks=are_ranks)
-        return self._stack.enter_context(group)
+        return stack.enter_context(group)
 
 
 @contextmanager

@@ -28,8 +28,8 @@ class RemoteGenerator:
     go to the actor with the fewest requests in flight.
     """
 
-    def __init__(self, group: ActorGroup, name: str, built: Built) -> None:
-        self.group, self.name, self._parts = group, name, group.parts()
+    def __init__(self, group: ActorGroup, name: str, built: Built, on_close: Callable[[], object]) -> None:
+        self.group, self.name, self._parts, self._on_close = group, name, group.parts(), on_close
         self.capabilities = evolve(built.capabilities, in_process=False)
         self._actor_of: dict[str, int] = {}  # by the key of a request in flight
         self._kept: dict[str, tuple[tuple[int, ...], int]] = {}  # the content and the actor of requests with `keep`
@@ -116,16 +116,26 @@ class RemoteGenerator:
 
     def sleep(self) -> None:
         self._settle()
-        self.group.call("call", self.name, "sleep", None)
+        self.group.call_engine(self.name, "sleep", None)
 
     def _use_images(self, images: ImageStore) -> None:
-        self.group.call("call", self.name, "use_images", None, images)
+        self.group.call_engine(self.name, "use_images", None, images)
 
     def close(self) -> None:
-        self.group.call("close", self.name)
+        self.group.close(self.name)
+        self._on_close()
 
 
-def build_generator(group: ActorGroup, name: str, build: Callable[[], Generator]) -> RemoteGenerator:
-    """The generator whose engines `build` returns in the actors of `group`; they are built at the same time."""
-    built = group.call("build", name, build)
-    return RemoteGenerator(group, name, built[0])
+def build_generator(
+    group: ActorGroup, name: str, build: Callable[[], Generator], on_close: Callable[[], object]
+) -> RemoteGenerator:
+    """The generator whose engines `build` returns in the actors of `group`, all at the same time.
+
+    `on_close` ends the group.
+    """
+    try:
+        built = group.call("build", name, build)
+    except BaseException:
+        on_close()
+        raise
+    return RemoteGenerator(group, name, built[0], on_close)

@@ -49,7 +49,7 @@ class RemoteTrainer:
         import ray
 
         packed = None if batch is None else ray.put(pack(batch))
-        return unpack(self.group.call("call", self.name, method, packed, *arguments, **keywords)[0])
+        return unpack(self.group.call_engine(self.name, method, packed, *arguments, **keywords)[0])
 
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
         scores = self._call("score", batch, tuple(outputs))
@@ -79,7 +79,7 @@ class RemoteTrainer:
         self._call("export", None, path.absolute())
 
     def close(self) -> None:
-        self.group.call("close", self.name)
+        self.group.close(self.name)
 
     def _base(self) -> Trainer | None:
         name = f"{self.name} at its start"
