@@ -274,12 +274,14 @@ def _failure(section: str, name: str, error: Exception, *, do: str) -> Finding:
 def _devices() -> str:
     import torch
 
-    accelerator = torch.accelerator.current_accelerator()
+    from purerl.devices.accelerator import current_accelerator, device_name
+
+    accelerator = current_accelerator()
     if accelerator is None:
         return f"cpu, threads: {torch.get_num_threads()}"
     count = torch.accelerator.device_count()
-    kinds = {torch.cuda.get_device_name(k) for k in range(count)} if accelerator.type == "cuda" else {accelerator.type}
-    return f"{count} x {', '.join(sorted(kinds))}; cpu, threads: {torch.get_num_threads()}"
+    names = {device_name(torch.device(accelerator.type, index)) for index in range(count)}
+    return f"{count} x {', '.join(sorted(names))}; cpu, threads: {torch.get_num_threads()}"
 
 
 _ROWS, _INNER = 256, 32
@@ -294,7 +296,9 @@ def _product(dtype: str) -> str:
     """
     import torch
 
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    from purerl.devices.accelerator import default_device
+
+    device = default_device()
     a = torch.linspace(-1, 1, _ROWS * _INNER, dtype=torch.float64).reshape(_ROWS, _INNER).sin()
     low_precision = a.to(getattr(torch, dtype)).to(device)
     result = (low_precision @ low_precision.mT).cpu().double()

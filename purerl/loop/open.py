@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
@@ -39,6 +38,7 @@ from purerl.data.open import (
     read_data,
     read_problems,
 )
+from purerl.devices.accelerator import release_cached_memory
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, pin_commits
@@ -130,7 +130,7 @@ class Run:
         if self.generator is not None:
             with clock("sync"):
                 if self.generator.capabilities.sleeps:
-                    torch.cuda.empty_cache()  # the generator needs the memory that training leaves
+                    release_cached_memory()  # the generator needs the memory that training leaves
                 self.runtime.load_weights(self.trainers["policy"].weights(), version)
 
     def let_generator_sleep(self, clock: Clock) -> None:

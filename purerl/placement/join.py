@@ -17,6 +17,7 @@ import torch
 from attrs import frozen
 from torch import distributed as dist
 
+from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
 from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog
@@ -126,15 +127,14 @@ def process_group(world: World | None, timeout: float) -> Iterator[None]:
     """A process group of `world`. The device of this rank is the one with its number on this host."""
     if world is None:  # for type checkers: without a world, a process group exists
         raise ConfigError("no process group")
-    backend = "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(_device_index(world, torch.cuda.device_count()))
-        backend = "cpu:gloo,cuda:nccl"
+    backends = collective_backends()
+    if backends != "gloo":
+        torch.accelerator.set_device_index(_device_index(world, torch.accelerator.device_count()))
     variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port)}
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     try:
-        _meet(backend, world, timeout)
+        _meet(backends, world, timeout)
         yield
     finally:
         if dist.is_initialized():
@@ -143,7 +143,7 @@ def process_group(world: World | None, timeout: float) -> Iterator[None]:
             del os.environ[name]
 
 
-def _meet(backend: str, world: World, timeout: float) -> None:
+def _meet(backends: str, world: World, timeout: float) -> None:
     """Initialize the process group, which waits for all ranks.
 
     This is done in another thread, because a thread that waits there does not handle signals.
@@ -154,7 +154,9 @@ def _meet(backend: str, world: World, timeout: float) -> None:
 
     def initialize() -> None:
         try:
-            dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout))
+            dist.init_process_group(
+                backends, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout)
+            )
         except Exception as error:  # noqa: BLE001 -- raised below
             met.set_exception(error)
         else:
@@ -177,7 +179,7 @@ def _device_index(world: World, count: int) -> int:
         return 0  # with --gpus-per-task each process sees only its own
     if world.local_rank >= count:
         got = f"{world.local_size or world.local_rank + 1} processes on this host, which has {count}"
-        raise ConfigError("a GPU for each rank", got=got, need="as many GPUs", do="lower placement.ranks")
+        raise ConfigError("an accelerator for each rank", got=got, need="as many", do="lower placement.ranks")
     return world.local_rank
 
 
@@ -187,8 +189,8 @@ def _check_backend() -> None:
         raise ConfigError(
             "the process group of this script",
             got=backends,
-            need="gloo for the CPU, beside nccl for GPUs: batches and scores are on the CPU",
-            do='initialize it with "cpu:gloo,cuda:nccl", or leave that to purerl.train',
+            need="gloo for the CPU, beside that of accelerators: batches and scores are on the CPU",
+            do=f'initialize it with "{collective_backends()}", or leave that to purerl.train',
         )
 
 

@@ -49,7 +49,9 @@ def gsm8k_vllm(
     2
     """
     config = gsm8k(model, data, test, max_steps, num_epochs)
-    server = ServerSettings(python=python, device="cuda", dtype="bfloat16", sleep_level=2, gpu_memory_utilization=0.4)
+    server = ServerSettings(
+        python=python, device="accelerator", dtype="bfloat16", sleep_level=2, gpu_memory_utilization=0.4
+    )
     return evolve(
         config,
         name="gsm8k_vllm",

@@ -19,6 +19,7 @@ from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom,
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
+from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError, nearest
 from purerl.settings import Model, at_least, between, boolean, check_alternatives, no_effect, one_of, setting
 
@@ -186,7 +187,7 @@ class Config:
         **at_least(1),
     )
     device: str = setting(
-        "cpu, cuda:0, ...; auto: the accelerator if there is one",
+        DEVICE,
         default="auto",
         need="a device",
         valid=bool,
@@ -352,12 +353,12 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     import torch
 
     from purerl.backends.hf.allocator import keep_freed_memory
-    from purerl.backends.hf.device import device_of
     from purerl.backends.hf.engine import HFTrainer
     from purerl.backends.hf.freeze import freeze, frozen_names
     from purerl.backends.hf.load import load
     from purerl.backends.hf.mesh import open_mesh
     from purerl.backends.hf.router import coefficient_of
+    from purerl.devices.accelerator import device_of
 
     check(config, role=role, outputs=outputs, updates=updates)
     device = device_of(config.device)

@@ -9,6 +9,7 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -105,14 +106,14 @@ class ServerLink:
 
 
 class StartedInstance:
-    """A process of this rank, with the output in `log`; `devices` as in ``CUDA_VISIBLE_DEVICES``."""
+    """A process of this rank, with the output in `log`; `devices` are the variables that select its devices."""
 
     def __init__(
         self,
         api: EngineApi,
         settings: ServerSettings,
         *,
-        devices: str | None,
+        devices: Mapping[str, str],
         log: Path,
         connections: int,
         link: ServerLink | None = None,
