@@ -19,15 +19,20 @@ class Actors:
     A whole number of GPUs is for this process alone. Processes with a share, such as 0.5, may be on the same GPU.
     """
 
-    count: int = setting("number of processes", default=1, **at_least(1, 4096))
+    count: int = setting("number of processes", default=1, may_change="rounding", **at_least(1, 4096))
     gpus: float | None = setting(
         "GPUs of each process, or its share of one; if not given, 1 if the cluster has any, otherwise 0",
         default=None,
+        may_change="rounding",
         need="an integer, or a number between 0 and 1",
         valid=lambda value: 0 <= value < math.inf and (value < 1 or value == int(value)),
     )
-    cpus: int = setting("CPU cores of each process, and its threads of torch", default=1, **at_least(1, 1024))
-    spread: bool = setting("on different hosts, if possible; otherwise on as few as possible", default=False, **boolean())
+    cpus: int = setting(
+        "CPU cores of each process, and its threads of torch", default=1, may_change="rounding", **at_least(1, 1024)
+    )
+    spread: bool = setting(
+        "on different hosts, if possible; otherwise on as few as possible", default=False, may_change=True, **boolean()
+    )
 
 
 @frozen(kw_only=True)
@@ -37,6 +42,7 @@ class Placement:
     kind: str = setting(
         "local: ranks that torchrun, Slurm or `purerl train` starts; ray: actors of Ray, on one host or many",
         default="local",
+        may_change="rounding",
         **one_of("local", "ray"),
     )
     ranks: int | None = setting(

@@ -54,7 +54,7 @@ class ActorGroup:
         return self.results(self.start(method, *arguments, thread=thread, **keywords), method)
 
     def call_engine(self, name: str, method: str, *arguments: Any, **keywords: Any) -> list[Any]:
-        """What `method` of the engine `name` returns in each actor; see `EngineHost.call`. Raises: as `call`."""
+        """What `method` of the engine `name` returns in the first actor, and None of others. Raises: as `call`."""
         return self.results(self.start("call", name, method, *arguments, **keywords), f"{name}.{method}")
 
     def start(self, method: str, *arguments: Any, thread: str | None = None, **keywords: Any) -> list[Any]:

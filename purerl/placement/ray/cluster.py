@@ -11,9 +11,12 @@ import logging
 import os
 import secrets
 import shutil
+import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -27,6 +30,7 @@ from purerl.placement.settings import Placement
 __all__ = ["check_ray", "connected"]
 
 _START_TIMEOUT = 120.0  # seconds
+_REACH_TIMEOUT = 10.0
 _POLL = 0.05
 _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 _ADDRESS_FILE = "ray_current_cluster"
@@ -61,12 +65,23 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
     with ExitStack() as stack:
         address = settings.address or stack.enter_context(_local(settings, directory))
         stack.callback(ray.shutdown)
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
+            _check_reachable(address)
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
-        except (ConnectionError, ValueError, RuntimeError) as error:
+        except (OSError, ValueError, RuntimeError) as error:
             got, do = str(error).partition("\n")[0], "start it with ray start, or leave placement.address out"
             raise ConfigError(f"no Ray at {address!r}", got=got, need="a running cluster", do=do) from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it, but a run stops with a checkpoint
         yield
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT: Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=_REACH_TIMEOUT).close()
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class RemoteGenerator:
 
     def _call_parts(self, method: str, parts: dict[int, Any]) -> None:
         """Call `method` of the engine of each actor with its part."""
-        calls = {k: self._parts[k].start("call", self.name, method, None, part) for k, part in parts.items()}
+        calls = {k: self._parts[k].start("call_each", self.name, method, None, part) for k, part in parts.items()}
         for actor, references in calls.items():
             self._parts[actor].results(references, f"{self.name}.{method}")
 
@@ -81,7 +81,7 @@ class RemoteGenerator:
         import ray
 
         for actor in {*self._actor_of.values()} - self._calls.keys():
-            (self._calls[actor],) = self._parts[actor].start("call", self.name, "collect", None, timeout)
+            (self._calls[actor],) = self._parts[actor].start("call_each", self.name, "collect", None, timeout)
         ready, _ = ray.wait([*self._calls.values()], num_returns=1, timeout=timeout)
         if ready:
             ready, _ = ray.wait([*self._calls.values()], num_returns=len(self._calls), timeout=0)
