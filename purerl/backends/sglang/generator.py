@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.sglang.api import SGLangApi
 
-__all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
+__all__ = ["VERSION", "Config", "build", "capabilities", "check", "command", "preview"]
+
+VERSION = "0.5.20"
+"""The version of SGLang whose interface is used."""
 
 _RESERVED = {
     "tp_size": "server.tensor_parallel_size",

@@ -34,6 +34,7 @@ _GENERATE = "/inference/v1/generate"
 _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _SAME = frozenset({"top_p", "top_k", "min_p", "repetition_penalty"})  # parameters that have the same name in vLLM
+_LOGPROBS = "processed_logprobs"  # after temperature and sampling parameters
 _ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
@@ -112,6 +113,11 @@ class VLLMApi:
         missing = [path for path in (_GENERATE, "/pause", "/resume", "/collective_rpc") if path not in paths]
         if missing:
             return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
+        info = await http.get("/server_info?config_format=json", timeout=timeout)
+        mode = info["vllm_config"]["model_config"]["logprobs_mode"]
+        if mode != _LOGPROBS:
+            got = "log-probabilities of another distribution than the one from which it samples"
+            return f"{got} ({mode}): --logprobs-mode {_LOGPROBS} is needed"
         return None
 
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.vllm.api import VLLMApi
 
-__all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
+__all__ = ["VERSION", "Config", "build", "capabilities", "check", "command", "preview"]
+
+VERSION = "0.32"
+"""The version of vLLM whose interface is used, and its patch releases."""
 
 _RESERVED = {
     "tensor_parallel_size": "server.tensor_parallel_size",
