@@ -11,7 +11,7 @@ from purerl.backends.vllm.api import VLLMApi
 from purerl.settings import Model
 
 ROUTES = ("/inference/v1/generate", "/pause", "/resume", "/collective_rpc")
-VLLM = VLLMApi(Model("model"), {}, {}, None, stale_cache=False)
+VLLM = VLLMApi(Model("model"), {"max_model_len": 32}, {}, None, stale_cache=False)
 
 
 class Answers:
@@ -28,13 +28,19 @@ def problem(api: Any, **answers: Any) -> str | None:
     return asyncio.run(api.check(Answers(**answers), timeout=1.0))
 
 
-def vllm(mode: str, routes: tuple[str, ...] = ROUTES) -> str | None:
-    info = {"vllm_config": {"model_config": {"logprobs_mode": mode}}}
+def vllm(mode: str, routes: tuple[str, ...] = ROUTES, *, length: int = 32) -> str | None:
+    info = {"vllm_config": {"model_config": {"logprobs_mode": mode, "max_model_len": length}}}
     return problem(VLLM, openapi={"paths": dict.fromkeys(routes)}, server_info=info)
 
 
 def test_vllm_as_purerl_starts_it_can_be_used() -> None:
     assert vllm("processed_logprobs") is None
+
+
+def test_vllm_that_would_end_completions_early_is_refused() -> None:
+    need = "sequences of at most 31 tokens: generator.max_sequence_length must not be above it"
+    assert vllm("processed_logprobs", length=31) == need
+    assert vllm("processed_logprobs", length=64) is None
 
 
 def test_vllm_without_its_routes_is_refused() -> None:

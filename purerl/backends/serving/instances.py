@@ -205,9 +205,10 @@ class GivenInstance:
         self.generation += 1
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
-        need = "a server that works; purerl has not started it"
-        do = "the run can be resumed from its last checkpoint; if the server cannot receive weights, set "
-        do += "server.weight_transfer=directory"
+        need = "a server that works, with the model of the run; purerl has not started it"
+        do = "start it again; the run can be resumed from its last checkpoint"
+        if self._settings.transfer != "directory":
+            do += "; if the server cannot receive weights, set server.weight_transfer=directory"
         raise EngineError(f"{name_of(self._api, self.http)} has failed", got=why, need=need, do=do)
 
     def succeed(self) -> None:

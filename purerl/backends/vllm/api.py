@@ -114,10 +114,16 @@ class VLLMApi:
         if missing:
             return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
         info = await http.get("/server_info?config_format=json", timeout=timeout)
-        mode = info["vllm_config"]["model_config"]["logprobs_mode"]
+        return self._problem(info["vllm_config"]["model_config"])
+
+    def _problem(self, config: Mapping[str, Any]) -> str | None:
+        """What is wrong with a server of this configuration, which answers requests nevertheless."""
+        mode, length, need = config["logprobs_mode"], config["max_model_len"], self.arguments["max_model_len"]
         if mode != _LOGPROBS:
             got = "log-probabilities of another distribution than the one from which it samples"
             return f"{got} ({mode}): --logprobs-mode {_LOGPROBS} is needed"
+        if need is not None and length < need:
+            return f"sequences of at most {length:,} tokens: generator.max_sequence_length must not be above it"
         return None
 
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
