@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from attrs import evolve, frozen
 
-from purerl.backends.serving.process import version_in
+from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import find, names
 
@@ -225,17 +225,10 @@ def _missing(plugin: Any, python: str | None) -> str:
 
 
 def _other_version(kind: str, need: str, installed: str | None) -> str:
-    """What is wrong with the version of the engine `kind`; empty for `need` and for what begins with it.
-
-    >>> _other_version("vllm", "0.32", "0.32.1+cpu"), _other_version("vllm", "0.32", "0.320")
-    ('', 'purerl uses the interface of vllm 0.32')
-    >>> _other_version("vllm", "0.32", None)
-    'vllm is not installed there'
-    """
+    """What is wrong with the version of the engine `kind`; empty if it is `need`."""
     if installed is None:
         return f"{kind} is not installed there"
-    is_used = f"{installed.partition('+')[0]}.".startswith(f"{need}.")
-    return "" if is_used else f"purerl uses the interface of {kind} {need}"
+    return "" if is_version(installed, need) else f"purerl uses the interface of {kind} {need}"
 
 
 def _describe(capabilities: Capabilities) -> str:

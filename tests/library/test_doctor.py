@@ -117,7 +117,10 @@ def test_interpreter_of_an_engine_that_does_not_exist(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--engine", "hf=python"], "error: --engine\n  got:  'hf=python'\n  need: KIND=PYTHON, and the kind sglang or vllm\n"),
+        (
+            ["--engine", "hf=python"],
+            "error: --engine\n  got:  'hf=python'\n  need: KIND=PYTHON, and the kind sglang or vllm\n",
+        ),
         (["--engine", "vllm"], "error: --engine\n  got:  'vllm'\n  need: KIND=PYTHON"),
         (["runs/a", "--engine", "vllm=python"], "error: --engine has no effect\n  got:  a run directory\n"),
     ],

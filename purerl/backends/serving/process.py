@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from purerl.workers.processes import Worker
 from purerl.workers.program import WORK, Program
 
-__all__ = ["ServerProcess", "free_port", "version_in"]
-
-_VERSION = "import sys; from importlib.metadata import version; print(version(sys.argv[1]))"
+__all__ = ["ServerProcess", "free_port"]
 
 
 class ServerProcess:
@@ -45,12 +42,3 @@ def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
-
-
-def version_in(python: str, package: str) -> str | None:
-    """The version of `package` in the environment of the interpreter `python`; None if it is not installed there."""
-    try:
-        done = subprocess.run([python, "-c", _VERSION, package], capture_output=True, text=True, timeout=60, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()

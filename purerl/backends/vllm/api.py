@@ -19,7 +19,9 @@ from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
+from purerl.backends.serving.versions import warn_of_version
 from purerl.backends.serving.weights import WeightFiles, WeightStream
+from purerl.backends.vllm.generator import VERSION
 from purerl.backends.vllm.images import content_parts, one_token_each
 from purerl.images import ImageStore
 from purerl.protocols import Sampling
@@ -113,6 +115,7 @@ class VLLMApi:
         missing = [path for path in (_GENERATE, "/pause", "/resume", "/collective_rpc") if path not in paths]
         if missing:
             return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
+        warn_of_version(http.url, self.name, (await http.get("/version", timeout=timeout))["version"], VERSION)
         info = await http.get("/server_info?config_format=json", timeout=timeout)
         return self._problem(info["vllm_config"]["model_config"])
 
