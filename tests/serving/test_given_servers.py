@@ -8,16 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from attrs import evolve
 
 from purerl.backends.serving.versions import is_version
-from purerl.backends.sglang.api import SGLangApi
+from purerl.backends.sglang.api import LOADER, SGLangApi
 from purerl.backends.vllm.api import VLLMApi
 from purerl.plugins import find
 from purerl.settings import Model
 
 ROUTES = ("/inference/v1/generate", "/pause", "/resume", "/collective_rpc")
-VLLM = VLLMApi(Model("model"), {"max_model_len": 32}, {}, None, stale_cache=False)
-SGLANG = SGLangApi(Model("model"), {}, {}, None, stale_cache=False, vocab_size=10)
+VLLM = VLLMApi(Model("model"), {"max_model_len": 32}, {}, None, stale_cache=False, is_streamed=False)
+SGLANG = SGLangApi(Model("model"), {}, {}, None, stale_cache=False, is_streamed=False, vocab_size=10)
 
 
 class Answers:
@@ -36,10 +37,13 @@ def problem(api: Any, **answers: Any) -> str | None:
     return asyncio.run(api.check(Answers(**answers), timeout=1.0))
 
 
-def vllm(mode: str, routes: tuple[str, ...] = ROUTES, *, length: int = 32, version: str = "0.32.0") -> str | None:
-    info = {"vllm_config": {"model_config": {"logprobs_mode": mode, "max_model_len": length}}}
+def vllm(
+    mode: str, routes: tuple[str, ...] = ROUTES, *, api: VLLMApi = VLLM, length: int = 32, version: str = "0.32.0"
+) -> str | None:
+    model = {"logprobs_mode": mode, "max_model_len": length}
+    info = {"vllm_config": {"model_config": model, "parallel_config": {"worker_extension_cls": ""}}}
     paths = {"paths": dict.fromkeys(routes)}
-    return problem(VLLM, openapi=paths, version={"version": version}, server_info=info)
+    return problem(api, openapi=paths, version={"version": version}, server_info=info)
 
 
 def test_vllm_as_purerl_starts_it_can_be_used() -> None:
@@ -56,6 +60,17 @@ def test_other_versions_are_used_with_a_warning(caplog: pytest.LogCaptureFixture
         "the server at http://host:1 is vllm 0.33.0: purerl was tested with 0.32",
         "the server at http://host:1 is sglang 0.5.23: purerl was tested with 0.5.20",
     ]
+
+
+def test_server_without_the_receiver_is_refused_unless_it_reads_files() -> None:
+    """SGLang would end, with all requests of others, and vLLM would not load anything."""
+    info: dict[str, Any] = {"version": "0.5.20", "custom_weight_loader": None}
+    assert problem(SGLANG, server_info=info) is vllm("processed_logprobs") is None
+    streamed, need = evolve(SGLANG, is_streamed=True), "a server that cannot receive weights: purerl did not start it"
+    do = ". Set server.weight_transfer=directory"
+    assert vllm("processed_logprobs", api=evolve(VLLM, is_streamed=True)) == need + do
+    assert problem(streamed, server_info=info) == need + do
+    assert problem(streamed, server_info=info | {"custom_weight_loader": [LOADER]}) is None
 
 
 def test_vllm_that_would_end_completions_early_is_refused() -> None:

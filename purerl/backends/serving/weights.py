@@ -20,7 +20,10 @@ from purerl.backends.transfer.engine.purerl_receiver import Address
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Weights
 
-__all__ = ["WeightFiles", "WeightStream", "WeightsDirectory", "check_names", "write_weights"]
+__all__ = ["NO_RECEIVER", "WeightFiles", "WeightStream", "WeightsDirectory", "check_names", "write_weights"]
+
+NO_RECEIVER = "a server that cannot receive weights: purerl did not start it. Set server.weight_transfer=directory"
+"""What is wrong with a server in which purerl's receiver is not loaded."""
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _RESERVE = 1.1  # share of the weights that must be free
