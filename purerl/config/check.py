@@ -16,11 +16,11 @@ from purerl.aliases import suggestion
 from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
-from purerl.config.generators import check_generator
+from purerl.config.generators import check_adapter_rank, check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import check_roles, model_roles, models_by_role
+from purerl.config.roles import adapter_rank, check_roles, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
@@ -275,6 +275,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
         check_generator(config.generator)
+        check_adapter_rank(config.generator, adapter_rank(config.trainer))
         _check_sleep(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):

@@ -1,6 +1,6 @@
 r"""GRPO on GSM8K with vLLM, on one GPU that trainer and engine share.
 
-    python3 -m venv engines/vllm && engines/vllm/bin/pip install vllm
+    python3 -m venv engines/vllm && engines/vllm/bin/pip install 'vllm==0.32.*'
     purerl data convert gsm8k SOURCE gsm8k      SOURCE: the directory of train.jsonl and test.jsonl, as published
     purerl train gsm8k_vllm --set model=Qwen/Qwen2.5-0.5B-Instruct --set data=gsm8k/train.parquet \
         --set python=engines/vllm/bin/python

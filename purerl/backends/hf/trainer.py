@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OUTPUTS",
     "Config",
+    "adapter_rank",
     "build",
     "capabilities",
     "check",
@@ -38,7 +39,6 @@ __all__ = [
     "depends_on_length",
     "memory",
     "preview",
-    "trains_adapter",
 ]
 
 OUTPUTS = (
@@ -267,9 +267,9 @@ def depends_on_length(config: Config) -> bool:
     return config.has_length and config.lr_scheduler_steps is None
 
 
-def trains_adapter(config: Config) -> bool:
-    """Whether a model that is trained keeps its weights, and an adapter is trained."""
-    return config.lora is not None
+def adapter_rank(config: Config) -> int | None:
+    """The rank of the adapter that is trained; None if the weights of the model are."""
+    return None if config.lora is None else config.lora.rank
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:

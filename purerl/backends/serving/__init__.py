@@ -9,6 +9,7 @@
     http        requests with deadlines
     process     a server as a process that ends with this one, with everything that it has started
     log         what the log of a server says about why it has failed
+    versions    which version of an engine is installed
     weights     weights as files, which servers read
     settings    the settings that all engines share
 
