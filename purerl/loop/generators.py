@@ -21,9 +21,12 @@ __all__ = ["change_generator", "open_generator"]
 
 
 def open_generator(
-    settings: Any, model: Model, seed: int, name: str = "generator", engines: Engines = LOCAL_ENGINES
+    settings: Any, model: Model, seed: int, engines: Engines = LOCAL_ENGINES, name: str = "generator"
 ) -> Generator:
-    """The engine that samples completions of `model`, one of `engines`; `seed` is that of the run, `name` the engine's."""
+    """The engine that samples completions of `model`, which is one of `engines`.
+
+    `seed` is that of the run, and `name` the engine's.
+    """
     seed = derive_seed(seed, name) % 2**31
     return engines.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
 

@@ -196,7 +196,7 @@ def open_model_rewards(
             role, role_name = roles[name], f"rewards.{name}"
             if role_name in judges:
                 settings = judges[role_name].generator
-                generator = open_generator(settings, role.model, config.seed, role_name, context.engines)
+                generator = open_generator(settings, role.model, config.seed, context.engines, role_name)
                 question = Question(role.judge)
                 models[name] = ModelJudge(name, question, generator, chat, config.seed, context.ranks)
             else:

@@ -231,15 +231,12 @@ def _open(
     interaction = open_interaction(
         config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
     )
-    size, local = max(context.ranks.size, config.placement.num_trainers), context.local_size
-    local = size if config.placement.kind == "ray" else local
+    size, local = context.ranks.size, context.local_size
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates, context.engines)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
-    generator = config.generator and open_generator(
-        config.generator, config.model, config.seed, engines=context.engines
-    )
+    generator = config.generator and open_generator(config.generator, config.model, config.seed, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:

@@ -28,15 +28,17 @@ class Engines(Protocol):
         """The generator `name`. Each of its processes has the engine that `build` returns there."""
         ...
 
+
 @frozen
 class LocalEngines:
     """Every engine is in this process, and in those of the other ranks."""
 
-    def trainer(self, role: str, build: Callable[[], Trainer]) -> Trainer:  # noqa: ARG002 - they are all here
+    def trainer(self, role: str, build: Callable[[], Trainer]) -> Trainer:
         return build()
 
-    def generator(self, name: str, build: Callable[[], Generator]) -> Generator:  # noqa: ARG002 - they are all here
+    def generator(self, name: str, build: Callable[[], Generator]) -> Generator:
         return build()
+
 
 LOCAL_ENGINES = LocalEngines()
 """The engines of a run whose processes are ranks."""

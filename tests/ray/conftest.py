@@ -12,8 +12,6 @@ from purerl.placement.ray.cluster import connected
 from purerl.placement.ray.engines import RayEngines, ray_engines
 from purerl.placement.settings import Actors, Placement
 
-pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an environment with it")
-
 
 @pytest.fixture(scope="module")
 def open_engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], RayEngines]]:

@@ -15,10 +15,18 @@ from purerl.placement.ray.engines import RayEngines
 from purerl.protocols import SupportsBase, SupportsGradients, SupportsImages, SupportsStaging, Trainer
 from purerl.testing import check_generator, check_trainer
 from purerl.testing.trainer import CHECKS
-from tests.backends.generators import FAKE, fake_generator, make_generator, reference_score, tiny_model
-from tests.backends.generators import weights_in_files
+from tests.backends.generators import (
+    FAKE,
+    fake_generator,
+    make_generator,
+    reference_score,
+    tiny_model,
+    weights_in_files,
+)
 from tests.backends.hf_conformance import conformance
 from tests.backends.tiny import VOCAB_SIZE
+
+pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an environment with it")
 
 OpenEngines = Callable[..., RayEngines]
 

@@ -61,7 +61,9 @@ def test_failure_of_an_actor_ends_the_run_and_names_it(action: str, tmp_path: Pa
         assert "policy.step has failed" in (tmp_path / "ranks/trainers-1.log").read_text()
     if action == "hang":
         for rank, function in enumerate(("_wait", "step")):
-            assert re.search(f"takes longer.*[\\s\\S]*in {function}", (tmp_path / f"ranks/trainers-{rank}.log").read_text())
+            assert re.search(
+                f"takes longer.*[\\s\\S]*in {function}", (tmp_path / f"ranks/trainers-{rank}.log").read_text()
+            )
 
 
 @pytest.mark.parametrize("name", ["trainers-1", "generator-0"])
@@ -81,7 +83,8 @@ def test_nothing_is_left_of_a_run_that_was_killed(tmp_path: Path) -> None:
     run = _start(_config(), tmp_path / "run")
     _wait_for(lambda: saved_steps(tmp_path / "run/checkpoints"))
     folder = re.search(r"--temp-dir=(\S+)", (tmp_path / "run/ranks/ray.log").read_text())
-    assert folder and Path(folder[1]).is_dir()
+    assert folder is not None
+    assert Path(folder[1]).is_dir()
     assert _processes(folder[1])
     run.kill()
     run.wait()
@@ -92,7 +95,7 @@ def test_nothing_is_left_of_a_run_that_was_killed(tmp_path: Path) -> None:
 
 def test_a_run_stops_with_a_checkpoint_on_sigterm(tmp_path: Path) -> None:
     run = _start(_config(), tmp_path / "run")
-    _wait_for(lambda: (tmp_path / "run/metrics.jsonl").exists())
+    _wait_for((tmp_path / "run/metrics.jsonl").exists)
     run.terminate()
     output, _ = run.communicate(timeout=DEADLINE)
     assert run.returncode == 75, output

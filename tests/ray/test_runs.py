@@ -60,7 +60,10 @@ LAYOUTS = {
 def test_every_layout_gives_the_metrics_of_one_process(layout: str, tmp_path: Path) -> None:
     """PPO with a critic, a reference that follows the policy, and a classifier as the reward."""
     path = write_classifier(tmp_path / "classifier")
-    roles = {"reference": Role(update_every=1, update_mix=0.5), "rewards": {"m": Role(model=Model(path, dtype="float64"))}}
+    roles = {
+        "reference": Role(update_every=1, update_mix=0.5),
+        "rewards": {"m": Role(model=Model(path, dtype="float64"))},
+    }
     rewards = (Reward("tests.loop.rewards:digits"), Reward(role="m"))
     config = small_real(3, model=EXACT, algorithm=PPO, evaluate=None, roles=roles, rewards=rewards)
     train(config, directory=tmp_path / "one")

@@ -201,7 +201,7 @@ class _Logged:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         import traceback
 
         if isinstance(error, Exception):

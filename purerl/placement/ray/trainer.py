@@ -58,9 +58,7 @@ class RemoteTrainer:
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         return self._call("step", batch, objective, counts)
 
-    def _gradient(
-        self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]
-    ) -> Mapping[str, Tensor]:
+    def _gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Mapping[str, Tensor]:
         return self._call("gradient", batch, objective, counts)
 
     def weights(self) -> RemoteWeights:
@@ -99,7 +97,7 @@ class _StagedState:
     group: ActorGroup
     number: int
 
-    def write(self, path: Path, ranks: Ranks) -> Mapping[str, str]:  # noqa: ARG002 - the driver is the only one
+    def write(self, path: Path, ranks: Ranks) -> Mapping[str, str]:
         return _merged(self.group.call("write_staged", self.number, path.absolute(), thread="checkpoints"))
 
 
