@@ -47,8 +47,8 @@ class RankContext:
     ranks: Ranks = ONE_RANK
     local_size: int = 1
     log: RankLog | None = None
-    engines: Engines = LOCAL_ENGINES
     _watchdog: Watchdog | None = None
+    engines: Engines = LOCAL_ENGINES
 
     def redirected(self) -> AbstractContextManager[None]:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""
@@ -109,7 +109,7 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
             return
         _check_backend()
         watchdog = stack.enter_context(_watching(settings, ranks, log, is_own_group=is_own_group))
-        yield RankContext(ranks, watchdog.local_size, log, watchdog=watchdog)
+        yield RankContext(ranks, watchdog.local_size, log, watchdog)
 
 
 def _check_alone(settings: Placement) -> None:

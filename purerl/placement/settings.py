@@ -16,7 +16,7 @@ __all__ = ["Actors", "Placement"]
 class Actors:
     """Processes that Ray starts for engines, and the resources of each.
 
-    A whole number of GPUs is for this process alone. Processes with a share, such as 0.5, may be on the same GPU.
+    One or more GPUs are for this process alone. Processes with a share, such as 0.5, may be on the same GPU.
     """
 
     count: int = setting("number of processes", default=1, may_change="rounding", **at_least(1, 4096))

@@ -30,8 +30,8 @@ _STATE_BYTES = 8
 def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = None) -> MemoryPlan | None:
     """Refuse `config` if its plan clearly needs more memory than each of `ranks` ranks has; return the plan.
 
-    `ranks_of_host` of them share the main memory of a host; all if it is not given. With actors of Ray these are as many
-    as the settings say.
+    `ranks_of_host` of them share the main memory of a host; all if it is not given. With actors of Ray, both are the
+    number of actors in the settings.
 
     Models whose states are far smaller than the memory are not planned, because that takes seconds. Neither are models
     in directories without weights, nor those whose memory cannot be planned: whatever is wrong with them is found when

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from attrs import frozen
@@ -39,20 +40,22 @@ class Config(fake.Config):
     rank: int = setting("the rank that does it", default=1)
 
 
-class _Failing(fake.FakeTrainer):
-    def fail_with(self, config: Config) -> _Failing:
-        self._action, self._remaining = config.action, 3
-        self._is_failing = current_ranks().rank == config.rank
-        return self
+@frozen
+class _Failing:
+    """`trainer`, whose third step does what `config` says."""
+
+    trainer: fake.FakeTrainer
+    config: Config
+    steps: Iterator[int]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.trainer, name)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        self._remaining -= 1
-        if self._is_failing and self._remaining == 0:
-            ACTIONS[self._action]()
-        return super().step(batch, objective, counts)
+        if next(self.steps) == 3 and current_ranks().rank == self.config.rank:
+            ACTIONS[self.config.action]()
+        return self.trainer.step(batch, objective, counts)
 
 
 def build(config: Config, *, model: Model, **arguments: Any) -> _Failing:
-    trainer = fake.build(config, model=model, **arguments)
-    trainer.__class__ = _Failing
-    return trainer.fail_with(config)
+    return _Failing(fake.build(config, model=model, **arguments), config, itertools.count(1))

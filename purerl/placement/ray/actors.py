@@ -207,7 +207,7 @@ def _actors(name: str, settings: Actors, directory: Path, bundles: Any) -> list[
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    host = ray.remote(concurrency_groups=THREADS)(EngineHost)
+    host = ray.remote(concurrency_groups=THREADS)(EngineHost)  # pyright: ignore[reportCallIssue] - Ray documents it
     path, here = [path or str(Path.cwd()) for path in sys.path], str(Path.cwd())
     return [
         host.options(

@@ -110,7 +110,7 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
 @contextmanager
 def _authenticated() -> Iterator[None]:
     """Let this process use the token of its local Ray in the block."""
-    from ray._raylet import Config
+    from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue] - it is in a compiled module
 
     before = {name: os.environ.get(name) for name in _TOKEN}
     os.environ.update(_TOKEN)
