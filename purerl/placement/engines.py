@@ -1,7 +1,7 @@
 """Where the engines of a run are built: a placement decides in which processes a builder is called, and nothing else.
 
 A builder is a function without arguments that returns an engine. `LocalEngines` calls it here. In
-`purerl.placement.ray` it is called in actors, and what the run gets is a proxy with the methods of the engine.
+`purerl.placement.actors` it is called in actors, and what the run gets is a proxy with the methods of the engine.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
     world = find_world(os.environ)
     check_world(settings, world)
     if settings.kind == "ray":
-        from purerl.placement.ray.engines import ray_engines
+        from purerl.placement.actors.engines import ray_engines
 
         with ray_engines(settings, directory) as engines:
             yield RankContext(engines=engines)

@@ -8,8 +8,8 @@ from functools import cache
 
 import pytest
 
-from purerl.placement.ray.cluster import connected
-from purerl.placement.ray.engines import RayEngines, ray_engines
+from purerl.placement.actors.cluster import connected
+from purerl.placement.actors.engines import RayEngines, ray_engines
 from purerl.placement.settings import Actors, Placement
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from purerl.backends.fake import trainer as fake_trainer
-from purerl.placement.ray.engines import RayEngines
+from purerl.placement.actors.engines import RayEngines
 from purerl.protocols import SupportsBase, SupportsGradients, SupportsImages, SupportsStaging, Trainer
 from purerl.testing import check_generator, check_trainer
 from purerl.testing.trainer import CHECKS

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from attrs import define, field
 
-from purerl.placement.ray.actors import ActorGroup, started_group
-from purerl.placement.ray.cluster import check_ray, connected
-from purerl.placement.ray.generator import RemoteGenerator, build_generator
-from purerl.placement.ray.trainer import RemoteTrainer, build_trainer
+from purerl.placement.actors.cluster import connected
+from purerl.placement.actors.generator import RemoteGenerator, build_generator
+from purerl.placement.actors.group import ActorGroup, started_group
+from purerl.placement.actors.package import load_ray
+from purerl.placement.actors.trainer import RemoteTrainer, build_trainer
 from purerl.placement.settings import Actors, Placement
 from purerl.protocols import Generator, Trainer
 
@@ -54,6 +55,6 @@ class RayEngines:
 @contextmanager
 def ray_engines(settings: Placement, directory: Path) -> Iterator[RayEngines]:
     """The engines of the run in `directory`, in actors that end with the block."""
-    check_ray()
+    load_ray()
     with ExitStack() as stack:
         yield RayEngines(settings, directory.absolute(), stack)

@@ -22,9 +22,10 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_tensors
+from purerl.placement.actors.package import load_ray
 from purerl.placement.join import process_group
 from purerl.placement.logs import RankLog
-from purerl.placement.ray.arrays import pack, pack_tensors, unpack, unpack_tensors
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights
 from purerl.ranks import ranks_of_thread
@@ -84,10 +85,9 @@ class EngineHost:
 
     def open_store(self) -> tuple[str, int]:
         """Open the store of the process group, in the first actor; return its address."""
-        import ray
         from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 
-        address = ray.util.get_node_ip_address()
+        address = load_ray().util.get_node_ip_address()
         self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
         return address, self._store.port
 

@@ -11,9 +11,10 @@ from attrs import evolve
 
 from purerl.backends.requests import check_keys
 from purerl.images import ImageStore
-from purerl.placement.ray.actors import ActorGroup
-from purerl.placement.ray.host import Built
-from purerl.placement.ray.weights import load_weights
+from purerl.placement.actors.group import ActorGroup
+from purerl.placement.actors.host import Built
+from purerl.placement.actors.package import load_ray
+from purerl.placement.actors.weights import load_weights
 from purerl.protocols import Completion, Generator, Request, Weights
 
 __all__ = ["RemoteGenerator", "build_generator"]
@@ -78,7 +79,7 @@ class RemoteGenerator:
 
     def _collect(self, timeout: float) -> None:
         """Let each actor with requests collect, and take what one of them has within `timeout`."""
-        import ray
+        ray = load_ray()
 
         for actor in {*self._actor_of.values()} - self._calls.keys():
             (self._calls[actor],) = self._parts[actor].start("call_each", self.name, "collect", None, timeout)

@@ -15,9 +15,10 @@ import torch
 from attrs import define
 from torch import Tensor
 
-from purerl.placement.ray.actors import ActorGroup
-from purerl.placement.ray.arrays import unpack_tensors
-from purerl.placement.ray.host import WeightsInfo, buckets
+from purerl.placement.actors.arrays import unpack_tensors
+from purerl.placement.actors.group import ActorGroup
+from purerl.placement.actors.host import WeightsInfo, buckets
+from purerl.placement.actors.package import load_ray
 from purerl.protocols import Weights
 
 __all__ = ["RemoteWeights", "load_weights"]
@@ -46,7 +47,7 @@ class RemoteWeights:
 
     def buckets(self) -> Iterator[Any]:
         """References to the buckets, which the first actor puts into the store while they are iterated."""
-        import ray
+        ray = load_ray()
 
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _IN_STORE}
         streams = [actor.stream_weights.options(**options).remote(self.name) for actor in self.group.actors]
@@ -56,7 +57,7 @@ class RemoteWeights:
         self.group.results([stream.completed() for stream in streams], "sending weights")
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        import ray
+        ray = load_ray()
 
         for reference in self.buckets():
             yield from unpack_tensors(ray.get(reference)).items()
@@ -67,7 +68,7 @@ def load_weights(weights: Weights, group: ActorGroup, name: str, **keywords: Any
 
     Raises: the error of an engine, after all weights have been sent.
     """
-    import ray
+    ray = load_ray()
 
     if isinstance(weights, RemoteWeights) and weights.group is group:
         group.call("copy_weights", weights.name, name, **keywords)

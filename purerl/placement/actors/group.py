@@ -13,8 +13,9 @@ from typing import Any
 from attrs import define, evolve
 
 from purerl.errors import ConfigError, EngineError
+from purerl.placement.actors.host import THREADS, EngineHost
+from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import last_lines, log_path
-from purerl.placement.ray.host import THREADS, EngineHost
 from purerl.placement.settings import Actors
 
 __all__ = ["ActorGroup", "started_group"]
@@ -64,7 +65,7 @@ class ActorGroup:
 
     def results(self, references: Sequence[Any], what: str) -> list[Any]:
         """The results of a call of each actor. Raises: as `call`."""
-        import ray
+        ray = load_ray()
 
         numbers = {reference: rank for rank, reference in enumerate(references)}
         results: list[Any] = [None] * len(references)
@@ -88,22 +89,21 @@ class ActorGroup:
 
     def _result(self, reference: Any, rank: int) -> Any:
         """The result of a call of one actor, which is there."""
-        import ray
-        from ray.exceptions import RayActorError, RayTaskError
+        ray = load_ray()
 
         try:
             return ray.get(reference)
-        except RayTaskError as error:
+        except ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, BaseException) else EngineError(str(error))
             cause.add_note(f"in {self._name(rank)}, whose log is {str(self._log(rank))!r}")
             raise cause from None
-        except RayActorError as error:
+        except ray.exceptions.RayActorError as error:
             self.has_ended = True
             raise self._dead(rank, error) from None
 
     def _kill_if_waiting(self, others: Sequence[Any]) -> None:
         """After the failure of one actor, end the group, unless the calls of the others have ended too."""
-        import ray
+        ray = load_ray()
 
         ended = ray.wait(others, num_returns=len(others), timeout=_TIME_TO_FAIL)[0] if others else []
         if self.has_ended or len(ended) < len(others):
@@ -136,7 +136,7 @@ class ActorGroup:
 
     def write_stacks(self, reason: str) -> None:
         """Let every actor write its stacks into its log, also one that hangs."""
-        import ray
+        ray = load_ray()
 
         ray.wait(
             self.start("write_stacks", reason, thread="control"),
@@ -146,7 +146,7 @@ class ActorGroup:
 
     def kill(self) -> None:
         """End all actors of the group at once, and what they have started."""
-        import ray
+        ray = load_ray()
 
         self.has_ended = True
         for actor in self.actors:
@@ -184,14 +184,13 @@ def started_group(
 @contextmanager
 def _bundles(name: str, settings: Actors, timeout: float) -> Iterator[Any]:
     """The resources of the actors, which are reserved for the time of the block."""
-    import ray
-    from ray.util.placement_group import placement_group, remove_placement_group
+    ray = load_ray()
 
     gpus = _gpus(settings)
     resources = {"CPU": float(settings.cpus), **({"GPU": float(gpus)} if gpus else {})}
     if any(ray.cluster_resources().get(kind, 0.0) < settings.count * size for kind, size in resources.items()):
         raise _lacks(name, settings.count, resources, ray.cluster_resources(), "in the cluster")
-    bundles = placement_group([resources] * settings.count, strategy="SPREAD" if settings.spread else "PACK")
+    bundles = ray.util.placement_group([resources] * settings.count, strategy="SPREAD" if settings.spread else "PACK")
     try:
         deadline = time.monotonic() + timeout
         while not bundles.wait(min(_PERIOD, max(0.0, deadline - time.monotonic()))):
@@ -200,27 +199,28 @@ def _bundles(name: str, settings: Actors, timeout: float) -> Iterator[Any]:
             _LOG.warning("the run waits for %d x %s in the cluster, for %s", settings.count, resources, name)
         yield bundles
     finally:
-        remove_placement_group(bundles)
+        ray.util.remove_placement_group(bundles)
 
 
 def _actors(name: str, settings: Actors, directory: Path, bundles: Any) -> list[Any]:
-    import ray
-    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+    ray = load_ray()
 
-    host = ray.remote(concurrency_groups=THREADS)(EngineHost)  # pyright: ignore[reportCallIssue] - Ray documents it
+    host = ray.remote(concurrency_groups=THREADS)(EngineHost)
     path, here = [path or str(Path.cwd()) for path in sys.path], str(Path.cwd())
     return [
         host.options(
             num_cpus=settings.cpus,
             num_gpus=_gpus(settings),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(bundles, placement_group_bundle_index=rank),
+            scheduling_strategy=ray.util.scheduling_strategies.PlacementGroupSchedulingStrategy(
+                bundles, placement_group_bundle_index=rank
+            ),
         ).remote(name, rank, settings.count, str(directory), path, here)
         for rank in range(settings.count)
     ]
 
 
 def _gpus(settings: Actors) -> float:
-    import ray
+    ray = load_ray()
 
     has_gpus = ray.cluster_resources().get("GPU", 0) > 0
     return float(has_gpus) if settings.gpus is None else settings.gpus

@@ -20,14 +20,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
 from pathlib import Path
 
 from purerl.backends.serving.process import ServerProcess
 from purerl.errors import ConfigError, EngineError
+from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import last_lines
 from purerl.placement.settings import Placement
 
-__all__ = ["check_ray", "connected"]
+__all__ = ["connected"]
 
 _START_TIMEOUT = 120.0  # seconds
 _REACH_TIMEOUT = 10.0
@@ -40,15 +42,6 @@ _REMOVE = 'cat > /dev/null; for i in $(seq 150); do kill -0 "$1" 2> /dev/null ||
 """Wait until the run has ended, and then until the guard has, for 30 seconds; remove the directory."""
 
 
-def check_ray() -> None:
-    """Raise ConfigError if Ray is not installed."""
-    try:
-        import ray  # noqa: F401
-    except ImportError as error:
-        do = "pip install 'purerl[ray]'"
-        raise ConfigError("placement.kind", got="'ray', without the package ray", need="Ray", do=do) from error
-
-
 @contextmanager
 def connected(settings: Placement, directory: Path) -> Iterator[None]:
     """Connect this process to the Ray of the run in `directory`, for the time of the block.
@@ -57,7 +50,7 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
 
     Raises: ConfigError if nothing answers at `placement.address`; EngineError if a local Ray does not start.
     """
-    import ray
+    ray = load_ray()
 
     if ray.is_initialized():
         yield
@@ -110,11 +103,11 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
 @contextmanager
 def _authenticated() -> Iterator[None]:
     """Let this process use the token of its local Ray in the block."""
-    from ray._raylet import Config  # pyright: ignore[reportAttributeAccessIssue] - it is in a compiled module
+    config = import_module("ray._raylet").Config
 
     before = {name: os.environ.get(name) for name in _TOKEN}
     os.environ.update(_TOKEN)
-    Config.initialize("")  # Ray has read the variables when it was imported
+    config.initialize("")  # Ray has read the variables when it was imported
     try:
         yield
     finally:
@@ -123,7 +116,7 @@ def _authenticated() -> Iterator[None]:
                 del os.environ[name]
             else:
                 os.environ[name] = value
-        Config.initialize("")
+        config.initialize("")
 
 
 def _address(folder: Path, process: ServerProcess) -> str:

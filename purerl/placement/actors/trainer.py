@@ -12,10 +12,11 @@ from attrs import frozen
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective
-from purerl.placement.ray.actors import ActorGroup
-from purerl.placement.ray.arrays import pack, unpack
-from purerl.placement.ray.host import Built
-from purerl.placement.ray.weights import RemoteWeights, load_weights
+from purerl.placement.actors.arrays import pack, unpack
+from purerl.placement.actors.group import ActorGroup
+from purerl.placement.actors.host import Built
+from purerl.placement.actors.package import load_ray
+from purerl.placement.actors.weights import RemoteWeights, load_weights
 from purerl.protocols import Metrics, Trainer, Weights
 from purerl.ranks import Ranks
 from purerl.types import TensorDict
@@ -46,7 +47,7 @@ class RemoteTrainer:
         vars(self).update({method: call for method, call in optional.items() if method in built.methods})
 
     def _call(self, method: str, batch: TensorDict | None, *arguments: Any, **keywords: Any) -> Any:
-        import ray
+        ray = load_ray()
 
         packed = None if batch is None else ray.put(pack(batch))
         return unpack(self.group.call_engine(self.name, method, packed, *arguments, **keywords)[0])
