@@ -10,6 +10,7 @@ from typing import Any
 from attrs import evolve
 
 from purerl.backends.requests import check_keys
+from purerl.errors import InputError
 from purerl.images import ImageStore
 from purerl.placement.actors.group import ActorGroup
 from purerl.placement.actors.host import Built
@@ -51,21 +52,39 @@ class RemoteGenerator:
             actor = chosen[content]
             load[actor] += 1
             parts.setdefault(actor, []).append(request)
-        self._call_parts("submit", parts)
+        errors = self._call_parts("submit", parts)
+        if errors:
+            self._retract({actor: part for actor, part in parts.items() if actor not in errors})
+            raise min(errors.items())[1]
         for actor, part in parts.items():
             self._actor_of.update((request.key, actor) for request in part)
             self._kept.update((request.key, (tuple(request.content), actor)) for request in part if request.keep)
+
+    def _retract(self, parts: dict[int, list[Request]]) -> None:
+        """Let the actors that have accepted these requests forget them, because another actor has refused its part."""
+        for actor, part in parts.items():
+            keys, group = {request.key for request in part}, self._parts[actor]
+            group.call("call_each", self.name, "cancel", None, [*keys])
+            while keys:
+                completions = group.call("call_each", self.name, "collect", None, _MAX_COLLECT)[0]
+                self._finish([completion for completion in completions if completion.key not in keys])
+                keys.difference_update(completion.key for completion in completions)
 
     def _keeper(self, content: tuple[int, ...], otherwise: int) -> int:
         """The actor that keeps the longest beginning of `content`."""
         kept = [(len(known), actor) for known, actor in self._kept.values() if content[: len(known)] == known]
         return max(kept)[1] if kept else otherwise
 
-    def _call_parts(self, method: str, parts: dict[int, Any]) -> None:
-        """Call `method` of the engine of each actor with its part."""
+    def _call_parts(self, method: str, parts: dict[int, Any]) -> dict[int, InputError]:
+        """Call `method` of the engine of each actor with its part; return by which actors it is refused, and why."""
         calls = {k: self._parts[k].start("call_each", self.name, method, None, part) for k, part in parts.items()}
+        errors = {}
         for actor, references in calls.items():
-            self._parts[actor].results(references, f"{self.name}.{method}")
+            try:
+                self._parts[actor].results(references, f"{self.name}.{method}")
+            except InputError as error:
+                errors[actor] = error
+        return errors
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -92,9 +111,12 @@ class RemoteGenerator:
         """Take the completions that `actors` have collected."""
         for actor in actors:
             completions = self._parts[actor].results([self._calls.pop(actor)], f"{self.name}.collect")[0]
-            for completion in completions:
-                del self._actor_of[completion.key]
-            self._finished += completions
+            self._finish(completions)
+
+    def _finish(self, completions: Sequence[Completion]) -> None:
+        for completion in completions:
+            del self._actor_of[completion.key]
+        self._finished += completions
 
     def _settle(self) -> None:
         """Wait until no actor collects."""
