@@ -311,6 +311,7 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     from purerl.backends.hf.load import check_divisible, check_packing
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.router import coefficient_of
+    from purerl.backends.hf.routes import hook_routers
     from purerl.protocols import Capabilities
 
     module = without_weights(model, device=config.device)
@@ -318,6 +319,8 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     if config.packing:
         check_packing(module, model)
     coefficient_of(config.router_aux_loss_coef, module.config)
+    if replays_routes(config):
+        hook_routers(module.get_decoder())
     return Capabilities(
         max_sequence_length=limits_of(module).max_sequence_length,
         outputs=frozenset(OUTPUTS),
