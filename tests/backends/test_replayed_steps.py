@@ -11,6 +11,7 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
+from purerl.backends.hf import module as modules
 from purerl.backends.hf import trainer
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.route_records import RouteRecords
@@ -86,10 +87,8 @@ def test_later_steps_use_the_recorded_experts(path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_how_rows_are_read_changes_nothing(path, layout):
     settings = {"router_aux_loss_coef": 0.1, "lr": 0.02}
-    expected, report = (
-        steps(policy, scored(policy), 3)
-        for policy in (build(path, **settings), build(path, **settings, **LAYOUTS[layout]))
-    )
+    policies = build(path, **settings), build(path, **settings, **LAYOUTS[layout])
+    expected, report = (steps(policy, scored(policy), 3) for policy in policies)
     assert report == [pytest.approx(each, rel=1e-3, abs=1e-5) for each in expected]
     assert expected[2]["router_changed_fraction"] > 0
 
@@ -108,7 +107,7 @@ def test_the_auxiliary_loss_is_that_of_the_live_router(path):
     for kind, chosen in {"live": outputs[ROUTES], "replayed": recorded}.items():
         count = torch.stack([(chosen[before] == expert).sum() for expert in range(4)])
         reads = count.sum() / 2
-        loss[kind] = float(4 * (count * outputs["router_probability"]).sum() / reads**2)
+        loss[kind] = float(4 * (count * outputs["router_probability"].detach()).sum() / reads**2)
     report = steps(policy, batch, 1)[0]
     assert report["router_aux_loss"] == pytest.approx(loss["live"], rel=1e-4)
     assert report["router_aux_loss"] != pytest.approx(loss["replayed"], rel=1e-3)
@@ -118,6 +117,46 @@ def test_a_model_that_is_not_the_policy_replays_nothing(path):
     assert ROUTES not in build(path, role="reference", updates=0).capabilities.outputs
     critic = build(path, role="critic")
     assert ROUTES not in critic.capabilities.outputs
+
+
+# --- mutants -------------------------------------------------------------------------------------------------------
+
+
+def _of_the_token_before(records: RouteRecords, numbers: Tensor | None, time: int) -> Tensor | None:
+    padded = PADDED(records, numbers, time)
+    return padded if padded is None else padded.roll(1, 1)
+
+
+def _without_replay(records: RouteRecords, numbers: Tensor | None, time: int) -> None:
+    return None
+
+
+def _of_the_layer_before(records: RouteRecords, numbers: Tensor | None, time: int) -> Tensor | None:
+    padded = PADDED(records, numbers, time)
+    return padded if padded is None else padded.roll(1, 2)
+
+
+PADDED = RouteRecords.padded
+
+
+@pytest.mark.parametrize("mutant", [_of_the_token_before, _without_replay, _of_the_layer_before])
+def test_the_law_of_later_steps_catches_other_experts(monkeypatch, path, mutant):
+    monkeypatch.setattr(RouteRecords, "padded", mutant)
+    with pytest.raises((AssertionError, KeyError)):
+        test_later_steps_use_the_recorded_experts(path)
+
+
+def test_the_law_of_the_auxiliary_loss_catches_counts_of_other_experts(monkeypatch, path):
+    def of_others(logits: list[Tensor], top_k: int) -> dict[str, Tensor]:
+        load = LOAD_OF(logits, top_k)
+        return {**load, "router_count": load["router_count"].roll(1)}
+
+    monkeypatch.setattr(modules, "load_of", of_others)
+    with pytest.raises(AssertionError):
+        test_the_auxiliary_loss_is_that_of_the_live_router(path)
+
+
+LOAD_OF = modules.load_of
 
 
 # --- records -------------------------------------------------------------------------------------------------------
@@ -177,11 +216,14 @@ def test_a_gradient_without_records_is_that_of_the_live_router(path):
 
 def test_a_model_without_experts_is_refused_before_and_when_it_is_loaded(tmp_path):
     dense, config = write_model(tmp_path), trainer.Config(replay_routes="old_logp")
-    message = "replay_routes\n  got:  Qwen3Model: no experts\n  need: a mixture of experts with one router in a layer"
+    message = (
+        "trainer.replay_routes\n  got:  Qwen3Model: no experts\n  need: a mixture of experts with one router in a layer"
+    )
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
         build(dense)
     with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-        trainer.preview(config, model=Model(dense))
+        trainer.check_model(config, model=Model(dense), outputs=("logp",), is_trained=True)
+    trainer.check_model(config, model=Model(dense), outputs=("logp",), is_trained=False)
 
 
 def test_shared_prefixes_are_refused():

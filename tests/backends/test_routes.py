@@ -278,7 +278,7 @@ def test_a_model_without_such_routers_is_refused(family: str, got: str) -> None:
         hook_routers(causal.get_decoder())
         probe_routes(causal)
 
-    with pytest.raises(ConfigError, match="^replay_routes\n") as error:
+    with pytest.raises(ConfigError, match="^trainer.replay_routes\n") as error:
         use()
     assert str(error.value).splitlines()[1].removeprefix("  got:  ") == got
 

@@ -260,4 +260,4 @@ def probe_routes(causal: PreTrainedModel) -> None:
 
 
 def _refused(model: nn.Module, got: str) -> ConfigError:
-    return ConfigError("replay_routes", got=f"{type(model).__name__}: {got}", need=_NEED, do="leave it out")
+    return ConfigError("trainer.replay_routes", got=f"{type(model).__name__}: {got}", need=_NEED, do="leave it out")

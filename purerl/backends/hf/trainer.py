@@ -300,8 +300,12 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model of which no trainer can compute `outputs`, from its configuration alone. Raises ConfigError."""
     from purerl.backends.hf.architecture import architecture_of
+    from purerl.backends.hf.preview import without_weights
+    from purerl.backends.hf.routes import hook_routers
 
     architecture_of(model, outputs, is_trained=is_trained)
+    if replays_routes(config) and is_trained and "logp" in outputs:
+        hook_routers(without_weights(model, device=config.device).get_decoder())
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -311,7 +315,6 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     from purerl.backends.hf.load import check_divisible, check_packing
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.router import coefficient_of
-    from purerl.backends.hf.routes import hook_routers
     from purerl.protocols import Capabilities
 
     module = without_weights(model, device=config.device)
@@ -319,8 +322,6 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     if config.packing:
         check_packing(module, model)
     coefficient_of(config.router_aux_loss_coef, module.config)
-    if replays_routes(config):
-        hook_routers(module.get_decoder())
     return Capabilities(
         max_sequence_length=limits_of(module).max_sequence_length,
         outputs=frozenset(OUTPUTS),
