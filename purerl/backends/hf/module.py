@@ -216,8 +216,7 @@ class TokenModel(nn.Module):
         if self.is_classifier:
             results[CLASSIFIER_SCORE] = results[CLASSIFIER_SCORE][:, 1:].clone()  # FSDP2 wants no view
         results |= load_of(routers, self.config.num_experts_per_tok) if load else {}
-        if ROUTES in outputs and isinstance(inputs, RoutedInputs):
-            results[ROUTES] = inputs.recorded()
+        results |= {ROUTES: inputs.recorded()} if isinstance(inputs, RoutedInputs) else {}
         sums = {name: self._sum(results[name]) for name in outputs}
         return {name: routes_of(value) if name == ROUTES else value for name, value in sums.items()}
 
