@@ -45,7 +45,7 @@ def test_a_run_replays_what_the_pass_of_old_logp_has_recorded(tmp_path):
     name = "policy/router_changed_fraction"
     changed = [record[name] for record in records(run) if name in record]
     assert len(changed) == 2
-    assert all(0 < fraction < 1 for fraction in changed)
+    assert changed[0] < changed[1] < 1  # no completion of the first step has a reward, so it changes little
 
 
 def test_a_run_without_a_pass_that_records_is_refused():
