@@ -53,6 +53,7 @@ EXTRAS = {
     "lora": ("peft", "trains adapters"),
     "mcp": ("mcp", "calls tools of MCP servers"),
     "gymnasium": ("gymnasium", "environments that are registered with it"),
+    "ray": ("ray", "engines in actors, on one host or many"),
     "reasoning-gym": ("reasoning-gym", "data sets and their scores"),
     "textarena": ("textarena", "games"),
     "trl": ("trl", "algorithms in TRL"),

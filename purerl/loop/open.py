@@ -234,9 +234,9 @@ def _open(
     size, local = context.ranks.size, context.local_size
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
     chats = reward_chats(config, data.chat)
-    trainers = open_trainers(config, roles, updates)
-    model_rewards = open_model_rewards(config, data.chat, chats, trainers, context.ranks)
-    generator = config.generator and open_generator(config.generator, config.model, config.seed)
+    trainers = open_trainers(config, roles, updates, context.engines)
+    model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
+    generator = config.generator and open_generator(config.generator, config.model, config.seed, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:

@@ -19,13 +19,14 @@ from torch import distributed as dist
 
 from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
+from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import World, check_world, find_world
 from purerl.ranks import ONE_RANK, Ranks, current_ranks, guarded_by, store_of_ranks
 
-__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]
+__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
 
 _LOG = logging.getLogger(__name__)
 _LINGER = 1.0  # seconds until a launcher may notice that a rank has failed, after rank 0 has left the run
@@ -40,12 +41,14 @@ class RankContext:
 
     local_size  number of ranks on this host
     log         of this rank
+    engines     where the engines of the run are
     """
 
     ranks: Ranks = ONE_RANK
     local_size: int = 1
     log: RankLog | None = None
     _watchdog: Watchdog | None = None
+    engines: Engines = LOCAL_ENGINES
 
     def redirected(self) -> AbstractContextManager[None]:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""
@@ -86,13 +89,19 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
     """
     world = find_world(os.environ)
     check_world(settings, world)
+    if settings.kind == "ray":
+        from purerl.placement.actors.engines import ray_engines
+
+        with ray_engines(settings, directory) as engines:
+            yield RankContext(engines=engines)
+        return
     if world is None and not (dist.is_available() and dist.is_initialized()):
         _check_alone(settings)
         yield SINGLE_PROCESS
         return
     with ExitStack() as stack:
         if is_own_group := not dist.is_initialized():
-            stack.enter_context(_process_group(world, settings.timeout))
+            stack.enter_context(process_group(world, settings.timeout))
         ranks = current_ranks()
         log = RankLog(directory, ranks.rank)
         if ranks.size == 1:
@@ -114,7 +123,7 @@ def _check_alone(settings: Placement) -> None:
 
 
 @contextmanager
-def _process_group(world: World | None, timeout: float) -> Iterator[None]:
+def process_group(world: World | None, timeout: float) -> Iterator[None]:
     """A process group of `world`. The device of this rank is the one with its number on this host."""
     if world is None:  # for type checkers: without a world, a process group exists
         raise ConfigError("no process group")

@@ -88,7 +88,7 @@ def plan_memory(
 
     Raises: ConfigError if the configuration of a model cannot be read, or an engine cannot plan its memory.
     """
-    ranks = ranks or config.placement.ranks or 1
+    ranks = ranks or config.placement.num_trainers
     _check_models(config)
     capacity = capacity_of(config.trainer, ranks_of_host or ranks, memory)
     workload, assumed = workload_of(config, ranks, lengths or Lengths())
