@@ -106,6 +106,14 @@ def megatron(session: nox.Session) -> None:
     session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/megatron"]), env=_ONE_THREAD)
 
 
+@nox.session(venv_backend="venv", reuse_venv=True)
+def ray(session: nox.Session) -> None:
+    """Engines in actors of Ray, with a real Ray, in an environment of its own."""
+    session.install("-c", "constraints/default.txt", ".", "-r", "tests/ray/requirements.txt")
+    arguments = session.posargs or ["tests/ray", "--durations", "5"]
+    session.run("python", "-m", "pytest", "-q", *arguments, env=_ONE_THREAD)
+
+
 def _packages(session: nox.Session) -> Path:
     """The directory of the packages in the environment of `session`."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"

@@ -121,6 +121,7 @@ SCHEMA: tuple[Field, ...] = (
     _scored("reward_model_logp", "nats", "under the reward model of PRIME", "reward_model", "logp"),
     _scored("old_value", "reward", "the critic's estimate at the start of the update", "critic", "value"),
     _scored("old_entropy", "nats", "of the policy at the start of the update", "policy", "entropy"),
+    _scored("routes", "id", "record of the experts of the row's tokens; 0: none", "policy", "routes", _ROW),
     Field("noise", _TOKEN, _F, "", "loop", "uniform random numbers in [0, 1)"),
     Field("advantage", _TOKEN, _F, "reward", "estimator", "factor of the policy gradient"),
     Field("returns", _TOKEN, _F, "reward", "estimator", "target of the critic"),

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import attrs
 from attrs import evolve, frozen
 
+from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import find, names
 
@@ -53,6 +54,7 @@ EXTRAS = {
     "mcp": ("mcp", "calls tools of MCP servers"),
     "megatron": ("megatron-core", "trains models that are divided by tensors, layers and experts"),
     "gymnasium": ("gymnasium", "environments that are registered with it"),
+    "ray": ("ray", "engines in actors, on one host or many"),
     "reasoning-gym": ("reasoning-gym", "data sets and their scores"),
     "textarena": ("textarena", "games"),
     "trl": ("trl", "algorithms in TRL"),
@@ -84,8 +86,12 @@ class Finding:
     do: str = ""
 
 
-def check_installation() -> Iterator[Finding]:
-    """Check packages, engines and devices, and then run small computations. It takes a few seconds."""
+def check_installation(interpreters: Mapping[str, str] | None = None) -> Iterator[Finding]:
+    """Check packages, engines and devices, and then run small computations. It takes a few seconds.
+
+    interpreters  kind of a generator -> the Python interpreter of the environment in which its engine is installed
+    """
+    pythons = interpreters or {}
     yield Finding("machine", "python", "good", f"{platform.python_version()}, {sys.executable}")
     yield Finding("machine", "system", "good", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores")
     yield _disk()
@@ -93,7 +99,8 @@ def check_installation() -> Iterator[Finding]:
     yield _required("purerl", "this package")
     yield from (_required(name, purpose) for name, purpose in REQUIRED.items())
     yield from (_extra(extra, *package) for extra, package in EXTRAS.items())
-    yield from (_engine(group, kind) for group in ("trainer", "generator") for kind in names(group))
+    yield from (_engine("trainer", kind) for kind in names("trainer"))
+    yield from (_engine("generator", kind, pythons.get(kind)) for kind in names("generator"))
     yield from _sandbox()
     yield _timed("devices", "torch", _devices, do=_REINSTALL_TORCH)
     yield _timed("tests", "matrix product", lambda: _product("float32"), do=_OTHER_DEVICE)
@@ -180,16 +187,24 @@ def _version(name: str) -> str | None:
 # --- engines -----------------------------------------------------------------------------------------------------
 
 
-def _engine(group: str, kind: str) -> Finding:
-    """What the engine `kind` can do with any model, and whether it is installed here. No model is loaded."""
+def _engine(group: str, kind: str, python: str | None = None) -> Finding:
+    """What the engine `kind` can do with any model, and what is missing here, or in the environment of `python`.
+
+    No model is loaded. What is missing is an error only if `python` names an environment.
+    """
     try:
         plugin = find(group, kind)
         capabilities = getattr(plugin, "capabilities", None)
         text = _describe(capabilities()) if capabilities else "its capabilities are known when it loads a model"
-        if (installed := _version(kind)) is not None:
+        installed = _version(kind) if python is None else version_in(python, kind)
+        if installed is not None:
             text = f"{installed}: {text}"
-        if group == "generator" and (problem := _missing(plugin)):
-            return Finding("engines", f"{group} {kind}", "missing", f"{text}; {problem}", _OWN_ENVIRONMENT)
+        problem = _missing(plugin, python) if group == "generator" else ""
+        if not problem and hasattr(plugin, "VERSION"):
+            problem = _other_version(kind, plugin.VERSION, installed)
+        if problem:
+            state = "missing" if python is None else "bad"
+            return Finding("engines", f"{group} {kind}", state, f"{text}; {problem}", _OWN_ENVIRONMENT)
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
         return _failure("engines", f"{group} {kind}", error, do="update or uninstall the package of this engine")
     return Finding("engines", f"{group} {kind}", "good", text)
@@ -198,14 +213,24 @@ def _engine(group: str, kind: str) -> Finding:
 _OWN_ENVIRONMENT = "docs/servers.md shows how to install it into an environment of its own"
 
 
-def _missing(plugin: Any) -> str:
-    """What is not installed here of the engine `plugin` with its default settings; empty if nothing is missing."""
+def _missing(plugin: Any, python: str | None) -> str:
+    """What the engine `plugin` needs, with its default settings and `python`; empty if nothing is missing."""
     try:
+        config = plugin.Config()
+        if python is not None:
+            config = evolve(config, server=evolve(config.server, python=python))
         if hasattr(plugin, "check"):
-            plugin.check(plugin.Config())
+            plugin.check(config)
     except ConfigError as error:
         return str(error).partition("got:  ")[2].splitlines()[0]
     return ""
+
+
+def _other_version(kind: str, need: str, installed: str | None) -> str:
+    """What is wrong with the version of the engine `kind`; empty if it is `need`."""
+    if installed is None:
+        return f"{kind} is not installed there"
+    return "" if is_version(installed, need) else f"purerl uses the interface of {kind} {need}"
 
 
 def _describe(capabilities: Capabilities) -> str:
@@ -275,12 +300,14 @@ def _failure(section: str, name: str, error: Exception, *, do: str) -> Finding:
 def _devices() -> str:
     import torch
 
-    accelerator = torch.accelerator.current_accelerator()
+    from purerl.devices.accelerator import current_accelerator, device_name
+
+    accelerator = current_accelerator()
     if accelerator is None:
         return f"cpu, threads: {torch.get_num_threads()}"
     count = torch.accelerator.device_count()
-    kinds = {torch.cuda.get_device_name(k) for k in range(count)} if accelerator.type == "cuda" else {accelerator.type}
-    return f"{count} x {', '.join(sorted(kinds))}; cpu, threads: {torch.get_num_threads()}"
+    names = {device_name(torch.device(accelerator.type, index)) for index in range(count)}
+    return f"{count} x {', '.join(sorted(names))}; cpu, threads: {torch.get_num_threads()}"
 
 
 _ROWS, _INNER = 256, 32
@@ -295,7 +322,9 @@ def _product(dtype: str) -> str:
     """
     import torch
 
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    from purerl.devices.accelerator import default_device
+
+    device = default_device()
     a = torch.linspace(-1, 1, _ROWS * _INNER, dtype=torch.float64).reshape(_ROWS, _INNER).sin()
     low_precision = a.to(getattr(torch, dtype)).to(device)
     result = (low_precision @ low_precision.mT).cpu().double()

@@ -278,6 +278,9 @@ class Trainer(Protocol):
         counts as 1), and 0 where `action` is false. `topk_logp` has the log-probabilities of the tokens in the field
         `teacher_topk_tokens` if the batch has it, and otherwise of the model's k most likely tokens, whose ids are
         `topk_tokens`.
+
+        A policy that has the output `routes` records the experts of each token, and `step` uses them. The output is
+        [rows]: the number of the row's record, which only this trainer understands; 0: none.
         """
         ...
 

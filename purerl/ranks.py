@@ -196,6 +196,17 @@ class Ranks:
             dist.all_gather_object(values, value, group=self.group)
         return values
 
+    def exchange_bytes(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Send `parts[k]`, uint8 [n_k], to rank k; what each rank has sent to this one, by rank."""
+        if self.size == 1:
+            return list(parts)
+        sizes = [len(part) for part in parts]
+        received = [of_rank[self.rank] for of_rank in self.gather(sizes, "sizes of parts for other ranks")]
+        result = parts[0].new_empty(sum(received))
+        with _explained():
+            dist.all_to_all_single(result, torch.cat([*parts]), received, sizes, group=self.group)
+        return list(result.split(received))
+
     def check_same(self, what: str, value: Any) -> None:
         """Raise EngineError on every rank if `value` differs between ranks; it names the ranks that differ from 0."""
         _check_equal(what, self.gather(value, what))

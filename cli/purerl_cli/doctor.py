@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from purerl.errors import ConfigError
 from purerl_cli.output import with_debug
 
 __all__ = ["doctor"]
@@ -18,21 +20,41 @@ def doctor(
         Path | None,
         typer.Argument(metavar="RUN", help="A run directory; the run may be in progress.", show_default=False),
     ] = None,
+    engine: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KIND=PYTHON",
+            help="Environment of an engine, such as vllm=engines/vllm/bin/python; repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Test the installation on this computer, or whether the run in a directory learns.
 
     Without RUN, it lists what each engine can do, and exits with status 1 if a test fails. With RUN, it prints the
     warnings of the run, and exits with status 1 if one of them is still present in the last step.
     """
-    if not (_is_installed() if run is None else _is_healthy(run)):
+    if run is not None and engine:
+        raise ConfigError("--engine has no effect", got="a run directory", do="leave --engine or the directory out")
+    if not (_is_installed(engine or ()) if run is None else _is_healthy(run)):
         raise typer.Exit(1)
 
 
-def _is_installed() -> bool:
+def _is_installed(engines: Sequence[str]) -> bool:
     from purerl.doctor import check_installation
     from purerl_cli.tables import show_findings
 
-    return show_findings(check_installation())
+    return show_findings(check_installation(dict(map(_interpreter, engines))))
+
+
+def _interpreter(engine: str) -> tuple[str, str]:
+    """The kind of a generator and its interpreter. Raises ConfigError for a generator that is no server."""
+    from purerl.plugins import find, names
+
+    kind, _, python = engine.partition("=")
+    kinds = [kind for kind in names("generator") if hasattr(find("generator", kind), "command")]
+    if kind not in kinds or not python:
+        raise ConfigError("--engine", got=repr(engine), need=f"KIND=PYTHON, and the kind {' or '.join(kinds)}")
+    return kind, python
 
 
 def _is_healthy(run: Path) -> bool:

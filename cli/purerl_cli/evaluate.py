@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import evolve
 
+from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError
 from purerl_cli.arguments import (
     change_environment,
@@ -108,9 +109,7 @@ _DType = Annotated[
     str | None, typer.Option("--dtype", help="Of the weights: float32, bfloat16, ..., auto.", show_default="float32")
 ]
 _Attention = Annotated[str | None, typer.Option(help="transformers' attention implementation.", show_default="sdpa")]
-_Device = Annotated[
-    str | None, typer.Option(help="cpu, cuda:0, ...; auto: the accelerator if there is one.", show_default="auto")
-]
+_Device = Annotated[str | None, typer.Option(help=f"{DEVICE}.", show_default="auto")]
 _MaxNumSeqs = Annotated[
     int | None, typer.Option(min=1, help="Completions that are decoded together.", show_default="256")
 ]

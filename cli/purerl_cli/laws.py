@@ -50,7 +50,8 @@ def laws(
 
     function = locate(loss)
     if not callable(function):
-        raise ConfigError(f"the loss {loss!r}", got=type(function).__name__, need="a function")
+        do = None if ":" in loss else f"name one in it: {loss}:FUNCTION"
+        raise ConfigError(f"the loss {loss!r}", got=type(function).__name__, need="a function", do=do)
     results = law_results(
         function,
         arguments=_arguments(settings or ()),

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from purerl.algos.algebra import Objective, Weighted, fingerprint, merge
 from purerl.protocols import Metrics
 from purerl.ranks import Ranks
 from purerl.types import TensorDict
 
-__all__ = ["check_call", "sum_metrics", "sum_scores"]
+__all__ = ["check_call", "on_host", "sum_metrics", "sum_scores"]
 
 
 def check_call(ranks: Ranks, method: str, batch: TensorDict, what: Objective | tuple[str, ...]) -> None:
@@ -28,6 +30,18 @@ def check_call(ranks: Ranks, method: str, batch: TensorDict, what: Objective | t
             digest.update(name.encode() + per_row.numpy().tobytes())
     digest.update(fingerprint(what).encode())
     ranks.check_same("a call of a trainer", f"{method}, {len(batch)} rows, {digest.hexdigest()}")
+
+
+def on_host(metrics: Metrics) -> dict[str, Weighted]:
+    """Metrics as float64 on the CPU, with one transfer per dtype. They are widened there: MPS has no float64."""
+    wide = torch.float64
+    flat = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=wide) for metric in metrics.values() for x in metric]
+    kinds = [(x.device, x.dtype) for x in flat]
+    values: dict[int, Any] = {}
+    for kind in dict.fromkeys(kinds):
+        indices = [index for index, candidate in enumerate(kinds) if candidate == kind]
+        values.update(zip(indices, torch.stack([flat[index] for index in indices]).cpu().double(), strict=True))
+    return {name: type(metric)(values[2 * k], values[2 * k + 1]) for k, (name, metric) in enumerate(metrics.items())}
 
 
 def sum_metrics(metrics: Metrics, ranks: Ranks) -> dict[str, Weighted]:

@@ -11,7 +11,7 @@ from attrs import define, field
 from purerl.errors import InputError
 from purerl.protocols import Capabilities, Completion, FinishReason, Request
 
-__all__ = ["PendingRequest", "check_requests"]
+__all__ = ["PendingRequest", "check_keys", "check_requests"]
 
 
 def check_requests(
@@ -28,13 +28,18 @@ def check_requests(
 
     Raises: InputError that names the request.
     """
+    check_keys(requests, in_use)
+    for request in requests:
+        _check_request(request, vocab_size, capabilities)
+
+
+def check_keys(requests: Sequence[Request], in_use: Collection[str]) -> None:
+    """Refuse requests with a key that another one of them has, or that is `in_use`. Raises: InputError."""
     for key, times in Counter(request.key for request in requests).items():
         if times > 1 or key in in_use:
             need = "a key that no request in flight has"
             do = "collect that request first, or use another key"
             raise InputError(f"request {key!r}", got="a key that is in use", need=need, do=do)
-    for request in requests:
-        _check_request(request, vocab_size, capabilities)
 
 
 def _check_request(request: Request, vocab_size: int, capabilities: Capabilities) -> None:

@@ -16,11 +16,11 @@ from purerl.aliases import suggestion
 from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
-from purerl.config.generators import check_generator
+from purerl.config.generators import check_adapter_rank, check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import check_roles, model_roles, models_by_role
+from purerl.config.roles import adapter_rank, check_roles, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
@@ -31,7 +31,7 @@ from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_rewards
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
-from purerl.plugins import kind_of, locate
+from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
 from purerl.rewards.routing import routes_of
@@ -120,6 +120,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     _check_truncation(config)
     check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
     _check_fields(config, algorithm, kind)
+    _check_routes(config, algorithm, kind)
     _check_models(config, algorithm)
     _check_steps(config, algorithm, kind)
     signature = _signature_of_workflow(config, functions or {})
@@ -186,6 +187,23 @@ def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(
                 f"algorithm {kind!r} cannot be used here", got="no such field in the run", need=need, do=do
             )
+
+
+def _check_routes(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
+    """Refuse to replay the choices of routers if no pass records them.
+
+    An engine that replays them has a function `replays_routes` in its module. If a step is one optimizer step, only
+    what advantages and corrections read is computed beforehand.
+    """
+    replays_routes = getattr(find("trainer", kind_of(config.trainer)), "replays_routes", None)
+    if replays_routes is None or not replays_routes(config.trainer):
+        return
+    has_pass = config.ppo_epochs * config.minibatches > 1
+    read = [*algorithm.reads, *(name for each in algorithm.objectives for name in each.reads if has_pass)]
+    if "old_logp" not in read:
+        need = f"a pass that computes old_logp before the optimizer steps of a step; this run of {kind} has none"
+        do = "leave it out, or set num_minibatches or ppo_epochs above 1 with an algorithm that reads old_logp"
+        raise no_effect("trainer.replay_routes", config.trainer.replay_routes, need, do)
 
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
@@ -275,6 +293,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
         check_generator(config.generator)
+        check_adapter_rank(config.generator, adapter_rank(config.trainer))
         _check_sleep(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):

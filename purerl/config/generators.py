@@ -5,7 +5,7 @@ from __future__ import annotations
 from purerl.plugins import find, kind_of
 from purerl.settings import in_section
 
-__all__ = ["check_generator"]
+__all__ = ["check_adapter_rank", "check_generator"]
 
 
 def check_generator(settings: object, key: str = "generator") -> None:
@@ -14,3 +14,14 @@ def check_generator(settings: object, key: str = "generator") -> None:
     if check_settings is not None:
         with in_section(key, type(settings)):
             check_settings(settings)
+
+
+def check_adapter_rank(settings: object, rank: int | None) -> None:
+    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none.
+
+    A generator that can tell has a function `check_adapter_rank` in its module.
+    """
+    check = getattr(find("generator", kind_of(settings)), "check_adapter_rank", None)
+    if check is not None:
+        with in_section("generator", type(settings)):
+            check(settings, rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from attrs import evolve
 
@@ -24,6 +24,7 @@ from purerl.settings import Model, in_section, no_effect
 
 __all__ = [
     "ModelRole",
+    "adapter_rank",
     "check_roles",
     "model_roles",
     "models_by_role",
@@ -116,7 +117,7 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
         if is_trained and settings.update_every is not None:
             need = f"a model that is not trained; {kind} trains the {name}"
             raise no_effect(f"roles.{name}.update_every", settings.update_every, need)
-        if settings.update_every is not None and _trains_adapter(config):
+        if settings.update_every is not None and adapter_rank(config.trainer) is not None:
             need = "a policy whose whole model is trained; this one trains an adapter"
             do = f"leave roles.{name}.update_every out, or the adapter in the settings of the trainer"
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
@@ -127,10 +128,10 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
                 check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
 
 
-def _trains_adapter(config: RunConfig) -> bool:
-    """Whether the policy trains an adapter. An engine that can has a function `trains_adapter` in its module."""
-    trains_adapter = getattr(find("trainer", kind_of(config.trainer)), "trains_adapter", None)
-    return trains_adapter is not None and trains_adapter(config.trainer)
+def adapter_rank(trainer: Any) -> int | None:
+    """The rank of the adapter that `trainer` trains, or None. A trainer that can has this function in its module."""
+    rank = getattr(find("trainer", kind_of(trainer)), "adapter_rank", None)
+    return rank and rank(trainer)
 
 
 def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from purerl.debugging.settings import Debug
+from purerl.devices.accelerator import memory_history
 
 __all__ = ["profiled"]
 
@@ -34,18 +35,21 @@ def profiled(settings: Debug, folder: Path, step: int) -> Iterator[None]:
     ):
         yield
     profile.export_chrome_trace(str(path.with_suffix(".json.gz")))
-    order = "self_device_time_total" if torch.cuda.is_available() else "self_cpu_time_total"
-    path.with_suffix(".txt").write_text(profile.key_averages().table(sort_by=order, row_limit=_ROWS), encoding="utf-8")
+    averages = profile.key_averages()
+    is_on_device = any(operation.self_device_time_total for operation in averages)
+    order = "self_device_time_total" if is_on_device else "self_cpu_time_total"
+    path.with_suffix(".txt").write_text(averages.table(sort_by=order, row_limit=_ROWS), encoding="utf-8")
 
 
 @contextmanager
 def _memory_snapshot(path: Path, *, enabled: bool) -> Iterator[None]:
-    if not enabled:
+    memory = memory_history() if enabled else None
+    if memory is None:
         yield
         return
-    torch.cuda.memory._record_memory_history(max_entries=_MAX_ENTRIES)  # noqa: SLF001 - documented under this name
+    memory._record_memory_history(max_entries=_MAX_ENTRIES)  # noqa: SLF001 - documented under this name
     try:
         yield
-        torch.cuda.memory._dump_snapshot(str(path))  # noqa: SLF001
+        memory._dump_snapshot(str(path))  # noqa: SLF001
     finally:
-        torch.cuda.memory._record_memory_history(enabled=None)  # noqa: SLF001
+        memory._record_memory_history(enabled=None)  # noqa: SLF001

@@ -59,8 +59,9 @@ def check_debug(settings: Debug, max_steps: int | None) -> None:
         if late:
             raise no_effect(f"debug.{name}", late, f"steps of the run, which has {max_steps}")
     if settings.memory_snapshot:
-        import torch
+        from purerl.devices.accelerator import memory_history
 
-        if not torch.cuda.is_available():
-            need, do = "a CUDA device", "leave it out; debug.profile_memory records allocations on every device"
+        if memory_history() is None:
+            need = "an accelerator whose allocations torch records"
+            do = "leave it out; debug.profile_memory records allocations on every device"
             raise no_effect("debug.memory_snapshot", value=True, need=need, do=do)

@@ -7,15 +7,17 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from purerl.devices.cuda import runs_triton
+
 __all__ = ["uses_triton"]
 
 
 def uses_triton(tensor: Tensor) -> bool:
-    """Whether Triton kernels compute with `tensor`: on CUDA devices, if triton can be imported.
+    """Whether Triton kernels compute with `tensor`: on devices that run them, if triton can be imported.
 
     Not while torch.compile traces the function, because the compiler fuses plain torch operations itself.
     """
-    return tensor.is_cuda and not torch.compiler.is_compiling() and _has_triton()
+    return runs_triton(tensor) and not torch.compiler.is_compiling() and _has_triton()
 
 
 @cache

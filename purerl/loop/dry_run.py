@@ -76,7 +76,7 @@ def dry_run(
     for phase in filter(None, (checked.initial_run, checked)):
         with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
             missing += _check_phase(phase, functions, runs_code=runs_code)
-    planned = None if missing else check_memory(checked, checked.placement.ranks or 1)
+    planned = None if missing else check_memory(checked, checked.placement.num_trainers)
     notes = {
         "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],

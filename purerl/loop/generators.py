@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import evolve, fields_dict, frozen
@@ -10,7 +11,8 @@ from attrs import evolve, fields_dict, frozen
 from purerl.config.generators import check_generator
 from purerl.config.overrides import apply
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
+from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
+from purerl.plugins import kind_of
 from purerl.protocols import Generator
 from purerl.seeds import derive_seed
 from purerl.settings import Model, setting
@@ -18,10 +20,15 @@ from purerl.settings import Model, setting
 __all__ = ["change_generator", "open_generator"]
 
 
-def open_generator(settings: Any, model: Model, seed: int, name: str = "generator") -> Generator:
-    """The engine that samples completions of `model`; `seed` is that of the run, and `name` the engine's."""
+def open_generator(
+    settings: Any, model: Model, seed: int, engines: Engines = LOCAL_ENGINES, name: str = "generator"
+) -> Generator:
+    """The engine that samples completions of `model`, which is one of `engines`.
+
+    `seed` is that of the run, and `name` the engine's.
+    """
     seed = derive_seed(seed, name) % 2**31
-    return find("generator", kind_of(settings)).build(settings, model=model, seed=seed)
+    return engines.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
 
 
 @frozen

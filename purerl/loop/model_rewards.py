@@ -26,8 +26,8 @@ from purerl.loop.generators import open_generator
 from purerl.loop.judges import ModelJudge
 from purerl.loop.scored_rows import Scores, ScoringModel, failed, open_rows, with_scores
 from purerl.loop.trainers import open_trainer
+from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.protocols import Trainer
-from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.judges.question import Question
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.routing import applies, routes_of
@@ -183,7 +183,7 @@ def open_model_rewards(
     policy: Chat,
     chats: Mapping[str, Chat],
     trainers: Mapping[str, Trainer],
-    ranks: Ranks = ONE_RANK,
+    context: RankContext = SINGLE_PROCESS,
 ) -> ModelRewards:
     """What adds the scores of the models of `roles.rewards`; `chats` are those of `reward_chats`.
 
@@ -195,9 +195,10 @@ def open_model_rewards(
         for name, chat in chats.items():
             role, role_name = roles[name], f"rewards.{name}"
             if role_name in judges:
-                generator = open_generator(judges[role_name].generator, role.model, config.seed, role_name)
+                settings = judges[role_name].generator
+                generator = open_generator(settings, role.model, config.seed, context.engines, role_name)
                 question = Question(role.judge)
-                models[name] = ModelJudge(name, question, generator, chat, config.seed, ranks)
+                models[name] = ModelJudge(name, question, generator, chat, config.seed, context.ranks)
             else:
                 pad_token = declared_pad_token(role.model)
                 trainer = trainers[role_name]

@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
@@ -39,6 +38,7 @@ from purerl.data.open import (
     read_data,
     read_problems,
 )
+from purerl.devices.accelerator import release_cached_memory
 from purerl.evaluation.results import as_rows, metrics
 from purerl.files import atomic_directory
 from purerl.loop.base_models import identify_models, pin_commits
@@ -130,7 +130,7 @@ class Run:
         if self.generator is not None:
             with clock("sync"):
                 if self.generator.capabilities.sleeps:
-                    torch.cuda.empty_cache()  # the generator needs the memory that training leaves
+                    release_cached_memory()  # the generator needs the memory that training leaves
                 self.runtime.load_weights(self.trainers["policy"].weights(), version)
 
     def let_generator_sleep(self, clock: Clock) -> None:
@@ -234,9 +234,9 @@ def _open(
     size, local = context.ranks.size, context.local_size
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
     chats = reward_chats(config, data.chat)
-    trainers = open_trainers(config, roles, updates)
-    model_rewards = open_model_rewards(config, data.chat, chats, trainers, context.ranks)
-    generator = config.generator and open_generator(config.generator, config.model, config.seed)
+    trainers = open_trainers(config, roles, updates, context.engines)
+    model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
+    generator = config.generator and open_generator(config.generator, config.model, config.seed, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:

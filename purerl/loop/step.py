@@ -85,7 +85,7 @@ class Learner:
         with clock("update"):
             reports |= update(self.trainers, computed, objectives, schedule, state.step)
         metrics = {**metrics, **means(reports), **batch_metrics(computed), **staleness_metrics(computed, state.step)}
-        whole = with_fields(computed, **dict(batch.items()))
+        whole = with_fields(computed, **dict(batch.items())).exclude("routes")  # their records are not stored
         return Step(evolve(state, step=state.step + 1, transform=transform), whole, trajectories, metrics)
 
     def _gradients(

@@ -38,7 +38,7 @@ class Throughput:
     def metrics(self, batch: TensorDict | None, sampled: float, clock: Clock) -> dict[str, float]:
         """The rates of a step with the rows `batch`, for which `sampled` tokens were sampled.
 
-        A phase without work has no rate. Without the device's peak in `resources.devices` there is no utilization.
+        A phase without work has no rate. Without the device's peak in `devices.peaks` there is no utilization.
         """
         read = 0 if batch is None else int(batch["attention_mask"].sum())
         tokens = {"generate": sampled, "score": self.scores * read, "update": self.passes * read}

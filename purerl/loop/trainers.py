@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
+from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, SupportsBase, Trainer
 from purerl.seeds import derive_seed
@@ -15,12 +17,13 @@ from purerl.settings import Model, in_section
 __all__ = ["check_role_model", "open_trainer", "open_trainers"]
 
 
-def open_trainer(config: RunConfig, name: str, role: ModelRole, updates: int) -> Trainer:
-    """The engine of the model `name`, with its initial weights."""
+def open_trainer(
+    config: RunConfig, name: str, role: ModelRole, updates: int, engines: Engines = LOCAL_ENGINES
+) -> Trainer:
+    """The engine of the model `name`, with its initial weights, which is one of `engines`."""
     settings, seed = role.settings, derive_seed(config.seed, name) % 2**31
-    trainer = find("trainer", kind_of(settings.trainer)).build(
-        settings.trainer, model=settings.model, role=name, outputs=role.outputs, updates=updates, seed=seed
-    )
+    options = {"model": settings.model, "role": name, "outputs": role.outputs, "updates": updates, "seed": seed}
+    trainer = engines.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
     missing = sorted({*role.outputs} - trainer.capabilities.outputs)
     if missing:
         need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
@@ -41,17 +44,20 @@ def check_role_model(name: str, role: ModelRole) -> None:
 
 
 def open_trainers(
-    config: RunConfig, roles: Mapping[str, ModelRole], updates: Mapping[str, int | None]
+    config: RunConfig,
+    roles: Mapping[str, ModelRole],
+    updates: Mapping[str, int | None],
+    engines: Engines = LOCAL_ENGINES,
 ) -> dict[str, Trainer]:
     """The engine of each role. A reference that is the policy at its start is the policy without its adapter."""
-    policy = open_trainer(config, "policy", roles["policy"], updates["policy"] or 0)
+    policy = open_trainer(config, "policy", roles["policy"], updates["policy"] or 0, engines)
     base = policy.base() if isinstance(policy, SupportsBase) else None
     trainers = {"policy": policy}
     for name, role in roles.items():
         if base is not None and _is_base(role, roles["policy"], base.capabilities):
             trainers[name] = base
         elif name != "policy":
-            trainers[name] = open_trainer(config, name, role, updates[name] or 0)
+            trainers[name] = open_trainer(config, name, role, updates[name] or 0, engines)
     return {name: trainers[name] for name in roles}
 
 

@@ -17,14 +17,16 @@ import torch
 from attrs import frozen
 from torch import distributed as dist
 
+from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
+from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import World, check_world, find_world
 from purerl.ranks import ONE_RANK, Ranks, current_ranks, guarded_by, store_of_ranks
 
-__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]
+__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
 
 _LOG = logging.getLogger(__name__)
 _LINGER = 1.0  # seconds until a launcher may notice that a rank has failed, after rank 0 has left the run
@@ -39,12 +41,14 @@ class RankContext:
 
     local_size  number of ranks on this host
     log         of this rank
+    engines     where the engines of the run are
     """
 
     ranks: Ranks = ONE_RANK
     local_size: int = 1
     log: RankLog | None = None
     _watchdog: Watchdog | None = None
+    engines: Engines = LOCAL_ENGINES
 
     def redirected(self) -> AbstractContextManager[None]:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""
@@ -85,13 +89,19 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
     """
     world = find_world(os.environ)
     check_world(settings, world)
+    if settings.kind == "ray":
+        from purerl.placement.actors.engines import ray_engines
+
+        with ray_engines(settings, directory) as engines:
+            yield RankContext(engines=engines)
+        return
     if world is None and not (dist.is_available() and dist.is_initialized()):
         _check_alone(settings)
         yield SINGLE_PROCESS
         return
     with ExitStack() as stack:
         if is_own_group := not dist.is_initialized():
-            stack.enter_context(_process_group(world, settings.timeout))
+            stack.enter_context(process_group(world, settings.timeout))
         ranks = current_ranks()
         log = RankLog(directory, ranks.rank)
         if ranks.size == 1:
@@ -113,19 +123,18 @@ def _check_alone(settings: Placement) -> None:
 
 
 @contextmanager
-def _process_group(world: World | None, timeout: float) -> Iterator[None]:
+def process_group(world: World | None, timeout: float) -> Iterator[None]:
     """A process group of `world`. The device of this rank is the one with its number on this host."""
     if world is None:  # for type checkers: without a world, a process group exists
         raise ConfigError("no process group")
-    backend = "gloo"
-    if torch.cuda.is_available():
-        torch.cuda.set_device(_device_index(world, torch.cuda.device_count()))
-        backend = "cpu:gloo,cuda:nccl"
+    backends = collective_backends()
+    if backends != "gloo":
+        torch.accelerator.set_device_index(_device_index(world, torch.accelerator.device_count()))
     variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port)}
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     try:
-        _meet(backend, world, timeout)
+        _meet(backends, world, timeout)
         yield
     finally:
         if dist.is_initialized():
@@ -134,7 +143,7 @@ def _process_group(world: World | None, timeout: float) -> Iterator[None]:
             del os.environ[name]
 
 
-def _meet(backend: str, world: World, timeout: float) -> None:
+def _meet(backends: str, world: World, timeout: float) -> None:
     """Initialize the process group, which waits for all ranks.
 
     This is done in another thread, because a thread that waits there does not handle signals.
@@ -145,7 +154,9 @@ def _meet(backend: str, world: World, timeout: float) -> None:
 
     def initialize() -> None:
         try:
-            dist.init_process_group(backend, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout))
+            dist.init_process_group(
+                backends, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout)
+            )
         except Exception as error:  # noqa: BLE001 -- raised below
             met.set_exception(error)
         else:
@@ -168,7 +179,7 @@ def _device_index(world: World, count: int) -> int:
         return 0  # with --gpus-per-task each process sees only its own
     if world.local_rank >= count:
         got = f"{world.local_size or world.local_rank + 1} processes on this host, which has {count}"
-        raise ConfigError("a GPU for each rank", got=got, need="as many GPUs", do="lower placement.ranks")
+        raise ConfigError("an accelerator for each rank", got=got, need="as many", do="lower placement.ranks")
     return world.local_rank
 
 
@@ -178,8 +189,8 @@ def _check_backend() -> None:
         raise ConfigError(
             "the process group of this script",
             got=backends,
-            need="gloo for the CPU, beside nccl for GPUs: batches and scores are on the CPU",
-            do='initialize it with "cpu:gloo,cuda:nccl", or leave that to purerl.train',
+            need="gloo for the CPU, beside that of accelerators: batches and scores are on the CPU",
+            do=f'initialize it with "{collective_backends()}", or leave that to purerl.train',
         )
 
 

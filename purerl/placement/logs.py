@@ -26,8 +26,8 @@ _FIRST_LINE = "begins, process"
 _MAX_TAIL = 2**14  # bytes
 
 
-def log_path(directory: Path, rank: int) -> Path:
-    """The log of `rank` of the run in `directory`."""
+def log_path(directory: Path, rank: int | str) -> Path:
+    """The log of `rank`, or of the actor with this name, of the run in `directory`."""
     return directory / _FOLDER / f"{rank}.log"
 
 
@@ -49,11 +49,12 @@ class RankLog:
     """The log of this rank. It is created with its first line.
 
     directory  of the run
+    rank       its number, or the name of an actor
     console    what stderr was before it was redirected
     """
 
     directory: Path
-    rank: int
+    rank: int | str
     console: int = field(default=2)
 
     def write(self, text: str) -> None:
@@ -98,6 +99,11 @@ class RankLog:
         yield
         self.console = 2
         _restore(before)
+
+    def redirect(self) -> None:
+        """From now on, what this process prints goes to its log."""
+        for descriptor in _redirected(self):
+            os.close(descriptor)
 
     def _opened(self) -> IO[str]:
         path = log_path(self.directory, self.rank)

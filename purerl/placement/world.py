@@ -62,6 +62,10 @@ def check_world(settings: Placement, world: World | None) -> None:
 
     Raises: ConfigError.
     """
+    if world is not None and settings.kind == "ray":
+        need = "one process, the driver: Ray starts the others"
+        do = f"start it without {world.launcher}"
+        raise ConfigError("placement.kind", got=f"'ray', in one of {world.size} processes", need=need, do=do)
     if world is None or settings.ranks is None:
         return
     number = world.local_size or min(settings.ranks, world.size)

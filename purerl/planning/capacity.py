@@ -30,33 +30,19 @@ def capacity_of(trainer: Any, ranks: int, memory: int | None) -> Capacity:
     trainer  settings of the trainer, of which `device` decides where it computes
     memory   bytes of the accelerator of each rank, which need not exist on this computer
     """
+    from purerl.devices.accelerator import default_device, total_memory
+
     device = getattr(trainer, "device", "cpu")
     if memory is not None:
         return Capacity(memory, "as given, for each rank", is_accelerator=not device.startswith("cpu"))
     if device == "auto":
-        device = _accelerator() or "cpu"
+        device = default_device().type
     if device.startswith("cpu"):
         share = f", divided by {ranks} ranks" if ranks > 1 else ""
         return Capacity(host_memory() // ranks, f"main memory{share}", is_accelerator=False)
-    return Capacity(_device_memory(device), f"memory of {device}", is_accelerator=True)
+    return Capacity(total_memory(device), f"memory of {device}", is_accelerator=True)
 
 
 def host_memory() -> int:
     """Bytes of main memory."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def _accelerator() -> str | None:
-    import torch
-
-    accelerator = torch.accelerator.current_accelerator(check_available=True)
-    return accelerator.type if accelerator is not None else None
-
-
-def _device_memory(device: str) -> int | None:
-    """Bytes of the memory of `device`, for CUDA and ROCm."""
-    import torch
-
-    if not device.startswith("cuda") or not torch.cuda.is_available():
-        return None
-    return torch.cuda.get_device_properties(device).total_memory

@@ -30,15 +30,24 @@ _STATE_BYTES = 8
 def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = None) -> MemoryPlan | None:
     """Refuse `config` if its plan clearly needs more memory than each of `ranks` ranks has; return the plan.
 
-    `ranks_of_host` of them share the main memory of a host; all if it is not given.
+    `ranks_of_host` of them share the main memory of a host; all if it is not given. With actors of Ray, both are the
+    number of actors in the settings.
 
     Models whose states are far smaller than the memory are not planned, because that takes seconds. Neither are models
     in directories without weights, nor those whose memory cannot be planned: whatever is wrong with them is found when
-    they are loaded.
+    they are loaded. The memory of the hosts of a Ray cluster that is joined is not known here.
 
     Raises: ConfigError with what would help.
     """
-    if not config.placement.check_memory or is_small(config, ranks_of_host or ranks) or _lacks_weights(config):
+    if config.placement.kind == "ray":
+        ranks, ranks_of_host = config.placement.num_trainers, None
+    is_elsewhere = config.placement.address is not None
+    if (
+        not config.placement.check_memory
+        or is_elsewhere
+        or is_small(config, ranks_of_host or ranks)
+        or _lacks_weights(config)
+    ):
         return None
     try:
         plan = plan_memory(config, ranks=ranks, ranks_of_host=ranks_of_host)

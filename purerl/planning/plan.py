@@ -17,7 +17,7 @@ from attrs import field, frozen
 from purerl.config.check import algorithm_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import judge_roles
-from purerl.config.roles import ModelRole, model_roles, models_by_role
+from purerl.config.roles import ModelRole, adapter_rank, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
@@ -88,7 +88,7 @@ def plan_memory(
 
     Raises: ConfigError if the configuration of a model cannot be read, or an engine cannot plan its memory.
     """
-    ranks = ranks or config.placement.ranks or 1
+    ranks = ranks or config.placement.num_trainers
     _check_models(config)
     capacity = capacity_of(config.trainer, ranks_of_host or ranks, memory)
     workload, assumed = workload_of(config, ranks, lengths or Lengths())
@@ -163,10 +163,8 @@ def _planner(group: str, settings: Any) -> Callable[..., MemoryUse]:
 
 def _shares_weights(role: ModelRole, policy: ModelRole) -> bool:
     """Whether `role` is the policy without its adapter, as `loop.trainers` decides it."""
-    trains_adapter = getattr(
-        find("trainer", kind_of(policy.settings.trainer)), "trains_adapter", lambda settings: False
-    )
-    return trains_adapter(policy.settings.trainer) and not role.is_trained and role.settings == policy.settings
+    trains_adapter = adapter_rank(policy.settings.trainer) is not None
+    return trains_adapter and not role.is_trained and role.settings == policy.settings
 
 
 def _samples_while_training(config: RunConfig) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from attrs import frozen
 
@@ -42,8 +41,8 @@ def suggest(
     If no single change makes the run fit, the first suggestion is the smallest number of them that together do, or all
     of them. Raises: ConfigError as `plan_memory`.
     """
-    ranks = ranks or config.placement.ranks or 1
-    config = apply(config, [f"placement.ranks={ranks}"])
+    ranks = ranks or config.placement.num_trainers
+    config = apply(config, [f"{config.placement.count_key}={ranks}"])
     options = {"memory": memory, "lengths": lengths, "ranks_of_host": ranks_of_host}
     now = plan_memory(config, **options)
     single = list(_single(config, now, ranks, options))
@@ -95,7 +94,7 @@ def _are_exclusive(chosen: dict[str, str], new: dict[str, str]) -> bool:
 
 def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
     """Settings to try, and what else they change: of the phase that needs most, and of the states."""
-    yield from _of_mesh(config.trainer, now, ranks)
+    yield from _of_mesh(config, now, ranks)
     if now.peak_phase in ("scoring", "training"):
         yield from _of_activations(config)
     if getattr(config.trainer, "lora", 0) is None:
@@ -107,13 +106,13 @@ def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tupl
                 yield [f"generator.max_num_seqs={part}"], "fewer rows are decoded at once"
 
 
-def _of_mesh(trainer: Any, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
-    mesh = getattr(trainer, "mesh", None)
+def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
+    trainer, mesh = config.trainer, getattr(config.trainer, "mesh", None)
     if not hasattr(mesh, "shard"):
         return
     if not mesh.is_divided and ranks > 1:
         yield [f"trainer.mesh.shard={ranks}"], ""
-    yield from _more_ranks(now, max(ranks, mesh.shard))
+    yield from _more_ranks(now, max(ranks, mesh.shard), config.placement.count_key)
     if mesh.is_divided and now.capacity.is_accelerator and not trainer.cpu_offload:
         yield ["trainer.cpu_offload=true"], "slower: AdamW runs on the CPU"
 
@@ -131,10 +130,10 @@ def _of_activations(config: RunConfig) -> Iterator[tuple[list[str], str]]:
         yield ["trainer.mixed_precision=bfloat16"], "matrix products in bfloat16"
 
 
-def _more_ranks(now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
+def _more_ranks(now: MemoryPlan, ranks: int, key: str) -> Iterator[tuple[list[str], str]]:
     """More devices, as few as the plan lets hope for. Only for accelerators: ranks on a CPU share its memory."""
     if not now.capacity.is_accelerator:
         return
     for more in (2 * ranks, 4 * ranks, 8 * ranks):
         if more <= _MAX_RANKS:
-            yield [f"placement.ranks={more}", f"trainer.mesh.shard={more}"], f"needs {more} devices"
+            yield [f"{key}={more}", f"trainer.mesh.shard={more}"], f"needs {more} devices"

@@ -1,6 +1,6 @@
 r"""GRPO on GSM8K with vLLM, on one GPU that trainer and engine share.
 
-    python3 -m venv engines/vllm && engines/vllm/bin/pip install vllm
+    python3 -m venv engines/vllm && engines/vllm/bin/pip install 'vllm==0.32.*'
     purerl data convert gsm8k SOURCE gsm8k      SOURCE: the directory of train.jsonl and test.jsonl, as published
     purerl train gsm8k_vllm --set model=Qwen/Qwen2.5-0.5B-Instruct --set data=gsm8k/train.parquet \
         --set python=engines/vllm/bin/python
@@ -49,7 +49,9 @@ def gsm8k_vllm(
     2
     """
     config = gsm8k(model, data, test, max_steps, num_epochs)
-    server = ServerSettings(python=python, device="cuda", dtype="bfloat16", sleep_level=2, gpu_memory_utilization=0.4)
+    server = ServerSettings(
+        python=python, device="accelerator", dtype="bfloat16", sleep_level=2, gpu_memory_utilization=0.4
+    )
     return evolve(
         config,
         name="gsm8k_vllm",

@@ -42,11 +42,19 @@ class Workload:
     stages_checkpoints: bool = False
 
     def limited_to(self, max_sequence_length: int | None) -> Workload:
-        """The same with prompts that leave room for completions in rows of this number of tokens; None: any number."""
+        """The same with rows of at most this number of tokens, of which one is a prompt's; None: any number.
+
+        >>> workload = Workload(
+        ...     rows=1, group_size=1, minibatches=1, prompt_tokens=512, completion_tokens=512, ranks=1
+        ... )
+        >>> [(each.prompt_tokens, each.completion_tokens) for each in map(workload.limited_to, (None, 600, 32))]
+        [(512, 512), (88, 512), (1, 31)]
+        """
         if max_sequence_length is None:
             return self
-        longest = max(1, max_sequence_length - self.completion_tokens)
-        return evolve(self, prompt_tokens=min(self.prompt_tokens, longest))
+        completion = min(self.completion_tokens, max_sequence_length - 1)
+        prompt = min(self.prompt_tokens, max_sequence_length - completion)
+        return evolve(self, prompt_tokens=prompt, completion_tokens=completion)
 
     @property
     def row_tokens(self) -> int:

@@ -96,6 +96,11 @@ class Worker:
         self.is_ready = True
         return message
 
+    @property
+    def pid(self) -> int:
+        """The process id of the guard."""
+        return self._guard.pid
+
     def index(self) -> int:
         """Index of the input that it is scoring, or `AWAITING` or `IDLE`."""
         return int(os.pread(self._status.fileno(), 8, 0) or IDLE)

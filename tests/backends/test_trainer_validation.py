@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from purerl.algos.algebra import Weighted
-from purerl.backends.hf.engine import _on_host
+from purerl.backends.collective import on_host
 from purerl.backends.hf.trainer import OUTPUTS, Config, check
 from purerl.batch import collate, with_fields
 from purerl.errors import BatchError, ConfigError, InputError
@@ -213,7 +213,7 @@ class _WithoutFloat64(TorchDispatchMode):
 def test_metrics_become_float64_on_the_cpu_because_some_devices_have_no_float64():
     number, count = torch.ones((), device="meta"), torch.ones((), dtype=torch.int64, device="meta")
     with _WithoutFloat64():
-        metrics = _on_host(
+        metrics = on_host(
             {"a": Weighted(number, count), "b": Weighted(2.5, torch.tensor(3)), "c": Weighted(number, 0.1)}
         )
     assert {x.dtype for metric in metrics.values() for x in metric} == {torch.float64}

@@ -45,6 +45,7 @@ def test_settings_reach_the_loss() -> None:
     ("arguments", "message"),
     [
         ((f"{FILE}:__doc__",), "need: a function"),
+        ((FILE,), f"do:   name one in it: {FILE}:FUNCTION"),
         ((f"{FILE}:own", "--exempt", "padding_invariance"), "need: LAW=REASON"),
         ((f"{FILE}:of_verl", "--set", "config.clip_ratio_hi=1"), "did you mean 'clip_ratio_high'"),
         ((f"{FILE}:own", "--law", "padding_invarance"), "did you mean 'padding_invariance'"),

@@ -91,7 +91,7 @@ OPTIONS = {
     },
     "recipes": {"debug": ["--debug"]},
     "config": {"recipe": ["recipe"], "settings": ["--set"], "toml": ["--toml"], "debug": ["--debug"]},
-    "doctor": {"run": ["run"], "debug": ["--debug"]},
+    "doctor": {"run": ["run"], "engine": ["--engine"], "debug": ["--debug"]},
     "sandbox": {},
     "sandbox run": {
         "file": ["file"],

@@ -42,6 +42,17 @@ def test_table_of_components_and_phases(model: Path) -> None:
     assert "--set" not in result.stdout, "no suggestions for a run that fits"
 
 
+def test_assumed_answers_are_not_longer_than_the_model_can_read(model: Path, tmp_path: Path) -> None:
+    """Without a limit, answers of 512 tokens are assumed. This model has 32 positions."""
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 32}), encoding="utf-8")
+    settings = (f"model={tmp_path}", "data=pairs.parquet", "trainer.device=cpu")
+    options = [part for setting in settings for part in ("--set", setting)]
+    result = CliRunner().invoke(app, ["plan", "preferences", *options, "--set", "batch_size=1"])
+    assert result.exit_code in (0, 1), result.output
+    assert "answers of 512 tokens" in result.stdout
+
+
 def test_json_has_bytes_of_every_component(model: Path) -> None:
     result = _plan("--json", model=model)
     plan = json.loads(result.stdout)

@@ -25,14 +25,14 @@ BLOCKS = [Block(*match) for match in FENCE.findall(PAGE)]
 def test_files_and_commands_give_what_the_page_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
-    output, statuses = "", []
+    output, statuses, tests = "", [], []
     for language, file, code in BLOCKS:
         if file:
             Path(file).write_text(code, encoding="utf-8")
-        if language == "python" and not file.endswith("_losses.py"):
+        if language == "python" and (not file or file.startswith("test_")):
             namespace: dict[str, Any] = {"__name__": "__main__"}
             exec(compile(code, file or "own_losses.md", "exec"), namespace)
-            [call() for name, call in namespace.items() if name.startswith("test_")]
+            tests += [call for name, call in namespace.items() if name.startswith("test_")]
         if language == "sh":
             result = CliRunner().invoke(app, shlex.split(code)[1:])
             output = result.stdout
@@ -40,6 +40,8 @@ def test_files_and_commands_give_what_the_page_shows(tmp_path: Path, monkeypatch
         if language == "text":
             assert _words(output)[: len(_words(code))] == _words(code)
     assert statuses == [1, 0, 0, 0]
+    assert [test.__name__ for test in tests] == ["test_clipped_has_the_errors_that_this_page_shows"]
+    tests[0]()
 
 
 def _words(text: str) -> list[str]:

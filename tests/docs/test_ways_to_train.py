@@ -107,6 +107,23 @@ def test_the_model_of_each_of_three_seeds_reaches_a_bound_that_it_does_not_meet_
     assert all(value < bound - 0.1 for value in (figures(page, before) if before else [0.5]))
 
 
+@pytest.mark.parametrize(
+    ("page", "column"),
+    [
+        ("sft.md", "after 160 steps"),
+        ("dpo.md", "accuracy after 20 steps"),
+        ("kto.md", "after 20 steps"),
+        ("reward_models.md", "after 40 steps"),
+        ("distillation.md", "after 50 steps"),
+        ("ppo.md", "after 40 steps"),
+    ],
+)
+def test_the_lines_that_a_page_shows_are_those_of_the_default_seed(page: str, column: str) -> None:
+    """The last accuracy that is printed is that of seed 0 in the table."""
+    printed = re.findall(r"^postfix_\w+: step \d+ .*\baccuracy (\S+)", "".join(_blocks(page, "text")), re.MULTILINE)
+    assert float(printed[-1]) == pytest.approx(figures(page, column)[0], abs=0.0051)
+
+
 def test_a_column_that_no_table_has_is_an_error() -> None:
     with pytest.raises(LookupError, match=r"dpo.md has no column 'speed'"):
         figures("dpo.md", "speed")

@@ -34,7 +34,7 @@ LAYERS = (
         "strict_json",
         "source",
     ),
-    ("composition",),
+    ("composition", "devices"),
     ("resources",),
     ("kernels",),
     ("algos",),

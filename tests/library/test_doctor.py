@@ -93,6 +93,43 @@ def test_plugin_without_capabilities_and_plugin_that_fails_are_reported(monkeypa
     assert (failing.name, failing.state, failing.text) == ("trainer failing", "bad", "RuntimeError: no driver")
 
 
+@pytest.mark.parametrize("version", ["0.32.0", "0.31.0", None])
+def test_engine_in_an_environment_of_its_own_is_examined_there(tmp_path: Path, version: str | None) -> None:
+    """In place of the environment, an interpreter that finds the metadata of a package."""
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/packages exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    if version is not None:
+        (folder := tmp_path / f"packages/vllm-{version}.dist-info").mkdir(parents=True)
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    finding = doctor._engine("generator", "vllm", str(python))
+    own = {"0.32.0": "", "0.31.0": "; purerl uses the interface of vllm 0.32", None: "; vllm is not installed there"}
+    assert finding.text.startswith(f"{version}: sampling: " if version else "sampling: ")
+    assert finding.text.endswith("seeded" + own[version])
+    assert finding.state == ("bad" if own[version] else "good")
+
+
+def test_interpreter_of_an_engine_that_does_not_exist(tmp_path: Path) -> None:
+    finding = doctor._engine("generator", "sglang", str(tmp_path / "python"))
+    assert (finding.state, finding.text.endswith("/python', which is not a program")) == ("bad", True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["--engine", "hf=python"],
+            "error: --engine\n  got:  'hf=python'\n  need: KIND=PYTHON, and the kind sglang or vllm\n",
+        ),
+        (["--engine", "vllm"], "error: --engine\n  got:  'vllm'\n  need: KIND=PYTHON"),
+        (["runs/a", "--engine", "vllm=python"], "error: --engine has no effect\n  got:  a run directory\n"),
+    ],
+)
+def test_interpreter_without_effect_is_refused(arguments: list[str], words: str) -> None:
+    result = CliRunner().invoke(app, ["doctor", *arguments])
+    assert (result.exit_code, words in result.stderr) == (2, True)
+
+
 def test_layers_of_the_sandbox_are_listed_and_a_missing_one_is_no_error() -> None:
     findings = {finding.name: finding for finding in doctor._sandbox()}
     assert list(findings) == [name.removesuffix(" namespace") for name in LAYERS]

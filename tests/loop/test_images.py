@@ -12,6 +12,8 @@ from attrs import evolve
 from purerl.algos import grpo
 from purerl.algos.modifiers import bypass
 from purerl.backends.fake import generator as fake_generator
+from purerl.backends.hf import trainer
+from purerl.backends.hf.lora import Lora
 from purerl.backends.processor import load_processor
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
@@ -158,7 +160,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"rewards": (remote_classifier.Config(endpoint=ENDPOINT),)},
         f"config.template\n  got:  .*{BLIND}",
     ),
-    "vllm": ({"generator": vllm.Config(server=SERVER, max_lora_rank=8)}, "the generator\n  got:  prompts with images"),
+    "vllm": (
+        {"generator": vllm.Config(server=SERVER, max_lora_rank=8), "trainer": trainer.Config(lora=Lora(rank=8))},
+        "the generator\n  got:  prompts with images",
+    ),
     "sglang": ({"generator": sglang.Config(server=SERVER)}, "the generator\n  got:  prompts with images"),
     "generator": ({"generator": fake_generator.Config(vocab_size=116)}, "the generator\n  got:  prompts with images"),
     "model": ({"model": "text"}, "and images in its prompts"),

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 
 import pytest
-import torch
 from attrs import evolve
 
 from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
+from tests.accelerators import simulate
 
 SETTINGS = ("model=m", "data=d.parquet")
 
@@ -23,8 +23,7 @@ def test_only_the_generator_and_the_correction_differ_from_gsm8k() -> None:
 
 
 def test_sharing_a_gpu_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    simulate(monkeypatch, "cuda")
     check(resolve("gsm8k_vllm", [*SETTINGS, f"python={sys.executable}"]))
     with pytest.raises(ConfigError, match=r"generator.server\n  got:  vllm is not installed"):
         check(resolve("gsm8k_vllm", SETTINGS))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from purerl.devices.peaks import PEAKS, peak_flops
 from purerl.errors import ConfigError
-from purerl.resources.devices import PEAKS, peak_flops
 from purerl.resources.memory import GIB, parse_bytes
 from purerl.resources.process import peak_memory
 

@@ -28,7 +28,7 @@ ROW = Request("a", [5, 9, 9, 6, 9, 9, 7], Sampling(), seed=0, image=[0, ID, ID, 
 
 @pytest.fixture
 def api(tmp_path: Path) -> VLLMApi:
-    made = VLLMApi(Model("m"), {}, {}, None, stale_cache=False)
+    made = VLLMApi(Model("m"), {}, {}, None, stale_cache=False, is_streamed=False)
     store = ImageStore(tmp_path / "images")
     store.add([Image(PICTURE)])
     made.use_images(store)

@@ -24,8 +24,8 @@ from purerl.settings import Model
 from tests.backends.tiny import VOCAB_SIZE, write_model
 from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
 
-VLLM = VLLMApi(Model("m"), {}, {}, None, stale_cache=False)
-SGLANG = SGLangApi(Model("m"), {}, {}, None, stale_cache=False, vocab_size=1000)
+VLLM = VLLMApi(Model("m"), {}, {}, None, stale_cache=False, is_streamed=False)
+SGLANG = SGLangApi(Model("m"), {}, {}, None, stale_cache=False, is_streamed=False, vocab_size=1000)
 ALL = dict(top_p=0.9, top_k=5, min_p=0.1, repetition_penalty=1.2, min_tokens=7, max_tokens=9)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -15,6 +16,7 @@ from urllib.parse import urlparse
 import pytest
 
 from purerl.backends.requests import PendingRequest
+from purerl.backends.serving import instances
 from purerl.backends.serving.api import Answer
 from purerl.backends.serving.process import free_port
 from purerl.errors import EngineError
@@ -48,6 +50,20 @@ def test_start_that_takes_too_long(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=words), toys(tmp_path, Toy(("--never-ready",)), start_timeout=1.0):
         pass
     assert engines() == []
+
+
+def test_start_that_takes_long_says_what_it_waits_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(instances, "_SECONDS_BETWEEN_MESSAGES", 0.5)
+    toy = Toy(("--say", "(Worker pid=12) INFO Loading weights: 30 %", "--never-ready"))
+    with pytest.raises(EngineError), toys(tmp_path, toy, start_timeout=2.0):
+        pass
+    words = (
+        r"the toy server at \S+ is not ready after \d of at most 2 seconds; the last line of \S+/toy-0.log is 'INFO "
+    )
+    assert 2 <= len(caplog.messages) <= 4
+    assert re.match(words + "Loading weights: 30 %'$", caplog.messages[-1])
 
 
 def test_interpreter_that_does_not_exist(tmp_path: Path) -> None:

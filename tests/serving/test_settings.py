@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 from attrs import evolve
 
+from purerl.backends.hf.lora import Lora
 from purerl.backends.serving.log import reason
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
@@ -124,6 +126,29 @@ def test_a_run_does_not_set_the_logs_of_servers_that_run_already() -> None:
     assert resolve_paths(config, Path("run")).generator.server.urls == ("http://host:1",)
     with pytest.raises(ConfigError, match="generator.server.logs has no effect"):
         check(apply(config, ["generator.server.logs=mine"]))
+
+
+@pytest.mark.parametrize(
+    ("engine", "settings", "rank", "words"),
+    [
+        (vllm, {}, 4, "generator.max_lora_rank\n  got:  nothing\n  need: at least 4, the rank of the adapter"),
+        (vllm, {"max_lora_rank": 2}, 4, "generator.max_lora_rank\n  got:  2\n  need: at least 4, "),
+        (vllm, {"max_lora_rank": 8}, None, "generator.max_lora_rank has no effect\n  got:  8\n  need: a run"),
+        (sglang, {}, 4, "generator.kind\n  got:  sglang\n  need: a generator that loads the adapter"),
+        (vllm, {"max_lora_rank": 8}, 4, None),
+        (vllm, {"max_lora_rank": 4}, 4, None),
+        (vllm, {}, None, None),
+        (sglang, {}, None, None),
+    ],
+)  # fmt: skip
+def test_adapter_that_an_engine_cannot_load_is_refused_before_the_run(
+    engine: Any, settings: dict[str, Any], rank: int | None, words: str | None
+) -> None:
+    config = evolve(addition(), generator=engine.Config(server=ServerSettings(python=sys.executable), **settings))
+    if rank is not None:
+        config = evolve(config, trainer=evolve(config.trainer, lora=Lora(rank=rank)))
+    with nullcontext() if words is None else pytest.raises(ConfigError, match=f"^{words}"):
+        check(config)
 
 
 def test_reason_is_the_first_error_and_the_last_lines(tmp_path: Any) -> None:

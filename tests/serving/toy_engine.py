@@ -1,6 +1,6 @@
 """A server with a small interface, for tests: it answers a request with the numbers 1, 2, 3, ... and takes its time.
 
-python toy_engine.py PORT [--seconds S] [--fail TEXT] [--never-ready] [--never-sleep] [--children N]
+python toy_engine.py PORT [--seconds S] [--fail TEXT] [--say TEXT] [--never-ready] [--never-sleep] [--children N]
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ def main() -> None:
     parser.add_argument("port", type=int)
     parser.add_argument("--seconds", type=float, default=0.0, help="for each token")
     parser.add_argument("--fail", help="print this and end")
+    parser.add_argument("--say", default="", help="print this")
     parser.add_argument("--never-ready", action="store_true")
     parser.add_argument("--never-sleep", action="store_true")
     parser.add_argument("--children", type=int, default=0, help="processes that ignore the end of this one")
@@ -97,6 +98,8 @@ def main() -> None:
         sys.stdout.write(options.fail)
         sys.stdout.flush()
         sys.exit(3)
+    sys.stdout.write(options.say)
+    sys.stdout.flush()
     for _ in range(options.children):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     Handler.seconds, Handler.is_ready, Handler.may_sleep = (

@@ -26,6 +26,7 @@ __all__ = [
     "TRL",
     "VERL",
     "Framework",
+    "estimator_of",
     "estimator_refusals",
     "keeps_state",
     "loss_refusals",
@@ -157,6 +158,11 @@ def policy_objective(algorithm: Algorithm, framework: Framework) -> Objective:
         if name not in framework.metric:
             objective = without_metric(objective, name)
     return objective
+
+
+def estimator_of(algorithm: Algorithm) -> tuple[Any, ...]:
+    """What determines the advantages of `algorithm`: two that are equal in it have the same advantages."""
+    return algorithm.reads, algorithm.before, algorithm.select, algorithm.advantage
 
 
 def keeps_state(algorithm: Algorithm) -> bool:

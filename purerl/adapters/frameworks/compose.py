@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from purerl.anatomy import AlgorithmSection
-from purerl.composition import Composition, to_composition
-from purerl.config.structure import from_dict
+from attrs import has
 
-__all__ = ["compose"]
+from purerl.algos.algebra import Algorithm
+from purerl.anatomy import AlgorithmSection
+from purerl.composition import Composition, build_algorithm, to_composition
+from purerl.config.structure import from_dict
+from purerl.errors import ConfigError
+from purerl.plugins import kind_of
+
+__all__ = ["compose", "require_effect"]
 
 
 def compose(algorithm: Any, modifiers: Sequence[Any] = ()) -> Composition:
@@ -18,14 +23,51 @@ def compose(algorithm: Any, modifiers: Sequence[Any] = ()) -> Composition:
     An algorithm is a name, a preset such as ``grpo@trl``, a table like the section ``[algorithm]`` of a configuration,
     its Config, or a composition. A modifier is a name, a table with its `kind`, or its Config.
 
-    Raises: ConfigError for unknown names and settings.
+    Raises: ConfigError for unknown names and settings, and for arguments of other types.
 
     >>> str(compose({"kind": "grpo", "clip_high": 0.28}, ["dual_clip", {"kind": "kl_loss", "coef": 0.01}]))
     'grpo + dual_clip + kl_loss'
     """
+    if not (isinstance(algorithm, str | Mapping) or has(type(algorithm))):
+        need = "a name, a preset, a table with the settings of [algorithm], a Config or a composition"
+        raise ConfigError("algorithm", got=repr(algorithm), need=need)
+    if isinstance(modifiers, str | Mapping) or not isinstance(modifiers, Sequence):
+        do = f"[{modifiers!r}]" if isinstance(modifiers, str | Mapping) else None
+        raise ConfigError("modifiers", got=repr(modifiers), need="a list of modifiers", do=do)
     composition = _read(algorithm) if isinstance(algorithm, str | Mapping) else to_composition(algorithm)
     added = [_modifier(modifier) if isinstance(modifier, str | Mapping) else modifier for modifier in modifiers]
     return Composition(composition.base, (*composition.modifiers, *added))
+
+
+def require_effect(algorithm: Any, modifiers: Sequence[Any], *, on: str, part: Callable[[Algorithm], Any]) -> None:
+    """Check that each setting in the table `algorithm`, and each of `modifiers`, changes `part` of the algorithm.
+
+    For functions that compute only a part of an algorithm. Names, presets, Configs and settings at their defaults are
+    taken as they are.
+
+    Raises: ConfigError for a setting without which `part` is the same. `on` says what the part is.
+    """
+    whole = compose(algorithm, modifiers)
+    for name, shorter in _without_each(algorithm, modifiers):
+        if shorter != whole and _part_of(shorter, part) == part(build_algorithm(whole)):
+            raise ConfigError(name, got=f"no effect on {on}", need="settings with an effect", do="leave it out")
+
+
+def _without_each(algorithm: Any, modifiers: Sequence[Any]) -> Iterator[tuple[str, Composition]]:
+    """The name of each setting and modifier, and the composition without it."""
+    settings = dict(algorithm) if isinstance(algorithm, Mapping) else {}
+    for key in settings.keys() - {"kind"}:
+        yield key, compose({name: value for name, value in settings.items() if name != key}, modifiers)
+    for index, kind in enumerate(map(kind_of, compose("grpo", modifiers).modifiers)):
+        yield f"modifier {kind!r}", compose(algorithm, [*modifiers[:index], *modifiers[index + 1 :]])
+
+
+def _part_of(composition: Composition, part: Callable[[Algorithm], Any]) -> Any:
+    """`part` of the algorithm; None if there is none, as without a modifier that another one needs."""
+    try:
+        return part(build_algorithm(composition))
+    except ConfigError:
+        return None
 
 
 def _read(algorithm: str | Mapping[str, Any]) -> Composition:

@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from purerl.adapters.frameworks.availability import PRIME_RL, loss_refusals, policy_objective, require
-from purerl.adapters.frameworks.compose import compose
-from purerl.adapters.frameworks.tensors import completions, counts_of
-from purerl.algos.algebra import Objective, compute_loss
+from purerl.adapters.frameworks.compose import compose, require_effect
+from purerl.adapters.frameworks.tensors import completions, counts_of, require_shape
+from purerl.algos.algebra import Algorithm, Objective, compute_loss
 from purerl.composition import build_algorithm
-from purerl.errors import ConfigError
+from purerl.errors import BatchError, ConfigError
 
 __all__ = ["loss"]
 
@@ -39,9 +39,11 @@ def loss(inputs: Any, algorithm: Any, modifiers: Sequence[Any] = ()) -> Any:
                            and ref_logprobs and loss_weights, [time] or None
     algorithm, modifiers   names or tables, as in `compose`
 
-    Raises: ConfigError if prime-rl does not pass what the algorithm needs, and for weights other than 1.
+    Raises: ConfigError if prime-rl does not pass what the algorithm needs, for settings that do not change the loss,
+        and for weights other than 1. BatchError for inputs that are not tensors of one length.
     """
     objective = _objective(json.dumps([algorithm, modifiers]))
+    _check_shapes(inputs)
     fields = {"logp": inputs.trainer_logprobs, **_fields(inputs, objective)}
     part = completions(inputs.loss_mask.unsqueeze(0), **{name: value.unsqueeze(0) for name, value in fields.items()})
     one = torch.ones((), dtype=torch.int64, device=inputs.loss_mask.device)  # prime-rl divides by the number of tokens
@@ -54,10 +56,21 @@ def loss(inputs: Any, algorithm: Any, modifiers: Sequence[Any] = ()) -> Any:
     return _outputs_class(inputs)(loss=value, metrics=shown)
 
 
+def _check_shapes(inputs: Any) -> None:
+    first = getattr(inputs, "trainer_logprobs", None)
+    if not isinstance(first, Tensor) or first.ndim != 1:
+        got = f"shape {tuple(first.shape)}" if isinstance(first, Tensor) else repr(first)
+        raise BatchError("trainer_logprobs of prime-rl", got=got, need="a tensor [time], of one sequence")
+    names = ("inference_logprobs", "advantages", "loss_mask")
+    optional = [name for name in ("ref_logprobs", "loss_weights") if getattr(inputs, name, None) is not None]
+    values = {f"{name} of prime-rl": getattr(inputs, name, None) for name in (*names, *optional)}
+    require_shape(first.shape, **values)
+
+
 def _fields(inputs: Any, objective: Objective) -> dict[str, Tensor]:
     """The fields of the batch, by the names of the schema."""
-    weights = getattr(inputs, "loss_weights", None)
-    if weights is not None and not torch.equal(weights[inputs.loss_mask], torch.ones_like(weights[inputs.loss_mask])):
+    weights, counted = getattr(inputs, "loss_weights", None), inputs.loss_mask.bool()
+    if weights is not None and (weights[counted] != 1).any():
         need = "no weights: each token of the loss counts once"
         raise ConfigError("loss_weights of prime-rl", got="weights other than 1", need=need)
     reference = getattr(inputs, "ref_logprobs", None)
@@ -75,6 +88,11 @@ def _objective(text: str) -> Objective:
     needs_bypass = "old_logp" in policy_objective(algorithm, PRIME_RL).reads
     do = 'add modifiers = ["bypass"]' if needs_bypass else None
     require("this algorithm in prime-rl", [*loss_refusals(algorithm, PRIME_RL)], do=do)
+    require_effect(*json.loads(text), on="the loss in prime-rl", part=_loss_of)
+    return _loss_of(algorithm)
+
+
+def _loss_of(algorithm: Algorithm) -> Objective:
     return policy_objective(algorithm, PRIME_RL)
 
 

@@ -16,15 +16,18 @@ from typing import Any
 
 import torch
 
-from purerl.adapters.frameworks.availability import SLIME, estimator_refusals, require
-from purerl.adapters.frameworks.compose import compose
-from purerl.adapters.frameworks.tensors import estimate
+from purerl.adapters.frameworks.availability import SLIME, estimator_of, estimator_refusals, require
+from purerl.adapters.frameworks.compose import compose, require_effect
+from purerl.adapters.frameworks.tensors import estimate, number
 from purerl.algos.algebra import Algorithm
 from purerl.algos.parts.rows import at_last_action
 from purerl.composition import build_algorithm
-from purerl.errors import ConfigError
+from purerl.errors import BatchError, ConfigError
 
 __all__ = ["advantages_of_samples", "reward_post_process"]
+
+_SAME_AT_EACH_TOKEN = ("grpo", "gspo", "cispo")
+"""Values of slime's ``--advantage-estimator``."""
 
 
 def reward_post_process(
@@ -33,29 +36,44 @@ def reward_post_process(
     """Return a function (args, samples) -> (raw rewards, advantages) for slime's ``--custom-reward-post-process-path``.
 
     It reads of each sample ``get_reward_value(args)``, `group_index`, `response_length`, and `loss_mask` if it is set.
+    A sample with `remove_sample` counts in the baselines of the others, as in slime.
 
-    Raises: ConfigError if slime does not pass what the algorithm needs. The function raises ConfigError for an
-        algorithm whose advantages differ between the tokens of a sample.
+    Raises: ConfigError if slime does not pass what the algorithm needs, and for settings that do not change its
+        advantages. The function raises ConfigError for an algorithm whose advantages differ between the tokens of a
+        sample, and for an `advantage_estimator` of slime that computes something else from them; BatchError for a
+        reward that is no number, a `loss_mask` of another length than the response, and as `estimate`.
     """
     composition = compose(algorithm, modifiers)
     built = build_algorithm(composition)
     require("this algorithm in slime", [*estimator_refusals(built, SLIME)])
+    require_effect(algorithm, modifiers, on="advantages in slime", part=estimator_of)
 
     def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-        rewards = [float(sample.get_reward_value(args)) for sample in samples]
-        masks = [_mask(sample) for sample in samples]
+        _check_estimator(getattr(args, "advantage_estimator", "grpo"))
+        if not samples:
+            raise BatchError("samples of slime", got="none", need="at least one")
+        rewards = [_reward(sample.get_reward_value(args), index) for index, sample in enumerate(samples)]
+        masks = [_mask(sample, index) for index, sample in enumerate(samples)]
         groups = [sample.group_index for sample in samples]
-        return rewards, advantages_of_samples(built, rewards, masks, groups, name=str(composition))
+        labels = None if None in groups else groups
+        return rewards, advantages_of_samples(built, rewards, masks, labels, name=str(composition))
 
     return post_process
 
 
 def advantages_of_samples(
-    algorithm: Algorithm, rewards: Sequence[float], masks: Sequence[Sequence[int]], groups: Sequence[Any], *, name: str
+    algorithm: Algorithm,
+    rewards: Sequence[float],
+    masks: Sequence[Sequence[int]],
+    groups: Sequence[Any] | None,
+    *,
+    name: str,
 ) -> list[float]:
     """Return the advantage of each sample, from its reward, the mask of its tokens and the label of its prompt.
 
-    Raises: ConfigError if the advantages differ between the counted tokens of a sample.
+    groups   labels, or None if there are none
+
+    Raises: BatchError as `estimate`. ConfigError if the advantages differ between the counted tokens of a sample.
     """
     mask = torch.nn.utils.rnn.pad_sequence([torch.tensor(m, dtype=torch.bool) for m in masks], batch_first=True)
     reward = at_last_action(torch.tensor(rewards, dtype=torch.float64), mask)
@@ -68,5 +86,20 @@ def advantages_of_samples(
     return torch.where(mask.any(-1), high, 0).tolist()
 
 
-def _mask(sample: Any) -> Sequence[int]:
-    return [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+def _check_estimator(name: str) -> None:
+    if name not in _SAME_AT_EACH_TOKEN:
+        need = f"{', '.join(_SAME_AT_EACH_TOKEN)}: they give the number of a sample to each of its tokens"
+        raise ConfigError("advantage_estimator of slime", got=name, need=need)
+
+
+def _reward(value: Any, index: int) -> float:
+    do = "set --reward-key to choose one of several rewards" if isinstance(value, dict) else "score each sample"
+    return number(value, f"reward of sample {index} of slime", do=do)
+
+
+def _mask(sample: Any, index: int) -> Sequence[int]:
+    mask = [1] * sample.response_length if sample.loss_mask is None else sample.loss_mask
+    if len(mask) != sample.response_length:
+        need = f"{sample.response_length}, its response_length"
+        raise BatchError(f"loss_mask of sample {index} of slime", got=f"{len(mask)} numbers", need=need)
+    return mask

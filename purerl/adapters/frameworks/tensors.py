@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -12,7 +13,62 @@ from purerl.batch import with_fields
 from purerl.errors import BatchError, ConfigError
 from purerl.types import TensorDict
 
-__all__ = ["completions", "counts_of", "estimate", "group_labels", "means"]
+__all__ = [
+    "completions",
+    "counts_of",
+    "estimate",
+    "group_labels",
+    "means",
+    "number",
+    "require_finite",
+    "require_groups",
+    "require_shape",
+]
+
+
+def number(value: Any, name: str, *, need: str = "a number", do: str | None = None) -> float:
+    """Return `value` as a float.
+
+    Raises: BatchError if it is no number.
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise BatchError(name, got=repr(value), need=need, do=do) from error
+
+
+def require_shape(shape: Sequence[int], **values: Any) -> None:
+    """Check that each of `values` is a tensor with this shape.
+
+    Raises: BatchError for the first one that is not.
+
+    >>> require_shape((2, 3), advantages=torch.zeros(2, 3))
+    """
+    for name, value in values.items():
+        if not isinstance(value, Tensor) or value.shape != torch.Size(shape):
+            got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else repr(value)
+            raise BatchError(name, got=got, need=f"a tensor of shape {tuple(shape)}")
+
+
+def require_finite(name: str, rewards: Tensor) -> None:
+    """Check that all `rewards`, [rows, ...], are numbers.
+
+    Raises: BatchError that names the first row with NaN or infinity.
+    """
+    rows = (~rewards.isfinite()).flatten(1).any(-1).nonzero()
+    if len(rows):
+        raise BatchError(f"{name} of row {int(rows[0])}", got="NaN or infinity", need="a number")
+
+
+def require_groups(group: Tensor, size: int, *, name: str) -> None:
+    """Check that a label in `group`, int64 [rows], which starts at 0, has at least `size` rows.
+
+    Raises: BatchError for the advantages of the algorithm `name` if none has: each of them would be 0.
+    """
+    if len(group) and (largest := int(group.bincount().max())) < size:
+        got = f"{largest} {'row' if largest == 1 else 'rows'} in the largest group, so every advantage is 0"
+        need = f"at least {size} rows of a prompt"
+        raise BatchError(f"advantages of {name!r}", got=got, need=need, do="sample more completions per prompt")
 
 
 def completions(mask: Tensor, *, group: Tensor | None = None, **fields: Tensor) -> TensorDict:
@@ -48,16 +104,19 @@ def estimate(algorithm: Algorithm, reward: Tensor, mask: Tensor, index: Any, *, 
     mask     [rows, time]
     index    label of the group of each row; None if there are none
 
-    Raises: BatchError for an algorithm that compares the rows of a prompt without `index`, or if all groups have fewer
-        rows than it needs, so that every advantage would be 0.
+    Raises: BatchError for tensors and labels of other shapes, for rewards that are not finite, for an algorithm that
+        compares the rows of a prompt without `index`, or if all groups have fewer rows than it needs, so that every
+        advantage would be 0.
     """
+    require_shape(mask.shape, token_level_rewards=reward)
+    require_finite("rewards", reward)
     group = None if index is None else group_labels(index, reward.device)
-    need = f"at least {algorithm.min_group_size} rows of a prompt"
     if group is None and algorithm.min_group_size > 1:
+        need = f"at least {algorithm.min_group_size} rows of a prompt"
         raise BatchError(f"advantages of {name!r}", got="rows without labels of their prompts", need=need)
-    if group is not None and len(group) and int(group.bincount().max()) < algorithm.min_group_size:
-        got = f"{int(group.bincount().max())} rows in the largest group, so every advantage is 0"
-        raise BatchError(f"advantages of {name!r}", got=got, need=need, do="sample more completions per prompt")
+    if group is not None:
+        require_shape([len(mask)], **{"labels of prompts": group})
+        require_groups(group, algorithm.min_group_size, name=name)
     batch = completions(mask, group=group, reward=reward)
     return with_fields(batch, **_advantages(algorithm, batch))
 

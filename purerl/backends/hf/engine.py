@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
-from purerl.backends.collective import check_call, sum_metrics, sum_scores
+from purerl.backends.collective import check_call, on_host, sum_metrics, sum_scores
 from purerl.backends.hf.adapter import Adapter, BaseTrainer
 from purerl.backends.hf.checkpoint import WEIGHTS, SavePlans, ShardFiles, StagedTensors, kind_of
 from purerl.backends.hf.flops import peak_of_ranks, training_flops
@@ -36,7 +36,9 @@ from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
+from purerl.backends.hf.route_records import RouteRecords
 from purerl.backends.hf.router import LOAD, balance_loss
+from purerl.backends.hf.routes import ROUTES, changed_fraction
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
 from purerl.backends.weights import check_adapter
@@ -85,6 +87,7 @@ class HFTrainer:
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
         self.optimizer = build_optimizer(module, config) if self.trained else None
+        self.routes = module.routers and RouteRecords(mesh.data, mesh.device, module.routers)
         self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
             max_sequence_length=module.limits.max_sequence_length,
@@ -113,10 +116,13 @@ class HFTrainer:
         check_call(self.mesh.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
         scores = {name: self._zeros(batch, name) for name in outputs}
+        if self.routes and ROUTES in outputs:
+            self.routes.begin(batch["action"])
         for part in parts:
             rows, images = self._rows(batch, part, _READS), self._row_images(batch, part)
             for name, result in self._forward(rows, part, outputs, images).items():
-                scores[name][part.rows] = result.to(scores[name])
+                kept = self.routes.keep(part.rows, result) if self.routes and name == ROUTES else result
+                scores[name][part.rows] = kept.to(scores[name])
         restore_shards(self.fsdp)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
 
@@ -153,7 +159,10 @@ class HFTrainer:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
         self._check_outputs((*objective.outputs, *objective.metric_outputs))
         check_call(self.mesh.all, call, batch, objective)
-        parts = self._arrange(batch, (*_READS, *objective.reads), objective.unit)
+        replayed = [ROUTES] if self.routes and (call == "step" or ROUTES in batch.keys()) else []
+        parts = self._arrange(batch, (*_READS, *replayed, *objective.reads), objective.unit)
+        if self.routes and replayed:
+            parts = self.routes.fetch(batch[ROUTES], batch["action"], parts)
         clear_gradients(self.trained.values())
         device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
@@ -161,7 +170,7 @@ class HFTrainer:
         metrics = merge(*(self._backward(batch, part, objective, counts, experts) for part in parts))
         # FSDP2 has summed those of the parameters that it has divided; every rank has its own part of the others.
         self.mesh.all.sum_in_place([p.grad for p in self.trained.values() if not isinstance(p, DTensor)])
-        return sum_metrics(_on_host(metrics), self.mesh.data)
+        return sum_metrics(on_host(metrics), self.mesh.data)
 
     def _check_outputs(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.module.outputs]
@@ -180,6 +189,8 @@ class HFTrainer:
         return arrange(batch, **options, share=self.share, ranks=self.mesh.data)
 
     def _zeros(self, batch: TensorDict, output: str) -> Tensor:
+        if output == ROUTES:
+            return torch.zeros_like(batch["row"])
         shape = list(batch["action"].shape)
         if output.startswith("topk"):
             shape.append(batch[_CHOICES].shape[-1] if _CHOICES in batch.keys() else self.module.top_k)
@@ -219,7 +230,12 @@ class HFTrainer:
             pack=part.pack and part.pack.to(self.mesh.device),
             choices=rows.get(_CHOICES, None),
             images=images,
+            routes=self._replayed(part, rows),
         )
+
+    def _replayed(self, part: MicroBatch, rows: TensorDict) -> Tensor | None:
+        """The experts that the tokens of one micro-batch go through; None: the live choices."""
+        return self.routes and self.routes.padded(part.routes, rows["tokens"].shape[1])
 
     @torch.no_grad()
     def _expert_counts(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> Tensor:
@@ -242,19 +258,23 @@ class HFTrainer:
     ) -> Metrics:
         """Add the gradient of one micro-batch to the gradients; with `experts`, also that of the auxiliary loss."""
         rows = self._rows(batch, part, (*_READS, *objective.reads))
-        load = () if experts is None else LOAD
-        names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs, *load)))
+        routes, load = self._replayed(part, rows), () if experts is None else LOAD
+        recorded = () if routes is None else (ROUTES,)
+        names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs, *load, *recorded)))
         outputs = self._forward(rows, part, names, self._row_images(batch, part))
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
         read = with_fields(select_fields(rows, objective.reads), **watched, **learned)
         loss, metrics = compute_loss(objective, read, counts)
+        # Over the whole step the totals add up to the mean over action tokens, and the weights to 1.
+        weight = rows["action"].sum() / batch["action"].sum().clamp(min=1).to(loss.device)
+        if routes is not None:
+            changed = changed_fraction(outputs[ROUTES], routes, rows["action"])
+            metrics = {**metrics, "router_changed_fraction": Weighted(changed * weight, weight)}
         if experts is not None:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
             loss = loss + self.router_coefficient * balance
-            # Over the whole step the totals add up to the loss, and the weights to 1.
-            weight = rows["action"].sum() / batch["action"].sum().clamp(min=1).to(loss.device)
-            metrics = {**metrics, "router_aux_loss": Weighted(balance.detach(), weight)}
+            metrics = {**metrics, "router_aux_loss": Weighted(balance.detach(), weight)}  # each part has its own share
         loss.backward()
         return metrics
 
@@ -365,15 +385,3 @@ class HFTrainer:
     def close(self) -> None:
         self.optimizer, self.parameters, self.trained, self.fsdp = None, {}, {}, ()
         del self.module
-
-
-def _on_host(metrics: Metrics) -> dict[str, Weighted]:
-    """Metrics as float64 on the CPU, with one transfer per dtype. They are widened there: MPS has no float64."""
-    wide = torch.float64
-    flat = [x if isinstance(x, Tensor) else torch.tensor(x, dtype=wide) for metric in metrics.values() for x in metric]
-    kinds = [(x.device, x.dtype) for x in flat]
-    values: dict[int, Any] = {}
-    for kind in dict.fromkeys(kinds):
-        indices = [index for index, candidate in enumerate(kinds) if candidate == kind]
-        values.update(zip(indices, torch.stack([flat[index] for index in indices]).cpu().double(), strict=True))
-    return {name: type(metric)(values[2 * k], values[2 * k + 1]) for k, (name, metric) in enumerate(metrics.items())}

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from purerl.resources.devices import Precision, peak_flops
+from purerl.devices.accelerator import device_name
+from purerl.devices.peaks import Precision, peak_flops
 
 if TYPE_CHECKING:
     from purerl.backends.hf.engine import HFTrainer
@@ -62,10 +63,7 @@ def _active_fraction(config: Any) -> float:
 
 def peak_of_ranks(trainer: HFTrainer) -> float | None:
     """Peak FLOP/s of the devices of all ranks together; None if it is not known, as on a CPU."""
-    device = trainer.mesh.device
-    if device.type != "cuda":
-        return None
-    peak = peak_flops(torch.cuda.get_device_name(device), _precision(trainer))
+    peak = peak_flops(device_name(trainer.mesh.device), _precision(trainer))
     return None if peak is None else peak * trainer.mesh.all.size
 
 

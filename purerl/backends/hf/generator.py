@@ -23,7 +23,6 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from purerl.backends.hf.device import device_of
 from purerl.backends.hf.images import ImageReader, reads_images
 from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.merge import AdapterMerger
@@ -36,6 +35,8 @@ from purerl.backends.hf.waiting import WaitingRequests
 from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose
+from purerl.devices.accelerator import device_of
+from purerl.devices.kinds import DEVICE
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
 from purerl.settings import Model, at_least, setting
@@ -78,9 +79,7 @@ class Config:
         may_change="rounding",
         **at_least(0),
     )
-    device: str = setting(
-        "cpu, cuda:0, ...; auto: the accelerator if there is one", default="auto", may_change="rounding"
-    )
+    device: str = setting(DEVICE, default="auto", may_change="rounding")
 
 
 def capabilities() -> Capabilities:

@@ -28,12 +28,15 @@ class MicroBatch(NamedTuple):
     prefixes  how they share prefixes
     pack      the line in which they are
     images    content ids of their images, sorted; None: this micro-batch has no images on any rank
+    routes    numbers of the records of the experts that their tokens go through (`route_records.py`); None: the router
+              chooses
     """
 
     rows: Tensor
     prefixes: Plan | None = None
     pack: Pack | None = None
     images: tuple[int, ...] | None = None
+    routes: Tensor | None = None
 
 
 def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:

@@ -29,6 +29,7 @@ from purerl.backends.hf.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.hf.router import LOAD, load_of
+from purerl.backends.hf.routes import ROUTES, RoutedInputs, hook_routers, probe_routes, routes_of
 from purerl.errors import ConfigError
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
@@ -69,6 +70,7 @@ class TokenModel(nn.Module):
         super().__init__()
         self.sequence: ProcessGroup | None = None
         self.is_packed = False
+        self.routers: tuple[int, int] | None = None  # their number and k, if their choices can be replayed
         self.attention: Any = causal.config._attn_implementation  # noqa: SLF001 - transformers has no public attribute
         self.multiple_of = 1  # the number of tokens that are read of each row, for compiled layers
         self.has_vocabulary = any(name in LANGUAGE_OUTPUTS for name in outputs)
@@ -96,7 +98,8 @@ class TokenModel(nn.Module):
     def outputs(self) -> tuple[str, ...]:
         """What `forward` can compute."""
         own = [CLASSIFIER_SCORE] if self.is_classifier else []
-        return (*(LANGUAGE_OUTPUTS if self.has_vocabulary else ()), *self.heads, *own)
+        routes = [ROUTES] if self.routers else []
+        return (*(LANGUAGE_OUTPUTS if self.has_vocabulary else ()), *self.heads, *own, *routes)
 
     def read_positions(self, tokens: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
         """`tokens`, and `action` at the token after each one whose hidden state is read.
@@ -121,6 +124,10 @@ class TokenModel(nn.Module):
         self.is_packed = True
         pack_attention(self.decoder)
 
+    def replay_routes(self) -> None:
+        """Let `forward` record and replay the choices of routers. Raises: ConfigError as `hook_routers`."""
+        self.routers = hook_routers(self.decoder)
+
     def verify(self, causal: PreTrainedModel, *, share: bool) -> bool:
         """Test the assumptions about `causal`, from which this module was made; whether prefixes can be shared.
 
@@ -128,9 +135,13 @@ class TokenModel(nn.Module):
 
         Raises: ConfigError as `probe`, and if the model cannot be split by positions, or not read packs.
         """
+        from purerl.backends.hf.packed_attention import attention_as
         from purerl.backends.hf.prefix import can_share
         from purerl.backends.hf.probe import probe, probe_pack, probe_split
 
+        if self.routers:
+            with attention_as(self.decoder, self.attention):
+                probe_routes(causal)
         if self.is_packed:
             probe_pack(causal, self)
             return False
@@ -159,19 +170,24 @@ class TokenModel(nn.Module):
         pack: Pack | None = None,
         choices: Tensor | None = None,
         images: ImageBatch | None = None,
+        routes: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
-        outputs   names; with those in `router.LOAD`, the load of experts [experts]
+        outputs   names; with those in `router.LOAD`, the load of experts [experts]; with `ROUTES`, the choices of the
+                  live routers, int16 [rows, time, layers, k], and `LIVE` for tokens that are not read
         prefixes  how prefixes of what `read_positions` returns are shared; None: each row is read on its own
         pack      the line in which all rows are read, likewise; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
         images    of the rows; None: they are text
+        routes    [rows, time, layers, k] the experts to use, as `routes.py` defines them; None: the live choices
         """
         load = [name for name in outputs if name in LOAD]
         tokens, action = self.read_positions(tokens, action)
         with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=self.autocast is not None):
             inputs = token_inputs(tokens) if images is None else image_inputs(self.model, tokens, images)
+            if routes is not None or ROUTES in outputs:
+                inputs = RoutedInputs(inputs, tokens.shape, routes)
             action, hidden, routers = self._read(inputs, action, prefixes, pack, router=bool(load))
         results = {
             name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0]
@@ -200,7 +216,9 @@ class TokenModel(nn.Module):
         if self.is_classifier:
             results[CLASSIFIER_SCORE] = results[CLASSIFIER_SCORE][:, 1:].clone()  # FSDP2 wants no view
         results |= load_of(routers, self.config.num_experts_per_tok) if load else {}
-        return {name: self._sum(results[name]) for name in outputs}
+        results |= {ROUTES: inputs.recorded()} if isinstance(inputs, RoutedInputs) else {}
+        sums = {name: self._sum(results[name]) for name in outputs}
+        return {name: routes_of(value) if name == ROUTES else value for name, value in sums.items()}
 
     def _read(
         self, inputs: Inputs, action: TokenBool, prefixes: Plan | None, pack: Pack | None, *, router: bool

@@ -21,6 +21,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
 from purerl.backends.hf.packing import Boundaries
+from purerl.devices.cuda import has_varlen_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -31,8 +32,7 @@ SUPPORTED = ("sdpa", "eager")
 """Attention implementations of transformers that can read packs."""
 
 _FLASH_WIDTHS = range(8, 257, 8)
-_FLASH_DEVICES = (8, 0)
-"""Widths of heads, and the lowest CUDA capability, that torch's flash attention supports."""
+"""Widths of heads that torch's flash attention supports."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -107,10 +107,9 @@ def _varlen_fits(query: Tensor, boundaries: Boundaries, sliding_window: int | No
     """Whether torch's flash attention for rows of different lengths computes causal attention of these rows."""
     longest = max(tokens for _, tokens in boundaries.runs)
     return (
-        query.is_cuda
-        and _dtype_of(query).itemsize < 4
+        _dtype_of(query).itemsize < 4
         and query.shape[-1] in _FLASH_WIDTHS
-        and torch.cuda.get_device_capability(query.device) >= _FLASH_DEVICES
+        and has_varlen_attention(query)
         and (sliding_window is None or longest <= sliding_window)
     )
 

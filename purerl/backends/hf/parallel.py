@@ -3,8 +3,9 @@
 1. packing               attention within the rows of a line (`packed_attention.py`)
 2. sequence parallelism  attention exchanges heads for positions (`sequence.py`)
 3. compilation           of each layer by torch.compile
-4. recomputation         of activations in the backward pass
-5. sharding              of each layer and the rest by FSDP2's fully_shard
+4. routes                routers record and replay their choices (`routes.py`)
+5. recomputation         of activations in the backward pass
+6. sharding              of each layer and the rest by FSDP2's fully_shard
 
 Tensor parallelism comes before all of them: transformers applies its plan for the model, before weights are loaded
 (`load.py`). Later steps wrap earlier ones. Recomputation inside of compiled code fails in torch 2.13 if shapes change,
@@ -67,6 +68,8 @@ def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> 
         module.multiple_of = _MULTIPLE
         for layer in layers_of(module.decoder):  # images have many sizes, and a vision tower would compile for each
             layer.forward = torch.compile(layer.forward)
+    if config.replay_routes != "off":
+        module.replay_routes()
     if config.recompute != "none":
         recompute(layers, is_selective=config.recompute == "selective")
     if mesh.parameters is not None:

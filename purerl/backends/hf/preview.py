@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from purerl.backends.hf.architecture import CAUSAL, Architecture
-from purerl.backends.hf.device import device_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.tokenizer import cannot_load
+from purerl.devices.accelerator import device_of
 from purerl.settings import Model
 
 if TYPE_CHECKING:

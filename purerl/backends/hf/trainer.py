@@ -12,15 +12,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
-from attrs import frozen
+from attrs import evolve, frozen
 from attrs.converters import optional
 
+from purerl.backends.hf.combinations import check_together
 from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
+from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError, nearest
-from purerl.settings import Model, at_least, between, boolean, check_alternatives, no_effect, one_of, setting
+from purerl.settings import Model, at_least, between, boolean, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.backends.hf.engine import HFTrainer
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "OUTPUTS",
     "Config",
+    "adapter_rank",
     "build",
     "capabilities",
     "check",
@@ -37,7 +40,7 @@ __all__ = [
     "depends_on_length",
     "memory",
     "preview",
-    "trains_adapter",
+    "replays_routes",
 ]
 
 OUTPUTS = (
@@ -168,7 +171,7 @@ class Config:
     )
     share_prefixes: bool | None = setting(
         "compute the common prefix of a group's rows once, if the model allows it and mesh does not split sequences; "
-        "if not given, true without packing",
+        "if not given, true without packing and replay_routes",
         default=None,
         may_change="rounding",
         **boolean(),
@@ -180,13 +183,19 @@ class Config:
         may_change="rounding",
         **boolean(),
     )
+    replay_routes: Literal["off", "old_logp"] = setting(
+        "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
+        "that computed old_logp; common prefixes are then computed for each row",
+        default="off",
+        **one_of("off", "old_logp"),
+    )
     top_k: int | None = setting(
         "number of most likely tokens in topk_tokens and topk_logp; if not given, 16, or the whole vocabulary",
         default=None,
         **at_least(1),
     )
     device: str = setting(
-        "cpu, cuda:0, ...; auto: the accelerator if there is one",
+        DEVICE,
         default="auto",
         need="a device",
         valid=bool,
@@ -196,30 +205,7 @@ class Config:
     def __attrs_post_init__(self) -> None:
         check_settings(self)
         check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
-        check_alternatives(self, "warmup_steps", "warmup_ratio")
-        if self.lr_scheduler_steps is not None and not self.has_length:
-            need = f"another lr_scheduler than {' and '.join(UNENDING)}, or warmup_ratio: they do not depend on it"
-            raise no_effect("lr_scheduler_steps", self.lr_scheduler_steps, need)
-        if self.lr_scheduler_steps is not None and self.lr_scheduler_steps <= (self.warmup_steps or 0):
-            need = f"less than lr_scheduler_steps, {self.lr_scheduler_steps}"
-            raise ConfigError("warmup_steps", got=self.warmup_steps, need=need)
-        if self.compile and self.recompute == "selective":
-            need = "layers or none with compile: single operations of a compiled layer cannot be kept"
-            raise ConfigError("recompute", got="selective", need=need, do="set it to layers")
-        if self.lora is not None and self.mesh.tensor > 1:
-            need = "1 with lora: matrices that are split have no adapter"
-            raise ConfigError("mesh.tensor", got=self.mesh.tensor, need=need, do="use mesh.shard, or leave lora out")
-        if self.packing and self.share_prefixes:
-            need = "false with packing, which reads each row as a whole"
-            do = "leave packing out if groups have long common prompts, otherwise leave share_prefixes out"
-            raise ConfigError("share_prefixes", got=True, need=need, do=do)
-        if self.mesh.sequence > 1 and self.share_prefixes:
-            need = "false with mesh.sequence, whose ranks read parts of whole rows"
-            raise ConfigError("share_prefixes", got=True, need=need, do="leave share_prefixes out")
-        changed = {"cpu_offload": self.cpu_offload, "reshard_after_forward": not self.reshard_after_forward}
-        for name in (name for name, is_changed in changed.items() if is_changed and not self.mesh.is_divided):
-            need = "parameters that are divided among ranks: trainer.mesh.shard, tensor or sequence above 1"
-            raise no_effect(name, getattr(self, name), need)
+        check_together(self)
 
     @property
     def optimizer_address(self) -> str | None:
@@ -266,9 +252,14 @@ def depends_on_length(config: Config) -> bool:
     return config.has_length and config.lr_scheduler_steps is None
 
 
-def trains_adapter(config: Config) -> bool:
-    """Whether a model that is trained keeps its weights, and an adapter is trained."""
-    return config.lora is not None
+def adapter_rank(config: Config) -> int | None:
+    """The rank of the adapter that is trained; None if the weights of the model are."""
+    return None if config.lora is None else config.lora.rank
+
+
+def replays_routes(config: Config) -> bool:
+    """Whether the pass that computes `old_logp` records the experts of each token, for optimizer steps."""
+    return config.replay_routes == "old_logp"
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -309,8 +300,12 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model of which no trainer can compute `outputs`, from its configuration alone. Raises ConfigError."""
     from purerl.backends.hf.architecture import architecture_of
+    from purerl.backends.hf.preview import without_weights
+    from purerl.backends.hf.routes import hook_routers
 
     architecture_of(model, outputs, is_trained=is_trained)
+    if replays_routes(config) and is_trained and "logp" in outputs:
+        hook_routers(without_weights(model, device=config.device).get_decoder())
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -352,14 +347,16 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     import torch
 
     from purerl.backends.hf.allocator import keep_freed_memory
-    from purerl.backends.hf.device import device_of
     from purerl.backends.hf.engine import HFTrainer
     from purerl.backends.hf.freeze import freeze, frozen_names
     from purerl.backends.hf.load import load
     from purerl.backends.hf.mesh import open_mesh
     from purerl.backends.hf.router import coefficient_of
+    from purerl.devices.accelerator import device_of
 
     check(config, role=role, outputs=outputs, updates=updates)
+    if role != "policy" or not updates:  # other models have the settings of the policy
+        config = evolve(config, replay_routes="off")
     device = device_of(config.device)
     _check_dtype(model.dtype, model, updates)
     mesh = open_mesh(config.mesh, device)
@@ -377,7 +374,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     elif frozen:
         freeze(module, frozen)
     with torch.compiler.set_stance("force_eager") if config.compile else nullcontext():
-        share = module.verify(causal, share=config.share_prefixes is not False)
+        share = module.verify(causal, share=config.share_prefixes is not False and config.replay_routes == "off")
     return HFTrainer(
         config,
         module,

@@ -4,11 +4,12 @@
     generator   `ServedGenerator`: a `Generator` whose requests are answered by one or several servers
     server      `Server`: the requests and the weights of one server
     instances   its process, which is started and restarted; or a server of another rank, or one that runs already
-    devices     the CUDA devices of servers
+    devices     the accelerators of servers
     api         `EngineApi`: what differs between engines
     http        requests with deadlines
     process     a server as a process that ends with this one, with everything that it has started
     log         what the log of a server says about why it has failed
+    versions    which version of an engine is installed
     weights     weights as files, which servers read
     settings    the settings that all engines share
 

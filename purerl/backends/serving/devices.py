@@ -1,21 +1,22 @@
-"""Which CUDA devices the servers that a process starts use."""
+"""Which accelerators the servers that a process starts use."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from purerl.backends.serving.api import Command
-from purerl.backends.serving.settings import ServerSettings, is_on_cpu
+from purerl.backends.serving.settings import ServerSettings, kind_of_devices
+from purerl.devices.kinds import ANY_ACCELERATOR, VISIBLE_DEVICES
 from purerl.errors import ConfigError
 
 __all__ = ["devices_of_servers", "on_devices"]
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
+_KINDS = " or ".join(VISIBLE_DEVICES)
 
 
-def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
-    """The value of ``CUDA_VISIBLE_DEVICES`` for each server of this process; None on the CPU, or without any devices.
+def devices_of_servers(server: ServerSettings) -> Sequence[Mapping[str, str]]:
+    """The environment variables that select the devices of each server; none on the CPU, or without any devices.
 
     Every server gets `tensor_parallel_size` devices of its own, in order: from `server.devices`, or from all devices
     that this process sees.
@@ -24,10 +25,18 @@ def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
     """
     import torch
 
-    if server.urls or is_on_cpu(server) or not (server.devices or torch.cuda.is_available()):
-        return [None] * (len(server.urls) or server.number)
-    names = os.environ.get(_VISIBLE)
-    seen = names.split(",") if names else [*map(str, range(torch.cuda.device_count()))]
+    from purerl.devices.accelerator import default_device, visible_devices_variables
+
+    kind = kind_of_devices(server)
+    count = torch.accelerator.device_count() if default_device().type == kind else 0
+    if server.urls or kind == "cpu" or not (server.devices or count):
+        return [{}] * (len(server.urls) or server.number)
+    if kind == ANY_ACCELERATOR:
+        need = "the kind of the devices: torch finds no accelerator here that servers can use"
+        raise ConfigError("server.devices", got=[*server.devices], need=need, do=f"set server.device to {_KINDS}")
+    variables = visible_devices_variables(kind)
+    names = next((value for name in variables if (value := os.environ.get(name))), None)
+    seen = names.split(",") if names else [*map(str, range(count))]
     devices, size = [*server.devices] or seen, server.tensor_parallel_size
     own = [devices[k * size : (k + 1) * size] for k in range(server.number)]
     if len(own[-1]) < size:
@@ -35,10 +44,9 @@ def devices_of_servers(server: ServerSettings) -> Sequence[str | None]:
         need = f"{server.number * size}: {size} for each of {server.number} servers"
         do = "set server.devices, or lower server.number or server.tensor_parallel_size"
         raise ConfigError(source, got=f"{len(devices)}: {', '.join(devices)}", need=need, do=do)
-    return [",".join(each) for each in own]
+    return [dict.fromkeys(variables, ",".join(each)) for each in own]
 
 
-def on_devices(command: Command, devices: str | None) -> Command:
-    """`command` with the variable that shows only `devices` to it."""
-    variables = {} if devices is None else {_VISIBLE: devices}
+def on_devices(command: Command, variables: Mapping[str, str]) -> Command:
+    """`command` with the `variables` that show only some devices to it."""
     return command._replace(environment={**command.environment, **variables})

@@ -16,7 +16,6 @@ from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any, cast
 
 from purerl.backends.requests import PendingRequest, check_requests
@@ -26,7 +25,7 @@ from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.probe import compare, probe_request
 from purerl.backends.serving.server import ServedRequest, Server
 from purerl.backends.serving.settings import ServerSettings
-from purerl.backends.serving.weights import WeightFiles, check_names, new_directory, write_weights
+from purerl.backends.serving.weights import WeightFiles, WeightsDirectory, check_names, write_weights
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.weights import check_adapter
 from purerl.errors import EngineError
@@ -60,7 +59,7 @@ class ServedGenerator:
         self._keys: set[str] = set()  # of requests that have not been collected
         self.in_flight: dict[str, tuple[Server, ServedRequest]] = {}  # used in the event loop
         self._results: queue.SimpleQueue[Completion | BaseException] = queue.SimpleQueue()
-        self._directory: Path | None = None
+        self._directory: WeightsDirectory | None = None
         self._buckets: WeightBuckets | None = None
         self._numbers = itertools.count()
         self._loop = EventLoop()
@@ -198,7 +197,7 @@ class ServedGenerator:
             with self._updating(self._buckets, limit):
                 self._buckets.fill(weights, timeout=limit)
             return
-        old = list(self._directory.iterdir()) if self._directory is not None else []
+        old = list(self._directory.path.iterdir()) if self._directory is not None else []
         with self._updating(self._write(weights, version), limit):
             pass
         for directory in old:
@@ -219,8 +218,8 @@ class ServedGenerator:
     def _write(self, weights: Weights, version: int) -> WeightFiles:
         if self._directory is None:
             size = sum(math.prod(shape) * dtype.itemsize for shape, dtype in weights.metadata.values())
-            self._directory = new_directory(self._settings.weights_directory, size)
-        directory = self._directory / f"{next(self._numbers)}-version-{version}"
+            self._directory = WeightsDirectory(self._settings.weights_directory, size)
+        directory = self._directory.path / f"{next(self._numbers)}-version-{version}"
         try:
             return write_weights(weights, directory, version)
         except OSError as error:
@@ -231,7 +230,7 @@ class ServedGenerator:
     def close(self) -> None:
         self._loop.close([server.close for server in self.servers])
         if self._directory is not None:
-            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory.close()
         self._keys.clear()
 
 

@@ -9,13 +9,14 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
 from purerl.backends.serving.api import EngineApi
 from purerl.backends.serving.devices import on_devices
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
-from purerl.backends.serving.log import reason
+from purerl.backends.serving.log import last_line, reason
 from purerl.backends.serving.process import ServerProcess, free_port
 from purerl.backends.serving.settings import ServerSettings
 from purerl.errors import EngineError
@@ -26,6 +27,7 @@ _LOG = logging.getLogger(__name__)
 _HOST = "127.0.0.1"
 _POLL = 0.1  # seconds between questions whether the server is ready
 _HEALTH_TIMEOUT = 20.0  # seconds
+_SECONDS_BETWEEN_MESSAGES = 60.0
 
 
 class Instance(Protocol):
@@ -105,14 +107,14 @@ class ServerLink:
 
 
 class StartedInstance:
-    """A process of this rank, with the output in `log`; `devices` as in ``CUDA_VISIBLE_DEVICES``."""
+    """A process of this rank, with the output in `log`; `devices` are the variables that select its devices."""
 
     def __init__(
         self,
         api: EngineApi,
         settings: ServerSettings,
         *,
-        devices: str | None,
+        devices: Mapping[str, str],
         log: Path,
         connections: int,
         link: ServerLink | None = None,
@@ -140,11 +142,9 @@ class StartedInstance:
         log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
         self.http = Http(f"http://{_HOST}:{port}", connections=self._connections)
         self._process = ServerProcess(command.arguments, command.environment, log)
-        end = time.monotonic() + self._settings.start_timeout
-        while not await is_healthy(self.http):
-            if not self._process.is_running or time.monotonic() > end:
-                await self._fail_to_start(self._process)
-            await asyncio.sleep(_POLL)
+        limit, process = self._settings.start_timeout, self._process
+        if not await _is_ready(self, name_of(self._api, self.http), limit, lambda: f"; {last_line(process.log)}"):
+            await self._fail_to_start(process)
         await _check(self._api, self)
         self.generation += 1
 
@@ -197,19 +197,18 @@ class GivenInstance:
 
     async def open(self) -> None:
         limit = self._settings.start_timeout
-        end = time.monotonic() + limit
-        while not await is_healthy(self.http):
-            if time.monotonic() > end:
-                need, do = f"an answer within {limit:g} seconds", "start the server, or correct server.urls"
-                raise EngineError(f"{name_of(self._api, self.http)} does not answer", need=need, do=do)
-            await asyncio.sleep(_POLL)
+        name = name_of(self._api, self.http)
+        if not await _is_ready(self, name, limit, lambda: ""):
+            need, do = f"an answer within {limit:g} seconds", "start the server, or correct server.urls"
+            raise EngineError(f"{name} does not answer", need=need, do=do)
         await _check(self._api, self)
         self.generation += 1
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
-        need = "a server that works; purerl has not started it"
-        do = "the run can be resumed from its last checkpoint; if the server cannot receive weights, set "
-        do += "server.weight_transfer=directory"
+        need = "a server that works, with the model of the run; purerl has not started it"
+        do = "start it again; the run can be resumed from its last checkpoint"
+        if self._settings.transfer != "directory":
+            do += "; if the server cannot receive weights, set server.weight_transfer=directory"
         raise EngineError(f"{name_of(self._api, self.http)} has failed", got=why, need=need, do=do)
 
     def succeed(self) -> None:
@@ -274,6 +273,20 @@ async def is_healthy(http: Http) -> bool:
         await http.get("/health", timeout=_HEALTH_TIMEOUT)
     except (UnreachableError, RefusedError):
         return False
+    return True
+
+
+async def _is_ready(instance: Instance, name: str, limit: float, details: Callable[[], str]) -> bool:
+    """Whether the server answers within `limit` seconds, and while its process runs. Meanwhile warnings say so."""
+    start = message = time.monotonic()
+    while not await is_healthy(instance.http):
+        now = time.monotonic()
+        if not instance.is_running or now - start > limit:
+            return False
+        if now - message >= _SECONDS_BETWEEN_MESSAGES:
+            message = now
+            _LOG.warning("%s is not ready after %.0f of at most %g seconds%s", name, now - start, limit, details())
+        await asyncio.sleep(_POLL)
     return True
 
 

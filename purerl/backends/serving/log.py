@@ -6,7 +6,7 @@ import re
 from collections import deque
 from pathlib import Path
 
-__all__ = ["reason"]
+__all__ = ["last_line", "reason"]
 
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b|(?:^|\s)error: |out of memory|^Killed", re.IGNORECASE)
 _NOISE = re.compile(r"See root cause|Engine core initialization failed|leaked |nanobind|^$")
@@ -31,6 +31,15 @@ def reason(log: Path) -> str:
         return f"its log cannot be read: {error}"
     lines = [*errors, *(line for line in last if line not in errors)]
     return "\n".join(f"    {line}" for line in lines) or "    (its log is empty)"
+
+
+def last_line(log: Path) -> str:
+    """The last line of the file `log`, for a message about a server that is not ready."""
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return f"its log cannot be read: {error}"
+    return f"the last line of {log} is {next(filter(None, map(_plain, reversed(lines))), '')!r}"
 
 
 def _plain(line: str) -> str:

@@ -28,6 +28,11 @@ class ServerProcess:
         self._worker = Worker(WORK, program, max_memory=None)
 
     @property
+    def pid(self) -> int:
+        """The number of the guard, which is the last of the processes to end."""
+        return self._worker.pid
+
+    @property
     def is_running(self) -> bool:
         """Whether the program runs, as far as its guard knows."""
         return not select.select([self._worker.sentinel], [], [], 0)[0]

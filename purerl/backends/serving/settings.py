@@ -15,10 +15,20 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.devices.kinds import ANY_ACCELERATOR, DEVICE_VARIABLES, SERVER_DEVICE, VISIBLE_DEVICES
 from purerl.errors import ConfigError
 from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
 
-__all__ = ["ServerSettings", "as_flags", "check_arguments", "check_engine", "is_on_cpu", "one_core_each", "variables"]
+__all__ = [
+    "ServerSettings",
+    "as_flags",
+    "check_arguments",
+    "check_engine",
+    "is_on_cpu",
+    "kind_of_devices",
+    "one_core_each",
+    "variables",
+]
 
 
 @frozen(kw_only=True)
@@ -47,10 +57,10 @@ class ServerSettings:
     environment: Mapping[str, str] = setting(
         "environment variables of the servers", factory=dict, may_change="rounding"
     )
-    device: str = setting("cuda or cpu; auto: cuda if torch finds one", default="auto", **one_of("auto", "cuda", "cpu"))
+    device: str = setting(SERVER_DEVICE, default="auto", **one_of("auto", "cpu", ANY_ACCELERATOR, *VISIBLE_DEVICES))
     devices: tuple[str, ...] = setting(
-        "CUDA devices of the servers, named as in CUDA_VISIBLE_DEVICES: each server gets tensor_parallel_size of them, "
-        "in order; empty: those that purerl sees, beginning with that of the first rank",
+        "accelerators of the servers, named as in the environment variable that selects them: each server gets "
+        "tensor_parallel_size of them, in order; empty: those that purerl sees, beginning with that of the first rank",
         default=(),
         may_change="rounding",
     )
@@ -134,8 +144,8 @@ class ServerSettings:
     def __attrs_post_init__(self) -> None:
         for name in _OF_PROCESSES if self.urls else ():
             _require_default(self, name)
-        if "CUDA_VISIBLE_DEVICES" in self.environment:
-            raise ConfigError("environment.CUDA_VISIBLE_DEVICES", got="a variable that purerl sets", do="set devices")
+        for name in sorted(DEVICE_VARIABLES.intersection(self.environment)):
+            raise ConfigError(f"environment.{name}", got="a variable that purerl sets", do="set devices")
 
     @property
     def longest_update(self) -> float:
@@ -174,9 +184,21 @@ def _require_default(settings: ServerSettings, name: str) -> None:
 
 def is_on_cpu(server: ServerSettings) -> bool:
     """Whether the servers run on the CPU."""
-    import torch
+    return kind_of_devices(server) == "cpu"
 
-    return server.device == "cpu" or (server.device == "auto" and not torch.cuda.is_available())
+
+def kind_of_devices(server: ServerSettings) -> str:
+    """The kind of the devices of the servers.
+
+    It is that of this process for "auto" and "accelerator". If servers cannot use it, it is the CPU for "auto", and
+    remains "accelerator" otherwise: the run may be checked on another computer.
+    """
+    from purerl.devices.accelerator import default_device
+
+    if server.device not in ("auto", ANY_ACCELERATOR):
+        return server.device
+    kind = default_device().type
+    return kind if kind in VISIBLE_DEVICES else {"auto": "cpu"}.get(server.device, server.device)
 
 
 def one_core_each(server: ServerSettings) -> str | None:
@@ -203,7 +225,9 @@ def check_engine(server: ServerSettings, package: str) -> None:
         return
     for name in ("devices", "sleep_level") if is_on_cpu(server) else ():
         if getattr(server, name):
-            raise ConfigError(f"server.{name} has no effect", got="servers on the CPU", need="servers on CUDA devices")
+            raise ConfigError(
+                f"server.{name} has no effect", got="servers on the CPU", need="servers on an accelerator"
+            )
     if server.python is None and not _is_installed(package):
         need = f"{package}, in an environment of its own or in this one"
         do = f"install {package} into an environment of its own, and set server.python to its interpreter"

@@ -22,7 +22,9 @@ from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.settings import as_flags
-from purerl.backends.serving.weights import WeightFiles, WeightStream
+from purerl.backends.serving.versions import warn_of_version
+from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
+from purerl.backends.sglang.generator import VERSION
 from purerl.protocols import Sampling
 from purerl.settings import Model
 
@@ -37,13 +39,17 @@ _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 
 @frozen(eq=False)
 class SGLangApi:
-    """SGLang with `model`, which has `vocab_size` token ids; `arguments` are command-line options of its server."""
+    """SGLang with `model`, which has `vocab_size` token ids; `arguments` are command-line options of its server.
+
+    With `is_streamed`, its processes must be able to receive weights.
+    """
 
     model: Model
     arguments: Mapping[str, Any]
     environment: Mapping[str, str]
     python: str | None
     stale_cache: bool
+    is_streamed: bool
     vocab_size: int
 
     name = "sglang"
@@ -94,7 +100,12 @@ class SGLangApi:
 
     async def check(self, http: Http, *, timeout: float) -> str | None:
         info = await http.get("/server_info", timeout=timeout)
-        return None if "version" in info else "no version in /server_info: SGLang 0.5.20 is needed"
+        if "version" not in info:
+            return f"no version in /server_info: SGLang {VERSION} is needed"
+        if self.is_streamed and LOADER not in (info.get("custom_weight_loader") or ()):
+            return NO_RECEIVER  # it would end with the first weights
+        warn_of_version(http.url, self.name, info["version"], VERSION)
+        return None
 
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
         await http.post("/abort_request", {"rid": identity}, timeout=timeout)

@@ -19,6 +19,7 @@ from purerl.backends.serving.settings import (
     one_core_each,
     variables,
 )
+from purerl.errors import ConfigError
 from purerl.protocols import Capabilities
 from purerl.settings import Model, at_least, setting
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
     from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.sglang.api import SGLangApi
 
-__all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
+__all__ = ["VERSION", "Config", "build", "capabilities", "check", "check_adapter_rank", "command", "preview"]
+
+VERSION = "0.5.20"
+"""The version of SGLang whose interface is used."""
 
 _RESERVED = {
     "tp_size": "server.tensor_parallel_size",
@@ -91,6 +95,13 @@ def check(config: Config) -> None:
     devices_of_servers(config.server)
 
 
+def check_adapter_rank(config: Config, rank: int | None) -> None:
+    """Raise ConfigError if an adapter is trained: SGLang gets whole models only."""
+    if rank is not None:
+        need, do = "a generator that loads the adapter that is trained", "set generator.kind=vllm or generator.kind=hf"
+        raise ConfigError("kind", got="sglang", need=need, do=do)
+
+
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of SGLang with `model`, which is not loaded. Raises ConfigError if there is no such model."""
     limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
@@ -126,7 +137,15 @@ def _api(config: Config, model: Model, seed: int) -> SGLangApi:
 
     server, served = config.server, ServedModel(model)
     arguments = {**_arguments(config, model, served), "random_seed": seed, **config.server.arguments}
-    return SGLangApi(model, arguments, _environment(server), server.python, server.stale_cache, served.vocab_size)
+    return SGLangApi(
+        model,
+        arguments,
+        _environment(server),
+        server.python,
+        stale_cache=server.stale_cache,
+        is_streamed=server.transfer != "directory",
+        vocab_size=served.vocab_size,
+    )
 
 
 def _environment(server: ServerSettings) -> dict[str, str]:

@@ -19,7 +19,9 @@ from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
-from purerl.backends.serving.weights import WeightFiles, WeightStream
+from purerl.backends.serving.versions import warn_of_version
+from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
+from purerl.backends.vllm.generator import VERSION
 from purerl.backends.vllm.images import content_parts, one_token_each
 from purerl.images import ImageStore
 from purerl.protocols import Sampling
@@ -34,6 +36,7 @@ _GENERATE = "/inference/v1/generate"
 _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _SAME = frozenset({"top_p", "top_k", "min_p", "repetition_penalty"})  # parameters that have the same name in vLLM
+_LOGPROBS = "processed_logprobs"  # after temperature and sampling parameters
 _ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
@@ -42,7 +45,7 @@ class VLLMApi:
     """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
 
     An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the
-    name. Requests name it.
+    name. Requests name it. With `is_streamed`, its processes must be able to receive weights.
     """
 
     model: Model
@@ -50,6 +53,7 @@ class VLLMApi:
     environment: Mapping[str, str]
     python: str | None
     stale_cache: bool
+    is_streamed: bool
     _images: ImageStore = field(init=False)  # only after `use_images`
 
     name = "vllm"
@@ -112,6 +116,21 @@ class VLLMApi:
         missing = [path for path in (_GENERATE, "/pause", "/resume", "/collective_rpc") if path not in paths]
         if missing:
             return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
+        warn_of_version(http.url, self.name, (await http.get("/version", timeout=timeout))["version"], VERSION)
+        info = await http.get("/server_info?config_format=json", timeout=timeout)
+        return self._problem(info["vllm_config"])
+
+    def _problem(self, info: Mapping[str, Any]) -> str | None:
+        """What is wrong with a server of this configuration, which answers requests nevertheless."""
+        config, need = info["model_config"], self.arguments["max_model_len"]
+        mode, length = config["logprobs_mode"], config["max_model_len"]
+        if self.is_streamed and info["parallel_config"]["worker_extension_cls"] != WORKER:
+            return NO_RECEIVER
+        if mode != _LOGPROBS:
+            got = "log-probabilities of another distribution than the one from which it samples"
+            return f"{got} ({mode}): --logprobs-mode {_LOGPROBS} is needed"
+        if need is not None and length < need:
+            return f"sequences of at most {length:,} tokens: generator.max_sequence_length must not be above it"
         return None
 
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:

@@ -18,8 +18,9 @@ from purerl.backends.serving.settings import (
     one_core_each,
     variables,
 )
+from purerl.errors import ConfigError
 from purerl.protocols import SAMPLING_PARAMETERS, Capabilities
-from purerl.settings import Model, at_least, setting
+from purerl.settings import Model, at_least, no_effect, setting
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -27,7 +28,10 @@ if TYPE_CHECKING:
     from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.vllm.api import VLLMApi
 
-__all__ = ["Config", "build", "capabilities", "check", "command", "preview"]
+__all__ = ["VERSION", "Config", "build", "capabilities", "check", "check_adapter_rank", "command", "preview"]
+
+VERSION = "0.32"
+"""The version of vLLM whose interface is used, and its patch releases."""
 
 _RESERVED = {
     "tensor_parallel_size": "server.tensor_parallel_size",
@@ -85,6 +89,16 @@ def check(config: Config) -> None:
     devices_of_servers(config.server)
 
 
+def check_adapter_rank(config: Config, rank: int | None) -> None:
+    """Raise ConfigError if an adapter of `rank` cannot be loaded, and for `max_lora_rank` if there is none."""
+    limit = config.max_lora_rank
+    if rank is None and limit is not None:
+        raise no_effect("max_lora_rank", limit, "a run that trains an adapter")
+    if rank is not None and (limit is None or limit < rank):
+        need = f"at least {rank}, the rank of the adapter that is trained"
+        raise ConfigError("max_lora_rank", got="nothing" if limit is None else limit, need=need, do="set max_lora_rank")
+
+
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of vLLM with `model`, which is not loaded. Raises ConfigError if there is no such model."""
     from purerl.backends.vllm.images import MODELS
@@ -128,7 +142,8 @@ def _api(config: Config, model: Model) -> VLLMApi:
     from purerl.backends.vllm.api import VLLMApi
 
     arguments, server = _arguments(config, model, ServedModel(model)), config.server
-    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache)
+    is_streamed = server.transfer != "directory"
+    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache, is_streamed)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:

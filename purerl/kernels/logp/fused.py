@@ -176,7 +176,7 @@ class _Head(NamedTuple):
 
         accumulator = compute_dtype(hidden.dtype)
         # Triton's interpreter would multiply the bits of bfloat16 numbers. In float32 their products are the same.
-        factor = _factor_dtype(hidden, weight) if hidden.is_cuda else accumulator
+        factor = _factor_dtype(hidden, weight) if hidden.device.type != "cpu" else accumulator
         return {
             "BIAS": bias is not None,
             "SOFTCAP": self.softcap is not None,
@@ -251,6 +251,6 @@ def _input_gradients(ctx: Any, grads: Mapping[str, Tensor]) -> tuple[Tensor | No
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
     """A @ b in `dtype`. On an accelerator narrow factors are multiplied as they are."""
-    if a.dtype == b.dtype != dtype and a.is_cuda:
+    if a.dtype == b.dtype != dtype and a.device.type != "cpu":
         return torch.mm(a, b, out_dtype=dtype)
     return a.to(dtype) @ b.to(dtype)

@@ -1,0 +1,26 @@
+"""What torch can only do on devices that it calls "cuda": those of NVIDIA, and those of AMD with ROCm."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["has_varlen_attention", "runs_triton"]
+
+_FLASH_CAPABILITY = (8, 0)
+"""The lowest compute capability that torch's flash attention supports."""
+
+
+def runs_triton(tensor: Tensor) -> bool:
+    """Whether the Triton kernels of purerl compute with `tensor`: on NVIDIA's devices, and on AMD's with ROCm."""
+    return tensor.is_cuda
+
+
+def has_varlen_attention(tensor: Tensor) -> bool:
+    """Whether torch's flash attention for rows of different lengths runs on the device of `tensor`.
+
+    On AMD's devices the numbers of a capability mean something else, so they count as without it.
+    """
+    if not tensor.is_cuda or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(tensor.device) >= _FLASH_CAPABILITY

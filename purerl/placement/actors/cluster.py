@@ -1,0 +1,153 @@
+"""The Ray cluster of a run: one that is joined, or a local one that is started for the run and ends with it.
+
+A local Ray has about six processes beside the actors. They are the descendants of a guard (`purerl.workers.guard`), so
+all of them end with the run, also if it is killed. Its directory is then removed by a shell that waits for the guard.
+Its ports can be reached from the network: only processes that know a random token can use them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib import import_module
+from pathlib import Path
+
+from purerl.backends.serving.process import ServerProcess
+from purerl.errors import ConfigError, EngineError
+from purerl.placement.actors.package import load_ray
+from purerl.placement.logs import last_lines
+from purerl.placement.settings import Placement
+
+__all__ = ["connected"]
+
+_START_TIMEOUT = 120.0  # seconds
+_REACH_TIMEOUT = 10.0
+_POLL = 0.05
+_TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+_ADDRESS_FILE = "ray_current_cluster"
+_MIN_STORE, _MAX_STORE = 128 * 2**20, 32 * 2**30  # bytes
+_STORE_SHARE = 0.3  # of the memory of the host
+_REMOVE = 'cat > /dev/null; for i in $(seq 150); do kill -0 "$1" 2> /dev/null || break; sleep 0.2; done; rm -rf "$2"'
+"""Wait until the run has ended, and then until the guard has, for 30 seconds; remove the directory."""
+
+
+@contextmanager
+def connected(settings: Placement, directory: Path) -> Iterator[None]:
+    """Connect this process to the Ray of the run in `directory`, for the time of the block.
+
+    A connection that the process has already is used, and left as it is.
+
+    Raises: ConfigError if nothing answers at `placement.address`; EngineError if a local Ray does not start.
+    """
+    ray = load_ray()
+
+    if ray.is_initialized():
+        yield
+        return
+    with ExitStack() as stack:
+        address = settings.address or stack.enter_context(_local(settings, directory))
+        stack.callback(ray.shutdown)
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            _check_reachable(address)
+            ray.init(address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
+        except (OSError, ValueError, RuntimeError) as error:
+            got, do = str(error).partition("\n")[0], "start it with ray start, or leave placement.address out"
+            raise ConfigError(f"no Ray at {address!r}", got=got, need="a running cluster", do=do) from error
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it, but a run stops with a checkpoint
+        yield
+
+
+def _check_reachable(address: str) -> None:
+    """Raise OSError if nothing listens at HOST:PORT: Ray would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if colon and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=_REACH_TIMEOUT).close()
+
+
+@contextmanager
+def _local(settings: Placement, directory: Path) -> Iterator[str]:
+    """The address of a local Ray, which ends with the block, or with this process."""
+    folder = Path(tempfile.mkdtemp(prefix="purerl-ray-"))  # short: the names of sockets may have 107 characters
+    log = directory / "ranks" / "ray.log"
+    process = ServerProcess(_command(folder, _num_cpus(settings)), {**_environment(), **_TOKEN}, log)
+    remover = subprocess.Popen(  # noqa: S603 - a fixed script
+        ["/bin/sh", "-c", _REMOVE, "sh", str(process.pid), str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        address = _address(folder, process)
+        with _authenticated():
+            yield address
+    finally:
+        process.end()
+        remover.communicate()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _authenticated() -> Iterator[None]:
+    """Let this process use the token of its local Ray in the block."""
+    config = import_module("ray._raylet").Config
+
+    before = {name: os.environ.get(name) for name in _TOKEN}
+    os.environ.update(_TOKEN)
+    config.initialize("")  # Ray has read the variables when it was imported
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+        config.initialize("")
+
+
+def _address(folder: Path, process: ServerProcess) -> str:
+    """The address of the Ray that `process` starts in `folder`, once it is there."""
+    deadline = time.monotonic() + _START_TIMEOUT
+    while time.monotonic() < deadline and process.is_running:
+        with suppress(OSError):
+            if address := (folder / _ADDRESS_FILE).read_text(encoding="utf-8").strip():
+                return address
+        time.sleep(_POLL)
+    got = f"\n{last_lines(process.log)}"
+    do = "see its log, or start Ray yourself and set placement.address"
+    raise EngineError("a local Ray did not start", got=got, need=f"Ray within {_START_TIMEOUT:g} seconds", do=do)
+
+
+def _command(folder: Path, num_cpus: int) -> list[str]:
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else memory  # noqa: S108 - not a file
+    store = int(max(_MIN_STORE, min(_STORE_SHARE * memory, 0.8 * shared, _MAX_STORE)))
+    options = ["--head", "--block", "--port=0", "--include-dashboard=false"]
+    options += ["--disable-usage-stats", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"]
+    return [sys.executable, "-m", "ray.scripts.scripts", "start", *options, f"--object-store-memory={store}"]
+
+
+def _environment() -> dict[str, str]:
+    """Variables of the processes of Ray: actors import what the run can import."""
+    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
+def _num_cpus(settings: Placement) -> int:
+    """The cores that a local Ray counts: enough for the processes of the run, also on a host with fewer."""
+    groups = [settings.trainers, settings.generators, *settings.roles.values()]
+    needed = sum(group.count * group.cpus if group else 1 for group in groups)
+    return max(os.cpu_count() or 1, needed + 1)

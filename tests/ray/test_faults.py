@@ -1,0 +1,133 @@
+"""What happens when an actor fails, is killed or hangs, and when the run itself is killed."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from attrs import evolve
+
+from purerl.config.schema import RunConfig
+from purerl.config.structure import dumps
+from purerl.errors import EngineError
+from purerl.loop.train import train
+from purerl.placement.settings import Actors, Placement
+from purerl.settings import Model
+from purerl.store.checkpoint import saved_steps
+from tests.loop.runs import records, without_times
+from tests.loop.small import fake
+from tests.ray import failing_trainer
+
+pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an environment with it")
+
+STEPS = 8
+DEADLINE = 120.0  # seconds: for a hang; nothing else takes so long on a busy machine
+
+
+def _config(**changes: Any) -> RunConfig:
+    placement = Placement(kind="ray", trainers=Actors(count=2), timeout=600.0)
+    model, rewards = Model("{run}/prepared/model", dtype="float64"), ("tests.loop.rewards:slow_digits",)
+    return fake(max_steps=STEPS, model=model, rewards=rewards, placement=placement, **changes)
+
+
+def _failing(action: str) -> RunConfig:
+    config = _config(trainer=failing_trainer.Config(vocab_size=14, action=action))
+    timeout = 10.0 if action == "hang" else 600.0
+    return evolve(config, placement=evolve(config.placement, timeout=timeout))
+
+
+MESSAGES = {
+    "kill": (EngineError, r"trainers-1, an actor of Ray, has ended[\s\S]*the end of its log:\n  \| .*begins, process"),
+    "raise": (ZeroDivisionError, "a bug in a trainer"),
+    "hang": (EngineError, r"policy\.step: no result of trainers-0, trainers-1"),
+}
+
+
+@pytest.mark.parametrize("action", MESSAGES)
+def test_failure_of_an_actor_ends_the_run_and_names_it(action: str, tmp_path: Path) -> None:
+    kind, message = MESSAGES[action]
+    with pytest.raises(kind, match=message) as raised:
+        train(_failing(action), directory=tmp_path)
+    if action == "raise":
+        assert "in trainers-1, whose log is" in "".join(raised.value.__notes__)
+        assert "policy.step has failed" in (tmp_path / "ranks/trainers-1.log").read_text()
+    if action == "hang":
+        for rank, function in enumerate(("_wait", "step")):
+            assert re.search(
+                f"takes longer.*[\\s\\S]*in {function}", (tmp_path / f"ranks/trainers-{rank}.log").read_text()
+            )
+
+
+@pytest.mark.parametrize("name", ["trainers-1", "generator-0"])
+def test_run_resumes_after_an_actor_was_killed(name: str, tmp_path: Path) -> None:
+    train(_config(), directory=tmp_path / "expected")
+    run = _start(_config(), tmp_path / "run")
+    _wait_for(lambda: saved_steps(tmp_path / "run/checkpoints"))
+    os.kill(_process_of(tmp_path / "run", name), signal.SIGKILL)
+    output, _ = run.communicate(timeout=DEADLINE)
+    assert run.returncode == 1, output
+    assert f"{name}, an actor of Ray, has ended" in output
+    train(_config(), directory=tmp_path / "run")
+    assert without_times(records(tmp_path / "run")) == without_times(records(tmp_path / "expected"))
+
+
+def test_nothing_is_left_of_a_run_that_was_killed(tmp_path: Path) -> None:
+    run = _start(_config(), tmp_path / "run")
+    _wait_for(lambda: saved_steps(tmp_path / "run/checkpoints"))
+    folder = re.search(r"--temp-dir=(\S+)", (tmp_path / "run/ranks/ray.log").read_text())
+    assert folder is not None
+    assert Path(folder[1]).is_dir()
+    assert _processes(folder[1])
+    run.kill()
+    run.wait()
+    _wait_for(lambda: not _processes(folder[1]) and not Path(folder[1]).exists())
+    train(_config(), directory=tmp_path / "run")
+    assert len(records(tmp_path / "run")) == STEPS + 1
+
+
+def test_a_run_stops_with_a_checkpoint_on_sigterm(tmp_path: Path) -> None:
+    run = _start(_config(), tmp_path / "run")
+    _wait_for((tmp_path / "run/metrics.jsonl").exists)
+    run.terminate()
+    output, _ = run.communicate(timeout=DEADLINE)
+    assert run.returncode == 75, output
+    assert saved_steps(tmp_path / "run/checkpoints")
+
+
+def _start(config: RunConfig, directory: Path) -> subprocess.Popen[str]:
+    file = directory.with_suffix(".toml")
+    file.write_text(dumps(config), encoding="utf-8")
+    command = [sys.executable, "-m", "purerl_cli", "train", str(file), "--directory", str(directory)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _wait_for(condition: Callable[[], object]) -> None:
+    end = time.monotonic() + DEADLINE
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def _process_of(directory: Path, name: str) -> int:
+    return int(re.findall(r"begins, process (\d+)", (directory / f"ranks/{name}.log").read_text())[-1])
+
+
+def _processes(text: str) -> list[Path]:
+    """The processes that have `text` in their commands."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if text in command and "rm -rf" not in command:
+            found.append(path)
+    return found
