@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from purerl.ranks import Ranks
 
-__all__ = ["Groups", "Mesh", "open_groups"]
+__all__ = ["Groups", "Mesh", "current_device", "open_groups"]
 
 
 @frozen(kw_only=True)
@@ -154,6 +154,13 @@ def open_groups(mesh: Mesh) -> Groups:
     )
 
 
+def current_device() -> torch.device:
+    """The GPU that Megatron-core uses in this process."""
+    import torch
+
+    return torch.device(torch.cuda.current_device())
+
+
 def _device(ranks: Ranks) -> torch.device:
     """The GPU of this rank. Raises ConfigError if there is none."""
     import os
@@ -162,7 +169,7 @@ def _device(ranks: Ranks) -> torch.device:
 
     try:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)))
-        return torch.device(torch.cuda.current_device())
+        return current_device()
     except (RuntimeError, AssertionError) as error:
         need, do = "a GPU for each rank: megatron-core has no layers for a CPU", "set trainer.kind to hf"
         raise ConfigError("kind", got=f"megatron: {str(error).splitlines()[0]}", need=need, do=do) from error

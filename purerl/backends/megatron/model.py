@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.hf.module import HEADS
-from purerl.backends.megatron.mesh import Groups, Mesh
+from purerl.backends.megatron.mesh import Groups, Mesh, current_device
 from purerl.backends.megatron.names import Weight
 from purerl.backends.megatron.shape import Shape
 
@@ -40,7 +40,7 @@ class _Norm(nn.RMSNorm):
     """
 
     def __init__(self, config: TransformerConfig, hidden_size: int, eps: float, **others: Any) -> None:
-        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=torch.cuda.current_device())
+        super().__init__(hidden_size, eps=eps, dtype=config.params_dtype, device=current_device())
         self.weight.sequence_parallel = config.sequence_parallel  # pyright: ignore[reportAttributeAccessIssue]
 
 

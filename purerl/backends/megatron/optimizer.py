@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from purerl.backends.megatron.mesh import current_device
+
 if TYPE_CHECKING:
     from megatron.core.distributed import DistributedDataParallel
     from megatron.core.models.gpt import GPTModel
@@ -117,7 +119,7 @@ def clip_gradients(optimizer: Any, max_norm: float) -> float:
 def _square(part: Any) -> Tensor:
     """The sum of the squares of the gradients of one optimizer, over the ranks that share them."""
     gradients = part.get_main_grads_for_grad_norm()
-    square = torch.zeros((), dtype=torch.float64, device=torch.cuda.current_device())
+    square = torch.zeros((), dtype=torch.float64, device=current_device())
     for gradient in gradients:
         square += torch.linalg.vector_norm(gradient).double() ** 2
     dist.all_reduce(square, group=part.get_grad_stats_parallel_group())
