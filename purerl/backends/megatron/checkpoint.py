@@ -6,12 +6,14 @@ Each rank writes its parts of the tensors, and reads the parts that it needs, wh
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
+from purerl.backends.hf.shard_files import ShardWriter, os_errors
 from purerl.backends.megatron.optimizer_state import describe
 from purerl.errors import CheckpointError
 
@@ -30,15 +32,37 @@ def _state_of(model: Any | None, optimizer: Any | None, *, is_loading: bool) -> 
     return {"model": weights, "optimizer": describe(optimizer, weights, is_loading=is_loading)}
 
 
-def write(path: Path, model: Any | None, optimizer: Any | None, counters: Mapping[str, Any]) -> None:
-    """Write what is given into the directory `path`. Collective. Raises OSError if a file cannot be written."""
-    from megatron.core import dist_checkpointing
+def write(path: Path, model: Any | None, optimizer: Any | None, counters: Mapping[str, Any]) -> dict[str, str]:
+    """Write what is given into the directory `path`; return digests of files of this rank. Collective.
 
-    state = _state_of(model, optimizer, is_loading=False)
+    Raises: OSError if a file cannot be written.
+    """
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+
+    state = {**_state_of(model, optimizer, is_loading=False), "counters": dict(counters)}
+    strategy, writer = TorchDistSaveShardedStrategy("torch_dist", 1), ShardWriter(path)
+    strategy.save = partial(_write_parts, writer)
     try:
-        dist_checkpointing.save({**state, "counters": dict(counters)}, str(path), validate_access_integrity=False)
+        with os_errors():
+            dist_checkpointing.save(state, str(path), strategy, validate_access_integrity=False)
     except (CheckpointException, dist_checkpointing.core.CheckpointingException) as error:
         raise OSError(_last_line(error)) from error
+    return writer.digests
+
+
+def _write_parts(writer: ShardWriter, parts: dict[str, Any], path: object) -> None:
+    """Write the described `parts` of this rank in Megatron's format, in this process.
+
+    Megatron's own function forks processes, and one that is forked beside threads, such as those of gloo, may hang.
+    """
+    from megatron.core.dist_checkpointing.strategies import torch as strategies
+    from torch.distributed import checkpoint
+
+    parts, *_ = strategies._replace_state_dict_keys_with_sharded_keys(parts, keep_only_main_replica=True)  # noqa: SLF001
+    planner = strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
+    tensors = strategies.mcore_to_pyt_state_dict(parts, is_loading=False)
+    checkpoint.save(tensors, storage_writer=writer, planner=planner)
 
 
 def read_counters(path: Path) -> dict[str, Any]:

@@ -240,11 +240,11 @@ class MegatronTrainer:
         if self.optimizer is not None:
             self.optimizer.reload_model_params()
 
-    def save(self, path: Path) -> None:
+    def save(self, path: Path) -> dict[str, str]:
         steps = 0 if self.optimizer is None else steps_of(self.optimizer)
         counters = {"position": self.position, "replaced": self.replaced, "steps": steps}
         saved = self.reader.model if self.optimizer is not None or self.replaced else None
-        checkpoint.write(path, saved, self.optimizer, counters)
+        return checkpoint.write(path, saved, self.optimizer, counters)
 
     def load(self, path: Path) -> None:
         loaded: dict[str, Any] = {}
