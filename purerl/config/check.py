@@ -20,7 +20,7 @@ from purerl.config.generators import check_adapter_rank, check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import adapter_rank, check_roles, model_roles, models_by_role
+from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
@@ -122,6 +122,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     _check_fields(config, algorithm, kind)
     _check_routes(config, algorithm, kind)
     _check_models(config, algorithm)
+    check_placement(config, algorithm)
     _check_steps(config, algorithm, kind)
     signature = _signature_of_workflow(config, functions or {})
     _check_sampling(config, algorithm, kind, requires_rewards=requires_score(signature))

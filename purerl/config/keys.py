@@ -20,6 +20,7 @@ __all__ = [
     "EVALUATION_PARAMETERS",
     "Kinds",
     "check_keys",
+    "is_field",
     "is_plugin",
     "keys_of",
     "section_in",
@@ -75,6 +76,11 @@ def is_plugin(cls: type, key: Sequence[str]) -> bool:
     return len(fields) == len(key) and _is_plugin(fields[-1])
 
 
+def is_field(cls: type, key: Sequence[str]) -> bool:
+    """Whether `key` names a field of `cls` or of one of its sections that is not the section of a plugin."""
+    return len([*_fields_along(cls, key)]) == len(key)
+
+
 def section_in(kind: Any) -> type | None:
     """The attrs class that the type `kind` is or has among its alternatives."""
     return next((choice for choice in (kind, *get_args(kind)) if isinstance(choice, type) and attrs.has(choice)), None)
@@ -83,7 +89,7 @@ def section_in(kind: Any) -> type | None:
 def settings_below(cls: type, *above: type) -> Iterator[str]:
     """The dotted keys of the settings in the sections of `cls`, at any depth, without sections of a class `above`."""
     for name, field in attrs.fields_dict(attrs.resolve_types(cls)).items():
-        section = None if "plugin" in field.metadata or get_origin(field.type) is tuple else section_in(field.type)
+        section = None if "plugin" in field.metadata or _has_items(field) else section_in(field.type)
         if section not in (None, cls, *above):
             inner = (*attrs.fields_dict(section), *settings_below(section, cls, *above))
             yield from (f"{name}.{key}" for key in inner)
@@ -97,8 +103,12 @@ def _fields_along(cls: type, key: Sequence[str]) -> Iterator[attrs.Attribute]:
         if field is None:
             return
         yield field
-        is_section = "plugin" not in field.metadata and get_origin(field.type) is not tuple
-        section = section_in(field.type) if is_section else None
+        section = None if "plugin" in field.metadata or _has_items(field) else section_in(field.type)
+
+
+def _has_items(field: attrs.Attribute) -> bool:
+    """Whether the setting is a list, or a table of sections by name."""
+    return get_origin(field.type) in (tuple, Mapping)
 
 
 def _is_plugin(field: attrs.Attribute) -> bool:
@@ -113,7 +123,7 @@ def _error_at(cls: type, key: Sequence[str], kinds: Kinds) -> ConfigError | None
     elsewhere = () if len(key) != 2 else [name] if name in attrs.fields_dict(cls) else [*settings_below(cls)]
     if last is not None and _is_plugin(last):
         return _error_in_plugin(key, len(fields), last.metadata["plugin"], kinds, elsewhere)
-    section = cls if last is None else None if get_origin(last.type) is tuple else section_in(last.type)
+    section = cls if last is None else None if _has_items(last) else section_in(last.type)
     return unknown(".".join(key), name, attrs.fields_dict(section), elsewhere) if section else None
 
 

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, TypeVar
 
-from purerl.config.keys import is_plugin
+from purerl.config.keys import is_field, is_plugin
 from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
 from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
@@ -75,7 +75,8 @@ def _changed(cls: type, table: Table, settings: Iterable[str], before: Iterable[
     parsed = [_with_kind(cls, *parse(setting)) for setting in settings]
     named = [keys for keys, _ in (*parsed, *map(parse, before))]
     for keys, text in sorted(parsed, key=_order([keys for keys, _ in parsed])):
-        section, alternative = _set(table, keys, _value(text)), ALTERNATIVES.get(keys[-1])
+        section = _set(table, keys, _value(text), names_plugin=keys[-1] == "kind" and not is_field(cls, keys))
+        alternative = ALTERNATIVES.get(keys[-1])
         if text and alternative in section and [*keys[:-1], alternative] not in named:
             section[alternative] = UNSET
     changed = [keys for keys, _ in parsed]
@@ -120,8 +121,11 @@ def _with_kind(cls: type, keys: list[str], text: str) -> tuple[list[str], str]:
     return ([*keys, "kind"] if isinstance(_value(text), str) and is_plugin(cls, keys) else keys), text
 
 
-def _set(table: Table, keys: Sequence[str], value: Any) -> Table:
-    """Set the value of `keys` in `table`, and return the section that contains it."""
+def _set(table: Table, keys: Sequence[str], value: Any, *, names_plugin: bool) -> Table:
+    """Set the value of `keys` in `table`, and return the section that contains it.
+
+    A section that gets another plugin loses the settings of the one before.
+    """
     *sections, key = keys
     for depth, section in enumerate(sections, start=1):
         inner = table.get(section, UNSET)
@@ -131,7 +135,7 @@ def _set(table: Table, keys: Sequence[str], value: Any) -> Table:
         table = table[section]
         if not isinstance(table, dict):
             raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {show(table)}", need="a section")
-    if key == "kind" and table.get("kind") != value:
+    if names_plugin and table.get("kind") != value:
         table.clear()
     table[key] = value
     return table

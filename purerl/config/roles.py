@@ -25,6 +25,7 @@ from purerl.settings import Model, in_section, no_effect
 __all__ = [
     "ModelRole",
     "adapter_rank",
+    "check_placement",
     "check_roles",
     "model_roles",
     "models_by_role",
@@ -153,3 +154,14 @@ def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(key, got=f"several models: {', '.join(settings)}", need="one model")
     if {"teacher", _TEACHERS} <= config.roles.keys():
         raise ConfigError("roles.teacher and roles.teachers", got="both", need="one of the two")
+
+
+def check_placement(config: RunConfig, algorithm: Algorithm) -> None:
+    """Refuse actors of a role that the run does not have. Raises: ConfigError."""
+    names = [*model_roles(config, algorithm), *judge_roles(config)]
+    for name in config.placement.roles:
+        if name not in names:
+            need = f"a role of the run: {', '.join(names)}"
+            raise ConfigError(f"placement.roles.{name} has no effect", got="no such role", need=need)
+    if config.placement.generators is not None and config.generator is None:
+        raise no_effect("placement.generators", config.placement.generators, "a run that samples")

@@ -33,7 +33,10 @@ def own_functions(config: RunConfig) -> list[str]:
 def imported_plugins(config: RunConfig) -> list[str]:
     """The plugins of `config` that are not part of purerl. Reading its settings has imported them."""
     known = {name for group in GROUPS for name in names(group)}
-    return sorted({kind for kind in _kinds(to_dict(config)) if kind not in known})
+    plugins = {
+        name: section for name, section in to_dict(config).items() if name != "placement"
+    }  # its kind is no plugin
+    return sorted({kind for kind in _kinds(plugins) if kind not in known})
 
 
 def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..., Any]]]:
@@ -107,10 +110,10 @@ def _is_of_purerl(name: str) -> bool:
 
 
 def _kinds(value: Any) -> Iterator[str]:
-    """Every `kind` in a table."""
+    """Every `kind` in a table, except that of a placement, which is no plugin."""
     if isinstance(value, Mapping):
         yield from ([value["kind"]] if isinstance(value.get("kind"), str) else [])
-        value = list(value.values())
+        value = [part for name, part in value.items() if name != "placement"]
     if isinstance(value, Sequence) and not isinstance(value, str):
         for item in value:
             yield from _kinds(item)

@@ -105,7 +105,7 @@ def test_invalid_input_exits_with_status_2_and_debug_prints_a_traceback(command:
 @pytest.mark.parametrize(("state", "status"), [("good", 0), ("missing", 0), ("bad", 1)])
 def test_doctor_exits_with_status_1_if_a_check_fails(state: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [Finding("tests", "first", "good", "[well]"), Finding("tests", "second", state, "result", "do this")]
-    monkeypatch.setattr(doctor, "check_installation", lambda: iter(findings))
+    monkeypatch.setattr(doctor, "check_installation", lambda _: iter(findings))
     result = _purerl("doctor")
     assert result.exit_code == status
     expected = f"\ntests\n  good    first           [well]\n  {state:<8}second          result  ->  do this\n"

@@ -48,21 +48,21 @@ def test_each_rank_has_the_device_with_its_number(
     kind: str | None, count: int, expected: list[Any], calls: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     simulate(monkeypatch, kind, count)
-    with join._process_group(_world(1, 2), 1.0):
+    with join.process_group(_world(1, 2), 1.0):
         assert calls == expected
 
 
 def test_fewer_devices_than_ranks_are_refused(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, "xpu", 2)
     words = r"an accelerator for each rank\n  got:  3 processes on this host, which has 2\n  need: as many"
-    with pytest.raises(ConfigError, match=words), join._process_group(_world(2, 3), 1.0):
+    with pytest.raises(ConfigError, match=words), join.process_group(_world(2, 3), 1.0):
         pass
     assert calls == []
 
 
 def test_tasks_of_srun_that_see_one_device_each_use_it(calls: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, "xpu", 1)
-    with join._process_group(_world(3, 4, launcher="srun"), 1.0):
+    with join.process_group(_world(3, 4, launcher="srun"), 1.0):
         assert calls[0] == 0
 
 

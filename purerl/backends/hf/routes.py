@@ -2,8 +2,8 @@
 
     indices   [n, k] the experts of n tokens, of one router
     scores    [n, experts] what the router ranks experts by, with gradient
-    replayed  [n, k] the experts of an earlier pass; `LIVE`: those of this pass
-    chosen  = replayed, or the k experts with the highest scores where it is `LIVE`
+    replayed  [n, k] the experts of an earlier pass, or LIVE for those of this pass
+    chosen  = replayed, or the k experts with the highest scores where it is LIVE
     weights = what the router makes of scores[chosen]
 
 Only the discrete choice is replayed. The weights of the experts are those of the live router, and gradients reach it.
@@ -80,8 +80,9 @@ class Routing:
 def top_k(scores: Tensor, live: Tensor, replayed: Tensor) -> tuple[Tensor, Tensor]:
     """The scores and indices [n, k] of the replayed experts, and of the `live` ones for tokens that have a `LIVE`.
 
-    >>> top_k(torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([[1], [1]]), torch.tensor([[0], [LIVE]]))
-    (tensor([[0.1000], [0.8000]]), tensor([[0], [1]]))
+    >>> scores, live, replayed = torch.tensor([[0.1, 0.9], [0.2, 0.8]]), torch.tensor([[1], [1]]), [[0], [LIVE]]
+    >>> [each.flatten().tolist() for each in top_k(scores.double().round(decimals=1), live, torch.tensor(replayed))]
+    [[0.1, 0.8], [0, 1]]
     """
     indices = torch.where((replayed == LIVE).any(-1, keepdim=True), live, replayed.to(live))
     return scores.gather(-1, indices), indices
