@@ -5,34 +5,32 @@ PURERL_TEST='{"model": "qwen3", "mesh": {"tensor": 2}}'
 
 from __future__ import annotations
 
+import json
+import math
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig
+
+from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.shape import shape_of
+from purerl.ranks import current_ranks
+from tests.backends.hf_conformance import ADAMW, SMALL, WHOLE
+from tests.backends.tiny import VOCAB_SIZE, write_model
 from tests.megatron.cuda_stand_in import install
-
-install()
-
-import json  # noqa: E402 - after the stand-in
-import math  # noqa: E402
-import os  # noqa: E402
-from functools import partial  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-import torch  # noqa: E402
-from transformers import AutoConfig  # noqa: E402
-
-from purerl.backends.megatron.mesh import Mesh  # noqa: E402
-from purerl.backends.megatron.shape import shape_of  # noqa: E402
-from purerl.ranks import current_ranks  # noqa: E402
-from tests.backends.hf_conformance import ADAMW, SMALL, WHOLE  # noqa: E402
-from tests.backends.tiny import VOCAB_SIZE, write_model  # noqa: E402
-from tests.megatron.models import open_trainer  # noqa: E402
-from tests.megatron.models_table import MODELS  # noqa: E402
-from tests.megatron.plain import logits  # noqa: E402
+from tests.megatron.models import open_trainer
+from tests.megatron.models_table import MODELS
+from tests.megatron.plain import logits
 
 DENSE, EXPERTS = 1e-9, 1e-6
 """Tolerances in float64. The softmax of routers is computed in float32."""
 
 
 def conformance(directory: Path) -> dict[str, Any]:
+    install()
     case = json.loads(os.environ["PURERL_TEST"])
     mesh, (family, changes) = Mesh(**case["mesh"]), MODELS[case["model"]]
     path = current_ranks().on_first(lambda: write_model(directory, family, **changes))

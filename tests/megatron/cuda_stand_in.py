@@ -54,7 +54,7 @@ def _is_cuda(value: Any) -> bool:
 
 
 def install() -> None:
-    """Replace the parts of torch.cuda that megatron-core calls, and two functions of megatron-core, until the end."""
+    """Replace the parts of torch.cuda and of megatron-core that are named here, until the process ends."""
     cuda: Any = torch.cuda
     if cuda.Stream is _Nothing:
         return

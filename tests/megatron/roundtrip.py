@@ -5,23 +5,20 @@ torchrun --nproc-per-node 2 -m tests.megatron.roundtrip
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from purerl.backends.megatron.mesh import Mesh
+from purerl.ranks import current_ranks
+from tests.backends.tiny import write_model
 from tests.megatron.cuda_stand_in import install
-
-install()
-
-import functools  # noqa: E402 - after the stand-in
-from collections.abc import Callable, Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
-
-import torch  # noqa: E402
-from safetensors.torch import load_file  # noqa: E402
-
-from purerl.backends.megatron.mesh import Mesh  # noqa: E402
-from purerl.ranks import current_ranks  # noqa: E402
-from tests.backends.tiny import write_model  # noqa: E402
-from tests.megatron.models import meshes, open_trainer  # noqa: E402
-from tests.megatron.models_table import MODELS  # noqa: E402
-from tests.ranks import run_cases  # noqa: E402
+from tests.megatron.models import meshes, open_trainer
+from tests.megatron.models_table import MODELS
+from tests.ranks import run_cases
 
 
 def check(path: str, mesh: Mesh) -> None:
@@ -45,4 +42,5 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 if __name__ == "__main__":
+    install()
     run_cases(cases)

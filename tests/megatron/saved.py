@@ -5,31 +5,28 @@ torchrun --nproc-per-node 2 -m tests.megatron.saved
 
 from __future__ import annotations
 
+import functools
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+from torch import Tensor
+
+from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.weights import TensorWeights
+from purerl.errors import CheckpointError
+from purerl.protocols import Trainer
+from purerl.ranks import Ranks, current_ranks
+from purerl.testing.trainer.reference import assert_close
+from purerl.testing.trainer.resources import shared_directory
+from tests.backends.tiny import make_trainer, write_model
+from tests.backends.training import CRITIC, POLICY, make_batch, make_step
 from tests.megatron.cuda_stand_in import install
-
-install()
-
-import functools  # noqa: E402 - after the stand-in
-import sys  # noqa: E402
-from collections.abc import Callable, Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-from unittest import mock  # noqa: E402
-
-from torch import Tensor  # noqa: E402
-
-from purerl.backends.megatron.mesh import Mesh  # noqa: E402
-from purerl.backends.weights import TensorWeights  # noqa: E402
-from purerl.errors import CheckpointError  # noqa: E402
-from purerl.protocols import Trainer  # noqa: E402
-from purerl.ranks import Ranks, current_ranks  # noqa: E402
-from purerl.testing.trainer.reference import assert_close  # noqa: E402
-from purerl.testing.trainer.resources import shared_directory  # noqa: E402
-from tests.backends.tiny import make_trainer, write_model  # noqa: E402
-from tests.backends.training import CRITIC, POLICY, make_batch, make_step  # noqa: E402
-from tests.megatron.models import meshes, open_trainer  # noqa: E402
-from tests.megatron.models_table import MODELS  # noqa: E402
-from tests.ranks import run_cases  # noqa: E402
+from tests.megatron.models import meshes, open_trainer
+from tests.megatron.models_table import MODELS
+from tests.ranks import run_cases
 
 SETTINGS = {"lr": 1e-2, "eps": 1e-2, "max_tokens_per_microbatch": 12}
 
@@ -177,4 +174,5 @@ def _models(directory: Path) -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    install()
     run_cases({"resumes": resumes, "files": files}[sys.argv[1]])

@@ -7,31 +7,28 @@ Scores, metrics, gradient norms and weights after two steps with clipping and we
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+from purerl.backends.megatron import engine, model, optimizer
+from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.router import RouterLoad
+from purerl.protocols import Trainer
+from purerl.ranks import Ranks, current_ranks
+from purerl.testing.trainer.reference import assert_close
+from tests.backends.tiny import make_trainer, write_model
+from tests.backends.training import CRITIC, POLICY, make_batch, make_step
 from tests.megatron.cuda_stand_in import install
-
-install()
-
-import functools  # noqa: E402 - after the stand-in
-from collections.abc import Callable, Iterator, Mapping  # noqa: E402
-from pathlib import Path  # noqa: E402
-from types import MappingProxyType  # noqa: E402
-from typing import Any  # noqa: E402
-from unittest import mock  # noqa: E402
-
-import torch  # noqa: E402
-from torch import Tensor  # noqa: E402
-
-from purerl.backends.megatron import engine, model, optimizer  # noqa: E402
-from purerl.backends.megatron.mesh import Mesh  # noqa: E402
-from purerl.backends.megatron.router import RouterLoad  # noqa: E402
-from purerl.protocols import Trainer  # noqa: E402
-from purerl.ranks import Ranks, current_ranks  # noqa: E402
-from purerl.testing.trainer.reference import assert_close  # noqa: E402
-from tests.backends.tiny import make_trainer, write_model  # noqa: E402
-from tests.backends.training import CRITIC, POLICY, make_batch, make_step  # noqa: E402
-from tests.megatron.models import meshes, open_trainer  # noqa: E402
-from tests.megatron.models_table import MODELS  # noqa: E402
-from tests.ranks import run_cases  # noqa: E402
+from tests.megatron.models import meshes, open_trainer
+from tests.megatron.models_table import MODELS
+from tests.ranks import run_cases
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 # An eps that is not small, so that AdamW depends on the scale of the gradient; a norm that is always exceeded; and few
@@ -201,4 +198,5 @@ def mutants(paths: Mapping[str, str], ranks: int) -> Iterator[tuple[str, Callabl
 
 
 if __name__ == "__main__":
+    install()
     run_cases(cases)

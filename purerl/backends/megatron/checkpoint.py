@@ -57,12 +57,12 @@ def _write_parts(writer: ShardWriter, parts: dict[str, Any], path: object) -> No
     Megatron's own function forks processes, and one that is forked beside threads, such as those of gloo, may hang.
     """
     from megatron.core.dist_checkpointing.strategies import torch as strategies
-    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict_saver import save
 
     parts, *_ = strategies._replace_state_dict_keys_with_sharded_keys(parts, keep_only_main_replica=True)  # noqa: SLF001
     planner = strategies.MCoreSavePlanner(dedup_replicated_tensors=False, flatten_state_dict=False)
     tensors = strategies.mcore_to_pyt_state_dict(parts, is_loading=False)
-    checkpoint.save(tensors, storage_writer=writer, planner=planner)
+    save(tensors, storage_writer=writer, planner=planner)
 
 
 def read_counters(path: Path) -> dict[str, Any]:
