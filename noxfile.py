@@ -100,6 +100,13 @@ def adapters(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
+def megatron(session: nox.Session) -> None:
+    """The trainer megatron with megatron-core, on several ranks of a CPU, in an environment of its own (1.2 GB)."""
+    session.install("-c", "constraints/default.txt", ".[testing]", "megatron-core==0.16.1", "pytest")
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/megatron"]), env=_ONE_THREAD)
+
+
+@nox.session(venv_backend="venv", reuse_venv=True)
 def ray(session: nox.Session) -> None:
     """Engines in actors of Ray, with a real Ray, in an environment of its own."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/ray/requirements.txt")

@@ -52,6 +52,7 @@ EXTRAS = {
     "images": ("pillow", "decodes images in prompts"),
     "lora": ("peft", "trains adapters"),
     "mcp": ("mcp", "calls tools of MCP servers"),
+    "megatron": ("megatron-core", "trains models that are divided by tensors, layers and experts"),
     "gymnasium": ("gymnasium", "environments that are registered with it"),
     "ray": ("ray", "engines in actors, on one host or many"),
     "reasoning-gym": ("reasoning-gym", "data sets and their scores"),

@@ -108,7 +108,7 @@ def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tupl
 
 def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
     trainer, mesh = config.trainer, getattr(config.trainer, "mesh", None)
-    if mesh is None:
+    if not hasattr(mesh, "shard"):
         return
     if not mesh.is_divided and ranks > 1:
         yield [f"trainer.mesh.shard={ranks}"], ""

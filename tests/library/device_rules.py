@@ -17,6 +17,7 @@ NAME = "cuda"
 # File -> why it may name a kind of accelerator.
 DEVICE_MODULES = {
     "purerl/devices/kinds.py": "the variables that select devices, and the descriptions of settings that name devices",
+    "purerl/backends/megatron/mesh.py": "Megatron-core, whose own code calls torch for one kind of device only",
     "purerl/devices/cuda.py": "Triton kernels and flash attention, which run on some devices only",
 }
 

@@ -54,7 +54,7 @@ def test_dependencies_are_the_imported_packages() -> None:
     extras = {
         name: _package_names(packages) for name, packages in PROJECT["optional-dependencies"].items() if name != "dev"
     }
-    optional = {"mlflow", "PIL"}.union(*extras.values())  # the packages of mlflow-skinny and pillow are called so
+    optional = {"mlflow", "PIL", "megatron"}.union(*extras.values())  # mlflow-skinny, pillow and megatron-core
     assert _imported_packages("purerl", "cli") - optional == _package_names(PROJECT["dependencies"])
 
 

@@ -1,0 +1,1 @@
+"""The trainer for models that Megatron-core divides by tensors, layers and experts."""

@@ -1,0 +1,280 @@
+"""Training of a model that Megatron-core divides, see `mesh.py`.
+
+    batch -> micro-batches of this data rank -> hidden states, stage by stage -> outputs -> compute_loss -> backward
+          -> gradients are summed over the data ranks -> clip -> AdamW
+
+The last stage of the pipeline computes outputs, losses and metrics, and tells the other stages. Ranks that split the
+matrices of the last stage compute the same ones.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+from torch import distributed as dist
+
+from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
+from purerl.backends.collective import check_call, sum_metrics, sum_scores
+from purerl.backends.hf.limits import Limits, check_rows
+from purerl.backends.megatron import checkpoint, optimizer
+from purerl.backends.megatron.bridge import Bridge
+from purerl.backends.megatron.export import export
+from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_of
+from purerl.backends.megatron.router import RouterLoad, install
+from purerl.backends.megatron.schedule import Reader, arrange, run
+from purerl.backends.weights import check_adapter
+from purerl.batch import check_batch, select_fields, with_fields
+from purerl.errors import CheckpointError, InputError
+from purerl.protocols import Capabilities, Metrics, Weights
+from purerl.settings import Model
+
+if TYPE_CHECKING:
+    from purerl.backends.megatron.trainer import Config as MegatronTrainerConfig
+
+__all__ = ["MegatronTrainer"]
+
+_READS = ("tokens", "temperature")
+_CHOICES = "teacher_topk_tokens"
+
+
+class MegatronTrainer:
+    """A `Trainer` of the model of `reader`, which is trained for `updates` optimizer steps.
+
+    Dropout is off, so nothing in a step is random: the same calls give the same bits.
+    """
+
+    def __init__(
+        self,
+        config: MegatronTrainerConfig,
+        reader: Reader,
+        bridge: Bridge,
+        *,
+        model: Model,
+        outputs: Sequence[str],
+        updates: int,
+        router_coefficient: float,
+    ) -> None:
+        self.config, self.bridge, self.updates, self.model = config, bridge, updates, model
+        self.groups, self.outputs, self.router_coefficient = reader.groups, tuple(outputs), router_coefficient
+        self.position = 0  # optimizer steps so far, including skipped ones
+        self.replaced = False  # whether `load_weights` has been called
+        self.load_of_routers = RouterLoad(reader.shape.top_k)
+        install(reader.model, self.load_of_routers)
+        self.optimizer: Any = None
+        if updates:
+            reader = reader._replace(module=optimizer.wrap(reader.model, config))
+            self.optimizer = optimizer.build_optimizer(reader.module, config)
+        else:
+            reader.model.requires_grad_(False)  # noqa: FBT003 - torch's only argument
+        self.reader = reader
+        self.limits = Limits(reader.shape.max_sequence_length, reader.shape.vocab_size)
+        self.capabilities = Capabilities(
+            max_sequence_length=reader.shape.max_sequence_length, outputs=frozenset(self.outputs)
+        )
+
+    # --- scores and steps --------------------------------------------------------------------------------------------
+
+    def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
+        """The model's `outputs` as `Trainer.score` defines them, in the dtype of the batch's floats.
+
+        Raises: BatchError for a batch that does not follow the schema, and for rows with too many tokens or with ids
+        that the model does not have; InputError for an output that this trainer was not built for.
+        """
+        self._check_outputs(outputs)
+        check_call(self.groups.all, "score", batch, tuple(outputs))
+        parts = self._arrange(batch, _READS, "row")
+        scores = {name: self._zeros(batch, name) for name in outputs}
+
+        def evaluate(hidden: Tensor, rows: TensorDict) -> dict[str, Tensor]:
+            return self.reader.outputs(hidden, rows, outputs, rows.get(_CHOICES, None))
+
+        results = run(self.reader, self._rows(batch, parts, _READS), evaluate, with_gradient=False)
+        if self.groups.is_source:
+            for part, result in zip(parts, results, strict=True):
+                for name, value in result.items():
+                    scores[name][part] = value.to(scores[name])
+        return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.groups.all)
+
+    def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
+        """One optimizer step, as `Trainer.step` defines it.
+
+        Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
+        skipped if the gradient is not finite or no token is counted: parameters and AdamW's moments stay as they are,
+        and the schedule advances.
+
+        Raises: BatchError as `score`, and for a missing field that `objective` reads; InputError for a model that is
+        not trained, and for an output that this trainer was not built for.
+        """
+        metrics = self._accumulate("step", batch, objective, counts, router_coefficient=self.router_coefficient)
+        return self._optimize(metrics, counts)
+
+    def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
+        """The gradient that `step` would clip, by the names in Hugging Face's files, without that of the routers' loss.
+
+        Raises: as `step`; InputError with the distributed optimizer, with which no rank has the sums of its weights.
+        """
+        if self.config.distributed_optimizer:
+            need = "trainer.distributed_optimizer=false, with which each rank has the gradient of its weights"
+            raise InputError("gradients", got="a distributed optimizer", need=need)
+        self._accumulate("gradient", batch, objective, counts, router_coefficient=0.0)
+        gradients = self.bridge.full_tensors(lambda parameter: parameter.main_grad)
+        return {name: gradient.clone() for name, gradient in gradients}
+
+    def _accumulate(
+        self,
+        call: str,
+        batch: TensorDict,
+        objective: Objective,
+        counts: Mapping[str, Counts],
+        *,
+        router_coefficient: float,
+    ) -> Metrics:
+        """Set the gradients to those of the whole batch, and return the metrics of the objective."""
+        if self.optimizer is None:
+            raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
+        self._check_outputs((*objective.outputs, *objective.metric_outputs))
+        check_call(self.groups.all, call, batch, objective)
+        reads = (*_READS, *objective.reads)
+        parts = self._rows(batch, self._arrange(batch, reads, objective.unit), reads)
+        device = self.groups.device
+        counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
+
+        def evaluate(hidden: Tensor, rows: TensorDict) -> tuple[Tensor, Metrics]:
+            return self._loss(hidden, rows, objective, counts)
+
+        if router_coefficient > 0:
+            self.load_of_routers.balance(self._count_choices(parts), router_coefficient)
+        self.optimizer.zero_grad()
+        self.reader.module.zero_grad_buffer()
+        results = run(self.reader, parts, evaluate, with_gradient=True)
+        self.load_of_routers.stop()
+        metrics = self._tell_stages(sum_metrics(_on_host(merge(*results)), self.groups.data) if results else {})
+        return {**metrics, **self._router_metrics(router_coefficient)}
+
+    def _loss(
+        self, hidden: Tensor, rows: TensorDict, objective: Objective, counts: Mapping[str, Counts]
+    ) -> tuple[Tensor, Metrics]:
+        """The loss and the metrics of one micro-batch."""
+        names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs)))
+        outputs = self.reader.outputs(hidden, rows, names, rows.get(_CHOICES, None))
+        watched = {name: outputs[name].detach() for name in objective.metric_outputs}
+        learned = {name: outputs[name] for name in objective.outputs}
+        return compute_loss(objective, with_fields(select_fields(rows, objective.reads), **watched, **learned), counts)
+
+    def _count_choices(self, parts: Sequence[TensorDict]) -> Tensor:
+        """How often each expert is chosen in the whole step, in one more forward pass."""
+        load = self.load_of_routers
+        load.count(self.reader.shape.experts, self.groups.device)
+        run(self.reader, parts, lambda hidden, rows: None, with_gradient=False)
+        return self.groups.all.sum(load.counts)
+
+    def _router_metrics(self, coefficient: float) -> dict[str, Weighted]:
+        if coefficient == 0:
+            return {}
+        total = self.groups.all.sum(self.load_of_routers.loss) / coefficient
+        return {"router_aux_loss": Weighted(total.cpu().double(), torch.ones((), dtype=torch.float64))}
+
+    def _tell_stages(self, metrics: Metrics) -> Metrics:
+        """The metrics of the last stage, on all stages."""
+        group = self.groups.pipeline
+        if group.size() == 1:
+            return metrics
+        values = [metrics]
+        dist.broadcast_object_list(values, group=group, group_src=group.size() - 1)
+        return values[0]
+
+    def _optimize(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
+        """Clip and step, or skip; add the trainer's own metrics."""
+        rate = self.config.learning_rate(self.position, self.updates)
+        norm = optimizer.clip_gradients(self.optimizer, self.config.max_grad_norm)
+        counted = sum(int(count.tokens) for count in counts.values())
+        stepped = math.isfinite(norm) and counted > 0
+        if stepped:
+            optimizer.set_learning_rate(self.optimizer, rate)
+            self.optimizer.step_with_ready_grads()
+        self.position += 1
+        extra = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
+        weight = torch.ones((), dtype=torch.float64)
+        return {**metrics, **{name: Weighted(value * weight, weight) for name, value in extra.items()}}
+
+    def _check_outputs(self, names: Sequence[str]) -> None:
+        unknown = [name for name in names if name not in self.outputs]
+        if unknown:
+            got, need = ", ".join(unknown), "among " + ", ".join(self.outputs)
+            raise InputError("an output that this trainer was not built for", got=got, need=need)
+
+    def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[Tensor]:
+        """Validate the whole batch, and divide it."""
+        check_rows(check_batch(batch, reads), self.limits)
+        budget = self.config.max_tokens_per_microbatch
+        return arrange(batch, unit=unit, budget=budget, ranks=self.groups.data)
+
+    def _rows(self, batch: TensorDict, parts: Sequence[Tensor], reads: Sequence[str]) -> list[TensorDict]:
+        """The rows of each micro-batch, on the device of the model."""
+        choices = [_CHOICES] if _CHOICES in batch.keys() else []
+        selected = select_fields(batch, (*reads, *choices))
+        return [selected[part].to(self.groups.device) for part in parts]
+
+    def _zeros(self, batch: TensorDict, output: str) -> Tensor:
+        shape = list(batch["action"].shape)
+        if output.startswith("topk"):
+            shape.append(batch[_CHOICES].shape[-1] if _CHOICES in batch.keys() else self.reader.top_k)
+        return batch["temperature"].new_zeros(shape, dtype=torch.int64 if output == "topk_tokens" else None)
+
+    # --- weights and files -------------------------------------------------------------------------------------------
+
+    def weights(self) -> Weights:
+        """The weights of the language model under the names in Hugging Face's files."""
+        return self.bridge
+
+    def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
+        check_adapter(weights, self.capabilities)
+        self.bridge.copy(weights, mix=mix)
+        self.replaced = True
+        if self.optimizer is not None:
+            self.optimizer.reload_model_params()
+
+    def save(self, path: Path) -> dict[str, str]:
+        steps = 0 if self.optimizer is None else steps_of(self.optimizer)
+        counters = {"position": self.position, "replaced": self.replaced, "steps": steps}
+        saved = self.reader.model if self.optimizer is not None or self.replaced else None
+        return checkpoint.write(path, saved, self.optimizer, counters)
+
+    def load(self, path: Path) -> None:
+        loaded: dict[str, Any] = {}
+        self.groups.all.on_all(lambda: loaded.update(self._read(path)), "loading a checkpoint")
+        self.position, self.replaced = loaded["counters"]["position"], loaded["counters"]["replaced"]
+        if "model" in loaded:
+            self.reader.model.load_state_dict(loaded["model"])
+        if self.optimizer is not None:
+            restore(self.optimizer, loaded["optimizer"])
+            set_steps(self.optimizer, loaded["counters"]["steps"])
+
+    def _read(self, path: Path) -> dict[str, Any]:
+        counters = checkpoint.read_counters(path)
+        if self.replaced and not counters["replaced"]:
+            need = "a trainer that was just built: this one has lost the weights of its model's files"
+            raise CheckpointError(f"{str(path)!r} cannot be loaded", got="weights that were replaced", need=need)
+        if self.optimizer is None and not counters["replaced"]:
+            return {"counters": counters}
+        return checkpoint.read(path, self.reader.model, self.optimizer)
+
+    def export(self, path: Path) -> None:
+        export(path, self.model, self.bridge, getattr(self.reader.model, "heads", {}), self.groups)
+
+    def close(self) -> None:
+        self.optimizer = None
+        del self.reader, self.bridge
+
+
+def _on_host(metrics: Metrics) -> dict[str, Weighted]:
+    """Metrics as float64 on the CPU."""
+    return {
+        name: type(metric)(*(torch.as_tensor(x).cpu().double() for x in metric)) for name, metric in metrics.items()
+    }

@@ -1,0 +1,73 @@
+"""A trained model in Hugging Face's format."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from purerl.backends.hf.architecture import HEAD_STD
+from purerl.backends.hf.shard_files import os_errors
+from purerl.backends.megatron.bridge import Bridge
+from purerl.backends.megatron.files import write_files
+from purerl.backends.megatron.mesh import Groups
+from purerl.kernels.logp.reference import compute_dtype
+from purerl.settings import Model
+
+__all__ = ["export", "read_heads"]
+
+
+def export(path: Path, model: Model, bridge: Bridge, heads: Mapping[str, Any], groups: Groups) -> None:
+    """Write the configuration of `model`, the weights of `bridge`, and each head into a file beside them. Collective.
+
+    Rank 0 writes the weights, and a rank of the last stage the heads.
+
+    Raises: OSError on every rank if a file cannot be written.
+    """
+
+    def write() -> None:
+        with os_errors():
+            write_files(path, bridge, is_writer=groups.all.is_first)
+            if groups.all.is_first:
+                _write_config(path, model, bridge)
+            if groups.is_source and groups.data.is_first:
+                _write_heads(path, heads)
+
+    groups.all.on_all(write, "exporting a model")
+
+
+def _write_config(path: Path, model: Model, bridge: Bridge) -> None:
+    from transformers import AutoConfig
+
+    config: Any = AutoConfig.from_pretrained(model.path, revision=model.revision)
+    config.dtype = next(iter(bridge.metadata.values()))[1]
+    config.save_pretrained(path)
+
+
+def _write_heads(path: Path, heads: Mapping[str, Any]) -> None:
+    from safetensors.torch import save_file
+
+    for name, head in heads.items():
+        save_file({key: value.cpu() for key, value in head.state_dict().items()}, head_file(path, name))
+
+
+def read_heads(path: Path, heads: Mapping[str, nn.Linear], *, seed: int) -> None:
+    """Read each head from its file in `path`, if `export` has written one, or draw it as the hf trainer with `seed`."""
+    from safetensors.torch import load_file
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for name, head in heads.items():
+            drawn = nn.Linear(head.in_features, 1, dtype=compute_dtype(head.weight.dtype))
+            nn.init.normal_(drawn.weight, std=HEAD_STD)
+            nn.init.zeros_(drawn.bias)
+            file = head_file(path, name)
+            head.load_state_dict(load_file(file) if file.exists() else drawn.state_dict())
+
+
+def head_file(path: Path, name: str) -> Path:
+    """The file of the head `name`, as the hf trainer names it."""
+    return path / f"{name}_head.safetensors"

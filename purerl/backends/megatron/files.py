@@ -1,0 +1,112 @@
+"""Safetensors files of a model: read tensor by tensor, and written in files of limited size."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from purerl.backends.tokenizer import cannot_load
+from purerl.errors import ConfigError
+from purerl.settings import Model
+
+__all__ = ["WeightFiles", "write_files"]
+
+_INDEX = "model.safetensors.index.json"
+_FILE_SIZE = 5 * 2**30  # bytes
+
+
+class WeightFiles:
+    """The tensors in the safetensors files of `model`, which is a directory or on the hub.
+
+    Raises: ConfigError, when a tensor is read, if there are no such files.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._opened: tuple[Path | None, Any] = (None, None)
+
+    @cached_property
+    def _paths(self) -> dict[str, Path]:
+        """The file of each tensor, by name."""
+        from transformers.utils.hub import cached_files
+
+        options: dict[str, Any] = {
+            "revision": self._model.revision,
+            "_raise_exceptions_for_missing_entries": False,
+        }
+        try:
+            index = cached_files(self._model.path, [_INDEX], **options)
+            names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values())) if index else None
+            files = cached_files(self._model.path, names or ["model.safetensors"], **options) or []
+            if not files or len(files) < len(names or ()):
+                raise OSError(f"no {', '.join(names or ['model.safetensors'])}: megatron reads safetensors files only")
+            return {name: Path(path) for path in files for name in _names(Path(path))}
+        except (OSError, ValueError, SafetensorError) as error:
+            raise cannot_load("model", self._model, error) from error
+
+    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
+        """The tensor `name`. Raises ConfigError if there is none, or if it has another shape."""
+        if name not in self._paths:
+            raise self._incomplete(f"no {name}")
+        path = self._paths[name]
+        if self._opened[0] != path:  # tensors of a layer are usually in one file
+            self._opened = (path, safe_open(path, framework="pt"))
+        tensor = self._opened[1].get_tensor(name)
+        if tuple(tensor.shape) != shape:
+            raise self._incomplete(f"{name} is {list(tensor.shape)} in the files and {list(shape)} in the model")
+        return tensor
+
+    def _incomplete(self, got: str) -> ConfigError:
+        return ConfigError(
+            f"the files of {self._model.path!r} do not contain the whole model",
+            got=got,
+            need="all weights, in the shapes of config.json",
+            do="download the files again, or fix config.json if it describes another model",
+        )
+
+
+def _names(path: Path) -> list[str]:
+    with safe_open(path, framework="pt") as file:
+        return list(file.keys())
+
+
+def write_files(path: Path, weights: Iterable[tuple[str, Tensor]], *, is_writer: bool) -> None:
+    """Write `weights` into safetensors files of at most 5 GiB in the directory `path`, and an index of several.
+
+    `weights` are iterated to the end on every rank; the writer has the tensors of one file in the memory of the host.
+
+    Raises: OSError if a file cannot be written.
+    """
+    names = list[list[str]]()
+    for number, part in enumerate(_parts(weights, is_writer=is_writer)):
+        names.append(list(part))
+        save_file(part, path / f"part-{number}.safetensors", metadata={"format": "pt"})
+    total = len(names)
+    weight_map = {}
+    for number, of_file in enumerate(names):
+        file = "model.safetensors" if total == 1 else f"model-{number + 1:05}-of-{total:05}.safetensors"
+        (path / f"part-{number}.safetensors").rename(path / file)
+        weight_map |= dict.fromkeys(of_file, file)
+    if total > 1:
+        (path / _INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}, indent=2))
+
+
+def _parts(weights: Iterable[tuple[str, Tensor]], *, is_writer: bool) -> Iterator[dict[str, Tensor]]:
+    part, size = dict[str, Tensor](), 0
+    for name, tensor in weights:
+        if not is_writer:
+            continue
+        if part and size + tensor.nbytes > _FILE_SIZE:
+            yield part
+            part, size = {}, 0
+        part[name] = tensor.to("cpu", copy=True)
+        size += tensor.nbytes
+    if part:
+        yield part

@@ -1,0 +1,183 @@
+"""Forward and backward passes over the micro-batches of a step, by Megatron's schedules.
+
+    tokens -> hidden states -> outputs at the action tokens -> loss
+
+Every data rank has the same number of micro-batches, because ranks that exchange tokens between experts and stages of a
+pipeline must make the same calls; the last ones may be empty. Micro-batches are rectangles of their own sizes, which
+the stages tell each other.
+
+Losses are divided by the counts of the whole step before they get here, so gradients are summed: over micro-batches and
+over data ranks. Megatron divides neither, see `purerl.backends.megatron.model.transformer_config`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor, nn
+from torch.nn import functional
+
+from purerl.backends.megatron.mesh import Groups
+from purerl.backends.megatron.shape import Shape
+from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
+from purerl.kernels.logp import VocabularyShard, token_outputs
+from purerl.kernels.logp.reference import compute_dtype
+from purerl.kernels.partition import assign_ranks, microbatches, tokens_needed
+from purerl.ranks import Ranks
+from purerl.types import TokenBool
+
+# pyright: reportMissingImports=false
+
+__all__ = ["Reader", "arrange", "run"]
+
+
+def arrange(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[Tensor]:
+    """The row indices of each micro-batch of this data rank; as many micro-batches as on the rank that has the most.
+
+    unit    "row" or "group": what a micro-batch does not split
+    budget  maximum of rows times tokens of the longest row
+    """
+    rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
+    labels = batch["group"] if unit == "group" else rows
+    rank_of_row = assign_ranks(cost, labels, ranks=ranks.size)
+    parts = []
+    for rank in range(ranks.size):
+        own = rows[rank_of_row == rank]
+        parts.append([own[part] for part in microbatches(cost[own], labels[own], budget=budget)])
+    own = parts[ranks.rank]
+    return [*own, *[rows[:0]] * (max(map(len, parts)) - len(own))]
+
+
+class Reader(NamedTuple):
+    """Computes outputs of a model; `module` is `model`, or a wrapper of it that has its gradients.
+
+    top_k  number of most likely tokens in ``topk_tokens``
+    """
+
+    module: Any
+    model: Any
+    shape: Shape
+    groups: Groups
+    top_k: int
+
+    def hidden(self, rows: TensorDict) -> Tensor:
+        """What this stage computes of the hidden states [time, rows, hidden] of `rows`.
+
+        Without rows one token is read, and nothing of it is used, so that gradients exist and are 0.
+        """
+        parallel, split = self.model.config.sequence_parallel, self.groups.tensor.size()
+        width = max(1, int(tokens_needed(rows["action"]).max())) if len(rows) else 1
+        width = -(-width // split) * split if parallel else width
+        tokens, predicts = (_columns(rows[name], width) for name in ("tokens", "action"))
+        predicts = _columns(rows["action"][:, 1:], width)
+        options = {} if not self.shape.experts else {"padding_mask": self._not_observed(predicts)}
+        positions = torch.arange(width, device=tokens.device).expand(tokens.shape)
+        return self.module(tokens, positions, None, **options)
+
+    def _not_observed(self, predicts: TokenBool) -> TokenBool:
+        """Which tokens routers do not observe; on stages after the first one, of the positions of this rank."""
+        if not self.model.config.sequence_parallel or self.model.pre_process:
+            return ~predicts
+        return ~predicts.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
+
+    def outputs(
+        self, hidden: Tensor, rows: TensorDict, names: Sequence[str], choices: Tensor | None
+    ) -> dict[str, Tensor]:
+        """The outputs `names` [rows, time, ...] at the action tokens, from the `hidden` states of the last stage."""
+        if self.model.config.sequence_parallel:
+            from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
+
+            # What follows has the same gradient on each rank, so it is split and not summed.
+            hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
+        action = rows["action"]
+        row, time = action.nonzero(as_tuple=True)
+        hidden = hidden.flatten(0, 1).index_select(0, (time - 1) * hidden.shape[1] + row)
+        heads = getattr(self.model, "heads", {})
+        results = {name: _value(heads[name], hidden) for name in names if name in heads}
+        if language := [name for name in names if name in LANGUAGE_OUTPUTS]:
+            temperature = rows["temperature"]
+            divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
+            weight, shard = self._head()
+            results |= token_outputs(
+                hidden,
+                weight,
+                None,
+                rows["tokens"][action],
+                divisor,
+                outputs=language,
+                choices=None if choices is None else choices[action],
+                k=self.top_k,
+                scale=1.0,
+                softcap=None,
+                shard=shard,
+            )
+        return {name: _at_action(results[name], action) for name in names}
+
+    def _head(self) -> tuple[Tensor, VocabularyShard | None]:
+        """The rows of the output head that this rank has, without padding."""
+        model, group = self.model, self.groups.tensor
+        is_tied = model.share_embeddings_and_output_weights
+        weight = model.shared_embedding_or_output_weight() if is_tied else model.output_layer.weight
+        if group.size() == 1:
+            return weight[: self.shape.vocab_size], None
+        shard = VocabularyShard(group, self.shape.vocab_size)
+        return weight[: shard.rows.stop - shard.rows.start], shard
+
+
+def _value(head: nn.Linear, hidden: Tensor) -> Tensor:
+    """[n] from hidden states [n, d], in float32 at least."""
+    hidden, weight, bias = (each.to(compute_dtype(each.dtype)) for each in (hidden, head.weight, head.bias))
+    return functional.linear(hidden, weight, bias)[:, 0]
+
+
+def _columns(values: Tensor, width: int) -> Tensor:
+    """The first `width` columns, with zeros after the last one; one row of zeros if there are no rows."""
+    values = values[:, :width] if len(values) else values.new_zeros(1, width)
+    return functional.pad(values, (0, width - values.shape[1]))
+
+
+def _at_action(values: Tensor, action: TokenBool) -> Tensor:
+    """`values`, one for each action token, at these tokens; 0 elsewhere."""
+    where = action if values.ndim == 1 else action[..., None]
+    return values.new_zeros(*action.shape, *values.shape[1:]).masked_scatter(where, values)
+
+
+def run(
+    reader: Reader,
+    parts: Sequence[TensorDict],
+    evaluate: Callable[[Tensor, TensorDict], tuple[Tensor, Any] | Any],
+    *,
+    with_gradient: bool,
+) -> list[Any]:
+    """What `evaluate` returns for each of `parts`, the rows of a micro-batch; empty except on the last stage.
+
+    evaluate       (hidden states, rows) -> (loss, result) with a gradient, otherwise the result
+    with_gradient  add the gradients of the losses to those of the parameters, and sum them over the data ranks
+    """
+    from megatron.core.pipeline_parallel import get_forward_backward_func
+
+    def forward_step(iterator: Any, model: Any) -> tuple[Tensor, Callable[..., Any]]:
+        rows = next(iterator)
+
+        def loss(hidden: Tensor, non_loss_data: bool = False) -> Any:  # noqa: FBT001, FBT002 - Megatron's argument
+            if non_loss_data:
+                return evaluate(hidden, rows)
+            value, result = evaluate(hidden, rows)
+            return value, torch.zeros((), dtype=torch.int, device=hidden.device), result
+
+        return reader.hidden(rows), loss
+
+    with torch.set_grad_enabled(with_gradient):
+        return get_forward_backward_func()(
+            forward_step_func=forward_step,
+            data_iterator=iter(parts),
+            model=[reader.module],
+            num_microbatches=len(parts),
+            seq_length=1,  # stages tell each other the sizes of micro-batches
+            micro_batch_size=1,
+            forward_only=not with_gradient,
+            collect_non_loss_data=not with_gradient,
+        )

@@ -1,0 +1,50 @@
+"""The meshes of a number of ranks, and Megatron trainers of small models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from purerl.backends.megatron import mesh as groups
+from purerl.backends.megatron.engine import MegatronTrainer
+from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.trainer import Config, build
+from purerl.settings import Model
+
+__all__ = ["meshes", "open_trainer"]
+
+
+def meshes(ranks: int, model: str) -> Iterator[Mesh]:
+    """The meshes of `ranks` ranks that can divide the model."""
+    has_experts = model in ("qwen3_moe", "experts in one layer")
+    split = {"tensor": 2, "sequence_parallel": has_experts}
+    tables = {
+        1: ([Mesh()], [], []),
+        2: ([Mesh(), Mesh(**split), Mesh(pipeline=2)], [Mesh(tensor=2, sequence_parallel=True)], [Mesh(expert=2)]),
+        4: (
+            [Mesh(**split, pipeline=2)],
+            [],
+            [Mesh(**split, expert=2), Mesh(**split, expert=4), Mesh(pipeline=2, expert=2)],
+        ),
+    }
+    of_all, of_dense, of_experts = tables[ranks]
+    yield from (*of_all, *(of_experts if has_experts else of_dense))
+
+
+def open_trainer(
+    path: str,
+    mesh: Mesh,
+    role: str = "policy",
+    *,
+    dtype: str = "float64",
+    outputs: Sequence[str] | None = None,
+    updates: int = 10,
+    seed: int = 0,
+    **settings: Any,
+) -> MegatronTrainer:
+    """A trainer of the model at `path`; Megatron's groups of another mesh in this process are replaced."""
+    if groups._opened and groups._opened[0][1] != mesh:
+        groups._opened.clear()
+    outputs = outputs or (("value",) if role == "critic" else ("logp", "entropy"))
+    config = Config(mesh=mesh, **settings)
+    return build(config, model=Model(path, dtype=dtype), role=role, outputs=outputs, updates=updates, seed=seed)
