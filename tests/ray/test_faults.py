@@ -40,7 +40,7 @@ def _config(**changes: Any) -> RunConfig:
 
 def _failing(action: str) -> RunConfig:
     config = _config(trainer=failing_trainer.Config(vocab_size=14, action=action))
-    timeout = 45.0 if action == "hang" else 600.0  # also for the start of an actor on a busy machine
+    timeout = 60.0 if action == "hang" else 600.0  # also for the start of an actor on a busy machine
     return evolve(config, placement=evolve(config.placement, timeout=timeout))
 
 
