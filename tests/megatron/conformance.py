@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoConfig
 
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.shape import shape_of
 from purerl.ranks import current_ranks
 from tests.backends.hf_conformance import ADAMW, SMALL, WHOLE

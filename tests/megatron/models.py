@@ -7,7 +7,7 @@ from typing import Any
 
 from purerl.backends.megatron import mesh as groups
 from purerl.backends.megatron.engine import MegatronTrainer
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.trainer import Config, build
 from purerl.settings import Model
 
@@ -20,7 +20,11 @@ def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     split = {"tensor": 2, "sequence_parallel": has_experts}
     tables = {
         1: ([Mesh()], [], []),
-        2: ([Mesh(), Mesh(**split), Mesh(pipeline=2)], [Mesh(tensor=2, sequence_parallel=True)], [Mesh(expert=2)]),
+        2: (
+            [Mesh(), Mesh(**split), Mesh(pipeline=2)],
+            [Mesh(tensor=2, sequence_parallel=True)],
+            [Mesh(expert=2)],
+        ),
         4: (
             [Mesh(**split, pipeline=2)],
             [],

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.ranks import current_ranks
 from tests.backends.tiny import write_model
 from tests.megatron.cuda_stand_in import install

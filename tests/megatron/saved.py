@@ -14,7 +14,7 @@ from unittest import mock
 
 from torch import Tensor
 
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.weights import TensorWeights
 from purerl.errors import CheckpointError
 from purerl.protocols import Trainer

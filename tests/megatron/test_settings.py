@@ -11,7 +11,7 @@ import torch
 from transformers import AutoConfig, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from purerl.backends.megatron import trainer
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.names import Weight, weights_of
 from purerl.backends.megatron.shape import Shape, shape_of
 from purerl.backends.megatron.trainer import Config
@@ -129,7 +129,11 @@ def test_layers_with_experts_are_those_of_transformers():
         ("qwen3", Mesh(pipeline=4), "mesh.pipeline\n  got:  4, and 2 layers\n  need: one of: 1, 2"),
         ("qwen3", Mesh(expert=2), "mesh.expert\n  got:  2\n  need: 1 for a model without experts"),
         ("qwen3_moe", Mesh(expert=3), "mesh.expert\n  got:  3, and 4 experts\n  need: one of: 1, 2, 4"),
-        ("qwen3_moe", Mesh(tensor=2), "mesh.sequence_parallel\n  got:  False\n  need: true with mesh.tensor above 1"),
+        (
+            "qwen3_moe",
+            Mesh(tensor=2),
+            "mesh.sequence_parallel\n  got:  False\n  need: true with mesh.tensor above 1",
+        ),
     ],
 )
 def test_a_mesh_that_cannot_divide_the_model_is_refused(tmp_path, name, mesh, message):
@@ -155,7 +159,11 @@ def test_data_ranks_are_those_that_the_mesh_leaves(ranks, data):
 @pytest.mark.parametrize(
     ("mesh", "ranks", "message"),
     [
-        (Mesh(tensor=2, pipeline=2), 6, "mesh\n  got:  tensor 2 x pipeline 2 = 4, with 6 ranks\n  need: a product"),
+        (
+            Mesh(tensor=2, pipeline=2),
+            6,
+            "mesh\n  got:  tensor 2 x pipeline 2 = 4, with 6 ranks\n  need: a product",
+        ),
         (
             Mesh(expert=4),
             2,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from purerl.backends.megatron import engine, model, optimizer
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.router import RouterLoad
 from purerl.protocols import Trainer
 from purerl.ranks import Ranks, current_ranks

@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
     from purerl.ranks import Ranks
 
-__all__ = ["Groups", "Mesh", "current_device", "open_groups"]
+__all__ = ["Groups", "MegatronMesh", "current_device", "open_groups"]
 
 
 @frozen(kw_only=True)
-class Mesh:
+class MegatronMesh:
     """How many ranks share what. Data ranks are as many as the product of tensor and pipeline leaves."""
 
     tensor: int = setting(
@@ -116,10 +116,10 @@ class Groups(NamedTuple):
         return self.is_last_stage and self.tensor.rank() == 0
 
 
-_opened: list[tuple[object, Mesh]] = []  # the process group of Megatron's groups in this process, and their mesh
+_opened: list[tuple[object, MegatronMesh]] = []  # the process group of Megatron's groups, and their mesh
 
 
-def open_groups(mesh: Mesh) -> Groups:
+def open_groups(mesh: MegatronMesh) -> Groups:
     """The groups of this rank. Collective when they are opened first.
 
     Megatron-core has one set of groups in a process, which all trainers share.
@@ -175,7 +175,7 @@ def _device(ranks: Ranks) -> torch.device:
         raise ConfigError("kind", got=f"megatron: {str(error).splitlines()[0]}", need=need, do=do) from error
 
 
-def _initialize(mesh: Mesh) -> None:
+def _initialize(mesh: MegatronMesh) -> None:
     from megatron.core import parallel_state, tensor_parallel  # pyright: ignore[reportMissingImports]
 
     if parallel_state.model_parallel_is_initialized():

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.hf.module import HEADS
-from purerl.backends.megatron.mesh import Groups, Mesh, current_device
+from purerl.backends.megatron.mesh import Groups, MegatronMesh, current_device
 from purerl.backends.megatron.names import Weight
 from purerl.backends.megatron.shape import Shape
 
@@ -45,7 +45,7 @@ class _Norm(nn.RMSNorm):
 
 
 def build_model(
-    shape: Shape, mesh: Mesh, groups: Groups, *, dtype: torch.dtype, recompute: str, outputs: Sequence[str]
+    shape: Shape, mesh: MegatronMesh, groups: Groups, *, dtype: torch.dtype, recompute: str, outputs: Sequence[str]
 ) -> GPTModel:
     """The part of this rank of a model of `shape`, with undefined weights, and the heads of those of `outputs`.
 
@@ -89,12 +89,12 @@ def has_vocabulary(outputs: Sequence[str]) -> bool:
     return any(name not in HEADS for name in outputs)
 
 
-def padded_vocabulary(shape: Shape, mesh: Mesh) -> int:
+def padded_vocabulary(shape: Shape, mesh: MegatronMesh) -> int:
     """The rows of the embedding and of the output head, of which each tensor rank has as many as the others."""
     return -(-shape.vocab_size // mesh.tensor) * mesh.tensor
 
 
-def transformer_config(shape: Shape, mesh: Mesh, *, dtype: torch.dtype, recompute: str) -> TransformerConfig:
+def transformer_config(shape: Shape, mesh: MegatronMesh, *, dtype: torch.dtype, recompute: str) -> TransformerConfig:
     """Megatron's configuration of a model of `shape`.
 
     `calculate_per_token_loss` switches off what Megatron divides by: the number of micro-batches and of data ranks.
@@ -165,7 +165,7 @@ def _layers(config: TransformerConfig, *, use_engine: bool) -> TransformerBlockS
     return block
 
 
-def named_parameters(model: GPTModel, mesh: Mesh, groups: Groups) -> dict[str, nn.Parameter]:
+def named_parameters(model: GPTModel, mesh: MegatronMesh, groups: Groups) -> dict[str, nn.Parameter]:
     """The parameters of `model` by the names in `names.py`: with the numbers of layers and experts in the whole model.
 
     TransformerEngine holds the norm before a matrix beside the matrix.

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
-from purerl.backends.megatron.mesh import Mesh
+from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.errors import ConfigError, nearest
 from purerl.settings import Model, at_least, between, boolean, check_alternatives, one_of, setting
 
@@ -85,7 +85,7 @@ class Config:
         may_change="rounding",
         **at_least(1),
     )
-    mesh: Mesh = setting("how the ranks of a run divide the model", factory=Mesh, may_change="rounding")
+    mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
     distributed_optimizer: bool = setting(
         "divide the moments, and the copies of bfloat16 weights in float32, among the data ranks",
         default=False,
