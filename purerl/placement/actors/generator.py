@@ -145,7 +145,8 @@ class RemoteGenerator:
         self.group.call_engine(self.name, "use_images", None, images)
 
     def close(self) -> None:
-        self.group.close(self.name)
+        for part in self._parts:
+            part.close(self.name)
         self._on_close()
 
 

@@ -174,7 +174,7 @@ def started_group(
         bundles = stack.enter_context(_bundles(name, settings, timeout))
         group = ActorGroup(name, _actors(name, settings, directory, bundles), directory, timeout)
         stack.callback(group.kill)
-        group.call("process")
+        group.call("start")
         if are_ranks and settings.count > 1:
             address, port = group.parts()[0].call("open_store")[0]
             group.call("join", address, port, timeout)

@@ -182,11 +182,8 @@ class EngineHost:
         """Write the stacks of all threads into the log."""
         self._log.write_stacks(reason)
 
-    def process(self) -> tuple[int, str]:
-        """The number of this process, and the name of its host."""
-        import socket
-
-        return os.getpid(), socket.gethostname()
+    def start(self) -> None:
+        """Return, which the actor does when it has started."""
 
     def _logged(self, what: str) -> _Logged:
         return _Logged(self._log, what)

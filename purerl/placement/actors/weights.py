@@ -46,14 +46,19 @@ class RemoteWeights:
         return self.info.metadata
 
     def buckets(self) -> Iterator[Any]:
-        """References to the buckets, which the first actor puts into the store while they are iterated."""
+        """References to the buckets, which the first actor puts into the store while they are iterated.
+
+        Raises: as `ActorGroup.call`, also if a bucket does not come in time.
+        """
         ray = load_ray()
 
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _IN_STORE}
         streams = [actor.stream_weights.options(**options).remote(self.name) for actor in self.group.actors]
-        for reference in streams[0]:
-            if ray.wait([reference], timeout=0)[0] or ray.wait([reference], timeout=self.group.timeout)[0]:
-                yield reference
+        while ray.wait([streams[0]], timeout=self.group.timeout)[0]:
+            try:
+                yield next(streams[0])
+            except StopIteration:
+                break
         self.group.results([stream.completed() for stream in streams], "sending weights")
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
