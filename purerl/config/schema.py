@@ -153,7 +153,7 @@ class RunConfig:
         plugin="tracker",
         may_change=True,
     )
-    placement: Placement = setting("how many processes train together", factory=Placement)
+    placement: Placement = setting("where the processes of a run are", factory=Placement)
     debug: Debug = setting("what is written for debugging", factory=Debug)
     stop_when: StopWhen | None = setting("when to stop the run early", default=None)
     initial_run: RunConfig | None = setting(

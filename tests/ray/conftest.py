@@ -15,7 +15,7 @@ from purerl.placement.settings import Actors, Placement
 
 @pytest.fixture(scope="module")
 def open_engines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[int], RayEngines]]:
-    """A function that returns engines in as many actors as it is told, all in one local Ray."""
+    """A function of a number of actors that returns engines in as many, all in one local Ray."""
     path = tmp_path_factory.mktemp("run")
     with ExitStack() as stack:
         stack.enter_context(connected(Placement(kind="ray", trainers=Actors(count=12)), path))
