@@ -95,7 +95,7 @@ def test_nothing_is_left_of_a_run_that_was_killed(tmp_path: Path) -> None:
 
 def test_a_run_stops_with_a_checkpoint_on_sigterm(tmp_path: Path) -> None:
     run = _start(_config(), tmp_path / "run")
-    _wait_for((tmp_path / "run/metrics.jsonl").exists)
+    _wait_for(lambda: _text(tmp_path / "run/metrics.jsonl").count("\n") > 1)  # there is a step to save
     run.terminate()
     output, _ = run.communicate(timeout=DEADLINE)
     assert run.returncode == 75, output
@@ -107,6 +107,10 @@ def _start(config: RunConfig, directory: Path) -> subprocess.Popen[str]:
     file.write_text(dumps(config), encoding="utf-8")
     command = [sys.executable, "-m", "purerl_cli", "train", str(file), "--directory", str(directory)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def _wait_for(condition: Callable[[], object]) -> None:
