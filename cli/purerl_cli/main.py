@@ -31,6 +31,7 @@ from purerl_cli.replay import replay
 from purerl_cli.report import report
 from purerl_cli.sandbox import sandbox
 from purerl_cli.serve import serve
+from purerl_cli.stacks import stacks
 from purerl_cli.stopping import stop_signals
 
 __all__ = ["app", "main"]
@@ -162,6 +163,7 @@ app.command()(laws)
 app.add_typer(sandbox, name="sandbox")
 app.command()(report)
 app.command()(replay)
+app.command()(stacks)
 app.command()(export)
 app.command()(serve)
 

@@ -26,6 +26,7 @@ from purerl.loop.steps import is_over, remaining_steps
 from purerl.loop.summary import Summary, evaluation_in
 from purerl.loop.throughput import measured_by
 from purerl.placement.join import RankContext, join_ranks
+from purerl.placement.stacks import with_answers
 from purerl.process import frozen_objects, torch_threads
 from purerl.ranks import Ranks
 from purerl.resources.process import peak_memory
@@ -108,7 +109,9 @@ def _train(
     *,
     fresh: bool,
 ) -> Summary:
-    with _claimed(path, config, context, fresh=fresh) as directory, context.redirected():
+    name = context.ranks.rank if context.ranks.size > 1 else "run"
+    claimed = _claimed(path, config, context, fresh=fresh)
+    with claimed as directory, context.redirected(), with_answers(path, name):
         summary = context.ranks.on_first(lambda: _begin(config, directory, origin), "beginning the run")
         if summary is not None:
             return summary

@@ -22,9 +22,10 @@ from purerl.loop.train import train
 from purerl.placement.settings import Actors, Placement
 from purerl.settings import Model
 from purerl.store.checkpoint import saved_steps
+from tests.loop import failing_trainer
+from tests.loop.hanging import HANGS, stacks_of_hanging_run
 from tests.loop.runs import records, without_times
 from tests.loop.small import fake
-from tests.ray import failing_trainer
 
 pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an environment with it")
 
@@ -64,6 +65,15 @@ def test_failure_of_an_actor_ends_the_run_and_names_it(action: str, tmp_path: Pa
             assert re.search(
                 f"takes longer.*[\\s\\S]*in {function}", (tmp_path / f"ranks/trainers-{rank}.log").read_text()
             )
+
+
+def test_the_stacks_of_a_hanging_actor_can_be_asked_for(tmp_path: Path) -> None:
+    placement = Placement(kind="ray", trainers=Actors(count=2), generators=Actors(), timeout=600.0)
+    stacks = {answer.name: answer.text or "" for answer in stacks_of_hanging_run(tmp_path, placement, rank=1)}
+    assert stacks.keys() == {"run", "trainers-0", "trainers-1", "generator-0"}
+    assert HANGS.search(stacks["trainers-1"])
+    assert "actors/group.py" in stacks["run"]
+    assert not [*(tmp_path / "run/ranks").glob("*.stacks")]
 
 
 @pytest.mark.parametrize("name", ["trainers-1", "generator-0"])

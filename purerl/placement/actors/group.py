@@ -17,6 +17,7 @@ from purerl.placement.actors.host import THREADS, EngineHost
 from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import last_lines, log_path
 from purerl.placement.settings import Actors
+from purerl.placement.stacks import forget
 
 __all__ = ["ActorGroup", "started_group"]
 
@@ -24,7 +25,7 @@ _LOG = logging.getLogger(__name__)
 _PERIOD = 60.0  # seconds between two messages about what the run waits for
 _TIME_TO_FAIL = 5.0  # seconds in which all actors of a group must have failed if one has
 _STACKS_TIMEOUT = 10.0  # seconds in which an actor must have written its stacks
-_AFTER_TIMEOUT = 60.0  # seconds after which the process group of actors gives up too: the run is to be first, and dump stacks
+_AFTER_TIMEOUT = 60.0  # seconds: the process group of actors waits longer than the run, which has the stacks written
 
 
 @define(eq=False)
@@ -150,8 +151,9 @@ class ActorGroup:
         ray = load_ray()
 
         self.has_ended = True
-        for actor in self.actors:
+        for rank, actor in enumerate(self.actors):
             ray.kill(actor)
+            forget(self.directory, self._name(rank))
 
     def _name(self, rank: int) -> str:
         return f"{self.name}-{self.first + rank}"

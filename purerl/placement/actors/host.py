@@ -26,6 +26,7 @@ from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_te
 from purerl.placement.actors.package import load_ray
 from purerl.placement.join import process_group
 from purerl.placement.logs import RankLog
+from purerl.placement.stacks import answer_requests
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights
 from purerl.ranks import ranks_of_thread
@@ -74,6 +75,7 @@ class EngineHost:
             os.chdir(working_directory)
         self._log = RankLog(Path(directory), f"{name}-{rank}")
         self._log.redirect()
+        answer_requests(Path(directory), f"{name}-{rank}", threading.Event())
         self._rank, self._size = rank, size
         self._engines: dict[str, Any] = {}
         self._staged: dict[int, Any] = {}
