@@ -32,6 +32,7 @@ _STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT)
 _SIGNALS_OF_JOBS = (signal.SIGTERM, signal.SIGUSR1)
 _POLL = 1.0  # seconds between checks whether the run has ended, in case the connection stays open in another process
 _MAX_SECONDS_TO_END = 10.0
+_SECONDS_TO_CLEAN_UP = 3.0  # for Python's resource trackers
 _KILL_POLL = 0.002  # seconds between searches for remaining descendants: they become children when their parents end
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -107,16 +108,19 @@ def _end_descendants(worker: int, exit_code: int | None) -> int | None:
     """Kill the worker and all of its descendants; return the exit code of the worker.
 
     The children of a process that is killed become children of the guard, so killing the children until there are none
-    reaches all descendants.
+    reaches all descendants. Python's resource trackers may end by themselves when the others have ended, because they
+    then remove shared memory and semaphores that processes which are killed leave in /dev/shm.
     """
     if sys.platform != "linux":
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(worker, signal.SIGKILL)
     if exit_code is None:
         os.kill(worker, signal.SIGKILL)  # it is at most a zombie, because it has not been reaped
-    end = time.monotonic() + _MAX_SECONDS_TO_END
-    while time.monotonic() < end and _has_children():
+    begin = time.monotonic()
+    while (seconds := time.monotonic() - begin) < _MAX_SECONDS_TO_END and _has_children():
         for pid in _children():
+            if seconds < _SECONDS_TO_CLEAN_UP and _is_resource_tracker(pid):
+                continue
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         exit_code = dict(_reap()).get(worker, exit_code)
@@ -139,6 +143,12 @@ def _children() -> Iterator[int]:
             _, parent = path.read_bytes().rpartition(b")")[2].split()[:2]
             if int(parent) == os.getpid():
                 yield int(path.parent.name)
+
+
+def _is_resource_tracker(pid: int) -> bool:
+    with suppress(OSError):
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
 
 
 def _work(

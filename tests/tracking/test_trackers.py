@@ -64,7 +64,7 @@ def test_tracker_accepts_all_records_and_stores_each_step_once(kind: str, offlin
     config = KINDS[kind](offline)
     _skip_if_missing(kind)
     build, read = find("tracker", kind).build, getattr(stored_metrics, kind)
-    build_in_thread = lambda run_info: TrackerThread(partial(build, config, run_info=run_info))  # noqa: E731
+    build_in_thread = lambda run_info: TrackerThread(partial(build, config, run_info=run_info), timeout=120.0)  # noqa: E731
     read_warnings = getattr(stored_metrics, f"warnings_of_{kind}")
     check_tracker(
         build_in_thread,

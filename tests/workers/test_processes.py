@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from purerl.workers.processes import Worker
+from purerl.workers.program import WORK, Program
 
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
@@ -56,3 +60,34 @@ def test_worker_can_be_ended_twice() -> None:
     worker = _new_worker()
     worker.end()
     worker.terminate()
+
+
+_SHARES = """
+import multiprocessing, time
+from multiprocessing.shared_memory import SharedMemory
+
+def share():
+    print("segment", SharedMemory(create=True, size=100).name, flush=True)
+    time.sleep(600)
+
+if __name__ == "__main__":
+    memory = SharedMemory(create=True, size=100)
+    print("segment", memory.name, flush=True)
+    multiprocessing.get_context("fork").Process(target=share).start()
+    time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="shared memory is in /dev/shm")
+def test_shared_memory_of_killed_processes_is_removed(tmp_path: Path) -> None:
+    program = Program((sys.executable, "-c", _SHARES), {**os.environ}, str(tmp_path / "log"))
+    worker = Worker(WORK, program, max_memory=None)
+    (tmp_path / "log").touch()
+    names, end = [], time.monotonic() + 60
+    while len(names) < 2 and time.monotonic() < end:
+        names = re.findall(r"segment (\S+)", (tmp_path / "log").read_text())
+        time.sleep(0.05)
+    assert len(names) == 2
+    assert all(Path("/dev/shm", name).exists() for name in names)
+    worker.end()
+    assert not any(Path("/dev/shm", name).exists() for name in names)
