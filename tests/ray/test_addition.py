@@ -18,10 +18,11 @@ SETTINGS = (
     "placement.generators.count=1",
     "rollout.max_staleness=1",
     "algorithm.bypass=true",
+    "stop_when.metric=eval/accuracy",
+    "stop_when.at_least=0.91",
 )
 
 
-@pytest.mark.training
 def test_the_default_recipe_reaches_the_accuracy_of_one_process(tmp_path: Path) -> None:
     """tests/recipes/test_addition.py has the same limits for one process."""
     command = [sys.executable, "-m", "purerl_cli", "train", "addition", "--directory", str(tmp_path / "run")]

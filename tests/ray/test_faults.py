@@ -76,9 +76,14 @@ def test_the_stacks_of_a_hanging_actor_can_be_asked_for(tmp_path: Path) -> None:
     assert not [*(tmp_path / "run/ranks").glob("*.stacks")]
 
 
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was not interrupted."""
+    return train(_config(), directory=tmp_path_factory.mktemp("expected") / "run").directory
+
+
 @pytest.mark.parametrize("name", ["trainers-1", "generator-0"])
-def test_run_resumes_after_an_actor_was_killed(name: str, tmp_path: Path) -> None:
-    train(_config(), directory=tmp_path / "expected")
+def test_run_resumes_after_an_actor_was_killed(name: str, expected: Path, tmp_path: Path) -> None:
     run = _start(_config(), tmp_path / "run")
     _wait_for(lambda: saved_steps(tmp_path / "run/checkpoints"))
     os.kill(_process_of(tmp_path / "run", name), signal.SIGKILL)
@@ -86,7 +91,7 @@ def test_run_resumes_after_an_actor_was_killed(name: str, tmp_path: Path) -> Non
     assert run.returncode == 1, output
     assert f"{name}, an actor of Ray, has ended" in output
     train(_config(), directory=tmp_path / "run")
-    assert without_times(records(tmp_path / "run")) == without_times(records(tmp_path / "expected"))
+    assert without_times(records(tmp_path / "run")) == without_times(records(expected))
 
 
 def test_nothing_is_left_of_a_run_that_was_killed(tmp_path: Path) -> None:

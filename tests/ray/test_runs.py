@@ -56,20 +56,29 @@ LAYOUTS = {
 }
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_every_layout_gives_the_metrics_of_one_process(layout: str, tmp_path: Path) -> None:
-    """PPO with a critic, a reference that follows the policy, and a classifier as the reward."""
-    path = write_classifier(tmp_path / "classifier")
+@pytest.fixture(scope="module")
+def in_one_process(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunConfig, Path]:
+    """PPO with a critic, a reference that follows the policy, and a classifier as the reward; and such a run."""
+    folder = tmp_path_factory.mktemp("one")
+    path = write_classifier(folder / "classifier")
     roles = {
         "reference": Role(update_every=1, update_mix=0.5),
         "rewards": {"m": Role(model=Model(path, dtype="float64"))},
     }
     rewards = (Reward("tests.loop.rewards:digits"), Reward(role="m"))
     config = small_real(3, model=EXACT, algorithm=PPO, evaluate=None, roles=roles, rewards=rewards)
-    train(config, directory=tmp_path / "one")
+    train(config, directory=folder / "run")
+    return config, folder / "run"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_every_layout_gives_the_metrics_of_one_process(
+    layout: str, in_one_process: tuple[RunConfig, Path], tmp_path: Path
+) -> None:
+    config, one = in_one_process
     train(on_ray(config, **LAYOUTS[layout]), directory=tmp_path / "ray")
     assert len(records(tmp_path / "ray")) == 4
-    assert_close(tmp_path / "ray", tmp_path / "one")
+    assert_close(tmp_path / "ray", one)
 
 
 def test_a_run_continues_with_other_actors_and_in_one_process(tmp_path: Path) -> None:
