@@ -24,7 +24,9 @@ _LOG = logging.getLogger(__name__)
 _PERIOD = 60.0  # seconds between two messages about what the run waits for
 _TIME_TO_FAIL = 5.0  # seconds in which all actors of a group must have failed if one has
 _STACKS_TIMEOUT = 10.0  # seconds in which an actor must have written its stacks
-_AFTER_TIMEOUT = 60.0  # seconds after which the process group of actors gives up too: the run is to be first, and dump stacks
+_AFTER_TIMEOUT = (
+    60.0  # seconds after which the process group of actors gives up too: the run is to be first, and dump stacks
+)
 
 
 @define(eq=False)
