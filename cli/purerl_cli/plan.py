@@ -35,45 +35,52 @@ Settings = Annotated[
 ]
 
 
+Memory = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Memory of the accelerator of each rank, such as 80GiB.", show_default=False),
+]
+RankCount = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Number of ranks.", show_default="placement.ranks")
+]
+PromptTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Tokens of the longest prompt.", show_default="data.max_prompt_tokens"),
+]
+CompletionTokens = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Tokens of the longest answer, of a run that learns from data."),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="Accelerator of each rank, such as H100, for tokens per second.", show_default=False
+    ),
+]
+Utilization = Annotated[
+    float | None,
+    typer.Option(metavar="FRACTION", help="Of the peak FLOP/s of --device, in training.", show_default=False),
+]
+Bandwidth = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Bytes per second of the link of each rank, such as 50GB.", show_default=False),
+]
+Suggest = Annotated[bool, typer.Option("--suggest", help="Also show what lowers the memory if the run fits.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+
 @with_debug
 def plan(
     recipe: Recipe,
     settings: Settings = None,
-    memory: Annotated[
-        str | None,
-        typer.Option(metavar="SIZE", help="Memory of the accelerator of each rank, such as 80GiB.", show_default=False),
-    ] = None,
-    ranks: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Number of ranks.", show_default="placement.ranks")
-    ] = None,
-    prompt_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Tokens of the longest prompt.", show_default="data.max_prompt_tokens"),
-    ] = None,
-    completion_tokens: Annotated[
-        int | None,
-        typer.Option(metavar="N", min=1, help="Tokens of the longest answer, of a run that learns from data."),
-    ] = None,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Accelerator of each rank, such as H100, for tokens per second.", show_default=False
-        ),
-    ] = None,
-    utilization: Annotated[
-        float | None,
-        typer.Option(metavar="FRACTION", help="Of the peak FLOP/s of --device, in training.", show_default=False),
-    ] = None,
-    bandwidth: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE", help="Bytes per second of the link of each rank, such as 50GB.", show_default=False
-        ),
-    ] = None,
-    suggestions: Annotated[
-        bool, typer.Option("--suggest", help="Also show what lowers the memory if the run fits.")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+    memory: Memory = None,
+    ranks: RankCount = None,
+    prompt_tokens: PromptTokens = None,
+    completion_tokens: CompletionTokens = None,
+    device: Device = None,
+    utilization: Utilization = None,
+    bandwidth: Bandwidth = None,
+    suggestions: Suggest = False,
+    as_json: AsJson = False,
 ) -> None:
     """Plan the memory of a run from its configuration, without loading a model.
 

@@ -7,8 +7,8 @@ The FLOPs are those of the policy's forward and backward pass over a trained tok
 formula in `purerl/backends/hf/flops.py`; the peaks are those in `purerl/devices/peaks.py`. What a step does beside
 training is not in them: sampling, scoring and the transfer.
 
-A transfer of weights brings every byte of them to each rank that needs the whole model, through one link. So its time is
-a lower bound: it holds if the transfer has one stage, and if all parts of the link are in use all the time.
+A transfer of weights brings every byte of them to each rank that needs the whole model, through one link. So its time
+is a lower bound: it holds if the transfer has one stage, and if the link is in use all the time.
 """
 
 from __future__ import annotations

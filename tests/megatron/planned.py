@@ -9,6 +9,7 @@ half of the difference between models with four layers and with two, at the peak
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -152,32 +153,37 @@ def without_norms() -> Any:
 
 
 def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    ranks, tiny = current_ranks(), dict[str, str]()
-    for name, (family, changes) in MODELS.items():
-        tiny[name] = ranks.on_first(lambda: write_model(directory / name, family, **changes))  # noqa: B023 - called at once
-        for mesh in meshes(ranks.size, name):
-            for role in ("policy", "critic"):
-                run = functools.partial(check_parameters, tiny[name], mesh, role)
-                yield f"parameters of a {role}, {name}, {mesh}", run
-    for name in ("qwen3", "qwen3_moe"):
-        for mesh in meshes(ranks.size, name):
-            for dtype in ("float32", "bfloat16"):
-                for is_distributed in (False, True):
-                    run = functools.partial(check_states, tiny[name], mesh, dtype, is_distributed=is_distributed)
-                    yield f"states, {name}, {mesh}, {dtype}, distributed optimizer: {is_distributed}", run
+    ranks = current_ranks()
+    tiny = {
+        name: ranks.on_first(functools.partial(write_model, directory / name, family, **changes))
+        for name, (family, changes) in MODELS.items()
+    }
+    layouts = [(name, mesh) for name in MODELS for mesh in meshes(ranks.size, name)]
+    for name, mesh in layouts:
+        for role in ("policy", "critic"):
+            yield f"{role}, {name}, {mesh}", functools.partial(check_parameters, tiny[name], mesh, role)
+    of_states = [layout for layout in layouts if layout[0] in ("qwen3", "qwen3_moe")]
+    for name, mesh in of_states:
+        for dtype, is_distributed in itertools.product(("float32", "bfloat16"), (False, True)):
+            run = functools.partial(check_states, tiny[name], mesh, dtype, is_distributed=is_distributed)
+            yield f"states, {name}, {mesh}, {dtype}, distributed optimizer: {is_distributed}", run
     yield from _mutants(tiny, ranks.size)
-    if ranks.size > 2:
-        return
+    if ranks.size < 3:
+        yield from _layers(directory, {1: Mesh(), 2: Mesh(tensor=2, sequence_parallel=True)}[ranks.size])
+
+
+def _layers(directory: Path, mesh: Mesh) -> Iterator[tuple[str, Callable[[], object]]]:
     paths = {
         name: {layers: _written(directory / f"{name}-{layers}", name, layers) for layers in (2, 4)}
         for name in ("qwen3", "qwen3_moe", "llama")
     }
-    split = {1: Mesh(), 2: Mesh(tensor=2, sequence_parallel=True)}[ranks.size]
-    for name, dtype in (("qwen3", "float32"), ("qwen3", "bfloat16"), ("qwen3_moe", "bfloat16"), ("llama", "bfloat16")):
-        for recompute in ("none", "selective", "layers") if name == "qwen3" else ("none", "selective"):
-            run = functools.partial(check_layer, paths[name], split, dtype, recompute)
-            yield f"a layer of {name}, {dtype}, {recompute}", run
-    run = functools.partial(check_layer, paths["qwen3"], split, "bfloat16", "none")
+    settings = [("qwen3", dtype, "layers") for dtype in ("float32", "bfloat16")]
+    settings += [("qwen3", "float32", recompute) for recompute in ("none", "selective")]
+    settings += [(name, "bfloat16", recompute) for name in paths for recompute in ("none", "selective")]
+    for name, dtype, recompute in settings:
+        run = functools.partial(check_layer, paths[name], mesh, dtype, recompute)
+        yield f"a layer of {name}, {dtype}, {recompute}", run
+    run = functools.partial(check_layer, paths["qwen3"], mesh, "bfloat16", "none")
     yield "mutant: norms keep nothing", functools.partial(check_mutant, without_norms, run)
 
 

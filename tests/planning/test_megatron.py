@@ -219,7 +219,7 @@ def test_suggestions_divide_the_model_further_and_are_not_refused(tmp_path: Path
 
 
 def test_settings_are_checked_without_the_library_and_runs_are_not(config: RunConfig) -> None:
-    with mock.patch.object(trainer, "find_spec", lambda name: None):
+    with mock.patch.object(trainer, "find_spec", return_value=None):
         check_settings(config)
         with pytest.raises(ConfigError, match="^trainer.kind\n  got:  megatron, which is not installed"):
             check(config)

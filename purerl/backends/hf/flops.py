@@ -3,9 +3,9 @@
     FLOPs of a token = 6 N + 12 L H Q T
 
 N: weights that a token is multiplied with. L layers, H heads of width Q, and T: tokens of the row. Where queries and
-values have different widths, as in latent attention, Q is their mean. Of the factor 6, two are the forward pass, two the gradients of hidden states, and two the gradients of weights. Source: Chowdhery et al.
-2022, PaLM (2204.02311), appendix B. As there, attention counts as if it were not causal, and what recomputation repeats
-does not count.
+values have different widths, as in latent attention, Q is their mean. Of the factor 6, two are the forward pass, two
+the gradients of hidden states, and two the gradients of weights. Source: Chowdhery et al. 2022, PaLM (2204.02311),
+appendix B. As there, attention counts as if it were not causal, and what recomputation repeats does not count.
 
 Frozen weights have no gradients: they count 4 times instead of 6. Of experts, those count that a token is sent to. An
 embedding is no product, unless it is also the output head. What reads images beside the decoder is not counted.

@@ -23,9 +23,9 @@ What the backward pass needs of a layer, in bytes for each token:
     scores      c s a / t, and 2 s a / t in 16 bits  of a row of s tokens: probabilities, rounded ones
     selective   no scores, and b (a q + k q + k v + a v) / t for queries, keys and values
 
-Keys and values that are not repeated are parts of one tensor with the queries, which stays: b a (q + v) / t more. Latent
-attention (DeepSeek-AI 2024, DeepSeek-V2, 2405.04434) also has the b l of what is between its projections, and (2 c + b)
-for the normalized part of it, on every tensor rank.
+Keys and values that are not repeated are parts of one tensor with the queries, which stays: b a (q + v) / t more.
+Latent attention (DeepSeek-AI 2024, DeepSeek-V2, 2405.04434) also has, on every tensor rank, 2 (c + b) for each of the
+elements between its projections: those, normalized ones, and the two numbers of their norms.
 
 Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models" (2205.05198), count the layers
 of GPT in this way. The layers here have gated MLPs, grouped keys, no dropout, and norms that are not fused. The counts

@@ -1,6 +1,6 @@
 """The memory of a trainer on one rank of a Megatron-core layout, by formulas. Nothing of Megatron-core is imported.
 
-The parameters are those of transformers' model without values. A rank of stage s has, of each parameter with n elements,
+The parameters are those of transformers' model without values. A rank of stage s has, of a parameter of n elements,
 
     n / tensor                      matrices of its layers, and the biases of their outputs
     n / (expert * expert_tensor)    experts of its layers
@@ -85,7 +85,7 @@ def memory_of_trainer(
     config.mesh.data(workload.ranks)
     causal = fake_model(model, architecture=architecture_of(model, outputs, is_trained=is_trained))
     layout = Layout(config, sizes_of(causal), causal, tuple(outputs), workload, is_trained)
-    stage = max(range(config.mesh.pipeline), key=lambda stage: layout.peak(stage))
+    stage = max(range(config.mesh.pipeline), key=layout.peak)
     remark = f"the rank that needs most is in stage {stage + 1} of {config.mesh.pipeline} of the pipeline"
     return MemoryUse(
         states=layout.states(stage),

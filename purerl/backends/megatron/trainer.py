@@ -222,7 +222,7 @@ def build(
     With 0 `updates` the model is not trained and has no optimizer. `seed` initializes heads; nothing else is random.
 
     Raises: ConfigError as `check` and `check_installed`; for a mesh that does not fit the ranks or the model; for a
-    model that is not supported, whose files cannot be read, or that is to be trained with float16 weights; without a GPU.
+    model that is not supported, whose files cannot be read, or that has float16 weights; and without a GPU.
     """
     import torch
 
