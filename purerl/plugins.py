@@ -22,6 +22,8 @@ A plugin may have further attributes:
 
     check(config, *, role, outputs, updates)    of a trainer: raises ConfigError if it does not fit the run, before a
                                                 model is loaded. `updates` is None if the number is not known yet
+    check_installed(config)                     of a trainer: raises ConfigError if its library is not installed,
+                                                before a model is loaded
     check_model(config, *, model, outputs, is_trained)
                                                 of a trainer: raises ConfigError for a model that does not have the
                                                 outputs, which is read from its files without loading it

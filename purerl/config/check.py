@@ -46,6 +46,7 @@ __all__ = [
     "accuracy_rewards_of",
     "algorithm_of",
     "check",
+    "check_settings",
     "learns_from_rewards",
     "needs_rollouts",
     "updates_of",
@@ -109,7 +110,31 @@ def updates_of(config: RunConfig, algorithm: Algorithm, max_steps: int | None) -
 
 
 def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:
-    """Refuse a configuration in which something is missing or has no effect.
+    """Refuse a configuration as `check_settings`, and one whose engines are not installed.
+
+    Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
+    """
+    check_settings(config, functions)
+    _check_installed(config)
+    if config.initial_run is not None:
+        with in_section("initial_run", RunConfig):
+            _check_installed(config.initial_run)
+
+
+def _check_installed(config: RunConfig) -> None:
+    """Refuse engines of the policy and its roles that this computer does not have."""
+    for name, role in model_roles(config, algorithm_of(config)).items():
+        trainer = role.settings.trainer
+        check_trainer = getattr(find("trainer", kind_of(trainer)), "check_installed", None)
+        if check_trainer is not None:
+            with in_section("trainer" if trainer is config.trainer else f"roles.{name}.trainer", type(trainer)):
+                check_trainer(trainer)
+    if config.generator is not None:
+        check_generator(config.generator)
+
+
+def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:
+    """Refuse a configuration in which something is missing or has no effect, on whatever computer it runs.
 
     `functions` are reward functions that were passed as objects, by name.
 
@@ -293,7 +318,6 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             need = "completions are sampled and rewarded, because rollout or evaluate is set"
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
-        check_generator(config.generator)
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         _check_sleep(config)
         if config.evaluate is not None:
@@ -357,4 +381,4 @@ def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:
         do = "do that run separately, and set initial_run.model to its directory final/"
         raise no_effect("initial_run.initial_run", initial.initial_run.name, "only one initial run", do)
     with in_section("initial_run", RunConfig):
-        check(initial)
+        check_settings(initial)

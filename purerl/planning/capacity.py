@@ -7,6 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.devices.kinds import ANY_ACCELERATOR
+
 __all__ = ["Capacity", "capacity_of", "host_memory"]
 
 
@@ -27,16 +29,19 @@ class Capacity:
 def capacity_of(trainer: Any, ranks: int, memory: int | None) -> Capacity:
     """The memory of each of `ranks` ranks on this host.
 
-    trainer  settings of the trainer, of which `device` decides where it computes
+    trainer  settings of the trainer, of which `device` decides where it computes; "accelerator" is the one of this
+             computer, and one whose memory is not known if there is none
     memory   bytes of the accelerator of each rank, which need not exist on this computer
     """
-    from purerl.devices.accelerator import default_device, total_memory
+    from purerl.devices.accelerator import current_accelerator, default_device, total_memory
 
     device = getattr(trainer, "device", "cpu")
     if memory is not None:
         return Capacity(memory, "as given, for each rank", is_accelerator=not device.startswith("cpu"))
     if device == "auto":
         device = default_device().type
+    if device == ANY_ACCELERATOR:
+        device = getattr(current_accelerator(), "type", "an accelerator")
     if device.startswith("cpu"):
         share = f", divided by {ranks} ranks" if ranks > 1 else ""
         return Capacity(host_memory() // ranks, f"main memory{share}", is_accelerator=False)

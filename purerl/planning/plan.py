@@ -40,6 +40,8 @@ class MemoryPlan:
     host      the same for the main memory, if the device is an accelerator; otherwise empty
     capacity  the memory that there is
     assumed   what the configuration does not say, a sentence each
+    refused   why an engine refuses to run what was planned, a line each
+    remarks   what else the engines say about the plan, a line each
     ranks     number of ranks
     """
 
@@ -47,6 +49,8 @@ class MemoryPlan:
     host: Table
     capacity: Capacity
     assumed: tuple[str, ...] = field(default=(), converter=tuple)
+    refused: tuple[str, ...] = field(default=(), converter=tuple)
+    remarks: tuple[str, ...] = field(default=(), converter=tuple)
     ranks: int = 1
 
     @property
@@ -98,7 +102,15 @@ def plan_memory(
     if not capacity.is_accelerator:
         device, host = {**device, **{name: sizes for name, sizes in host.items() if any(sizes.values())}}, {}
     assumed = [*assumed, *(text for use in uses.values() for text in use.assumed)]
-    return MemoryPlan(device=device, host=host, capacity=capacity, assumed=dict.fromkeys(assumed), ranks=ranks)
+    return MemoryPlan(
+        device=device,
+        host=host,
+        capacity=capacity,
+        assumed=dict.fromkeys(assumed),
+        refused=[f"{owner}: {text}" for owner, use in uses.items() for text in use.refused],
+        remarks=[f"{owner}: {text}" for owner, use in uses.items() for text in use.remarks],
+        ranks=ranks,
+    )
 
 
 def _check_models(config: RunConfig) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from attrs import frozen
 
@@ -57,7 +58,9 @@ def suggest(
 def _single(config: RunConfig, now: MemoryPlan, ranks: int, options: dict) -> Iterator[Suggestion]:
     for settings, note in _candidates(config, now, ranks):
         suggestion = _planned(config, settings, note, options)
-        if suggestion is not None and suggestion.plan.peak < now.peak:
+        if suggestion is None or len(suggestion.plan.refused) > len(now.refused):
+            continue
+        if suggestion.plan.peak < now.peak:
             yield suggestion
 
 
@@ -108,6 +111,8 @@ def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tupl
 
 def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
     trainer, mesh = config.trainer, getattr(config.trainer, "mesh", None)
+    if hasattr(mesh, "pipeline"):
+        yield from _of_megatron(trainer)
     if not hasattr(mesh, "shard"):
         return
     if not mesh.is_divided and ranks > 1:
@@ -115,6 +120,17 @@ def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[l
     yield from _more_ranks(now, max(ranks, mesh.shard), config.placement.count_key)
     if mesh.is_divided and now.capacity.is_accelerator and not trainer.cpu_offload:
         yield ["trainer.cpu_offload=true"], "slower: AdamW runs on the CPU"
+
+
+def _of_megatron(trainer: Any) -> Iterator[tuple[list[str], str]]:
+    """Twice as many ranks that divide the model, among the same ranks."""
+    if not trainer.distributed_optimizer:
+        yield ["trainer.distributed_optimizer=true"], ""
+    mesh = trainer.mesh
+    parallel = [] if mesh.sequence_parallel else ["trainer.mesh.sequence_parallel=true"]
+    yield [f"trainer.mesh.tensor={2 * mesh.tensor}", *parallel], "more traffic between tensor ranks"
+    yield [f"trainer.mesh.pipeline={2 * mesh.pipeline}"], "stages wait longer for each other"
+    yield [f"trainer.mesh.expert={2 * mesh.expert}"], "more traffic between experts"
 
 
 def _of_activations(config: RunConfig) -> Iterator[tuple[list[str], str]]:

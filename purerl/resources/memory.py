@@ -9,13 +9,27 @@ from attrs import evolve, field, frozen
 
 from purerl.errors import ConfigError
 
-__all__ = ["GIB", "PHASES", "MemoryUse", "Workload", "format_bytes", "parse_bytes"]
+__all__ = [
+    "COPIES",
+    "GIB",
+    "GRADIENTS",
+    "MOMENTS",
+    "PARAMETERS",
+    "PHASES",
+    "MemoryUse",
+    "Workload",
+    "format_bytes",
+    "parse_bytes",
+]
 
 GIB = 2**30
 _MIB = 2**20
 
 PHASES = ("sampling", "scoring", "training", "optimizer", "weight sync")
 """The phases of a run, in the order of a step. Forward and backward pass together are "training"."""
+
+PARAMETERS, GRADIENTS, MOMENTS, COPIES = "parameters", "gradients", "AdamW's moments", "parameters in float32"
+"""Names of states. The copies are of weights in 16 bits, for the optimizer."""
 
 
 @frozen(kw_only=True)
@@ -70,12 +84,16 @@ class MemoryUse:
     transient  by phase: what exists in the phase only, in the memory of the device
     host       what stays for the whole run, in the main memory if the device is an accelerator
     assumed    what had to be assumed, a sentence each
+    refused    why the engine refuses to run what was planned, a line each
+    remarks    what else the plan should say, a line each
     """
 
     states: Mapping[str, int]
     transient: Mapping[str, Mapping[str, int]] = field(factory=dict)
     host: Mapping[str, int] = field(factory=dict)
     assumed: tuple[str, ...] = ()
+    refused: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
 
 
 def format_bytes(size: float) -> str:

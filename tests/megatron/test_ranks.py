@@ -51,3 +51,8 @@ def test_training_equals_the_hf_trainer(ranks: int) -> None:
 @pytest.mark.parametrize("which", ["resumes", "files"])
 def test_checkpoints_and_exports(which: str) -> None:
     check_cases("-m", "tests.megatron.saved", which, timeout=1500)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+def test_planned_memory_is_that_of_trainers(ranks: int) -> None:
+    check_cases("-m", "tests.megatron.planned", ranks=ranks, timeout=900)

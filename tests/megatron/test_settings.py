@@ -180,7 +180,7 @@ def test_a_mesh_that_does_not_fit_the_ranks_is_refused(mesh, ranks, message):
 def test_settings_are_checked_before_a_model_is_loaded(monkeypatch):
     monkeypatch.setattr(trainer, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="^kind\n  got:  megatron, which is not installed\n  need: the library"):
-        trainer.check(Config(), role="policy", outputs=("logp",), updates=1)
+        trainer.check_installed(Config())
     monkeypatch.setattr(trainer, "find_spec", lambda name: object())
     with pytest.raises(ConfigError, match="^kind\n  got:  the algorithm needs the output 'classifier_score'"):
         trainer.check(Config(), role="reward", outputs=("classifier_score",), updates=0)

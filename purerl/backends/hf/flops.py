@@ -2,10 +2,10 @@
 
     FLOPs of a token = 6 N + 12 L H Q T
 
-N: weights that a token is multiplied with. L layers, H heads of width Q, and T: tokens of the row. Of the factor 6, two
-are the forward pass, two the gradients of hidden states, and two the gradients of weights. Source: Chowdhery et al.
-2022, PaLM (2204.02311), appendix B. As there, attention counts as if it were not causal, and what recomputation repeats
-does not count.
+N: weights that a token is multiplied with. L layers, H heads of width Q, and T: tokens of the row. Where queries and
+values have different widths, as in latent attention, Q is their mean. Of the factor 6, two are the forward pass, two
+the gradients of hidden states, and two the gradients of weights. Source: Chowdhery et al. 2022, PaLM (2204.02311),
+appendix B. As there, attention counts as if it were not causal, and what recomputation repeats does not count.
 
 Frozen weights have no gradients: they count 4 times instead of 6. Of experts, those count that a token is sent to. An
 embedding is no product, unless it is also the output head. What reads images beside the decoder is not counted.
@@ -33,9 +33,15 @@ def training_flops(module: TokenModel, tokens: int, length: float) -> float:
     Each row counts alone, also where prefixes are shared, so a utilization is that of the rows as they are.
     """
     config = module.config
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    attention = 12 * config.num_hidden_layers * config.num_attention_heads * head_dim * length
+    attention = 12 * config.num_hidden_layers * config.num_attention_heads * _head_width(config) * length
     return tokens * (_weights(module) + attention)
+
+
+def _head_width(config: Any) -> float:
+    """The mean width of queries and values."""
+    if getattr(config, "kv_lora_rank", None):
+        return (config.qk_head_dim + config.v_head_dim) / 2
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
 def _weights(module: TokenModel) -> float:

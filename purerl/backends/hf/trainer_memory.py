@@ -35,7 +35,7 @@ from purerl.backends.hf.sharding_memory import GATHER_BUCKET, GATHERED, count_ga
 from purerl.backends.hf.simulation import fake_model, over_layers, simulated, with_fake_weights
 from purerl.kernels.logp import KEPT, chunk_size, fused
 from purerl.ranks import ONE_RANK, Ranks
-from purerl.resources.memory import MemoryUse, Workload
+from purerl.resources.memory import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload
 from purerl.resources.tracker import MemoryTracker
 from purerl.settings import Model
 
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["memory_of_trainer", "microbatches_to_plan", "probe_objective"]
 
 _NO_IMAGES = "prompts without images: what the vision tower computes is not counted"
-_PARAMETERS, _GRADIENTS, _MOMENTS = "parameters", "gradients", "AdamW's moments"
 _ACTIVATIONS = "activations and temporary tensors"
 
 
@@ -229,15 +228,15 @@ def _label_states(tracker: MemoryTracker, trainer: HFTrainer) -> None:
 def _states(trainer: HFTrainer) -> dict[str, list[Tensor]]:
     states = trainer.optimizer.state.values() if trainer.optimizer else ()
     return {
-        _PARAMETERS: [*trainer.module.parameters(), *trainer.module.buffers()],
-        _GRADIENTS: [parameter.grad for parameter in trainer.trained.values() if parameter.grad is not None],
-        _MOMENTS: [value for state in states for value in state.values()],
+        PARAMETERS: [*trainer.module.parameters(), *trainer.module.buffers()],
+        GRADIENTS: [parameter.grad for parameter in trainer.trained.values() if parameter.grad is not None],
+        MOMENTS: [value for state in states for value in state.values()],
     }
 
 
 def _without_states(peak: Mapping[str, int]) -> dict[str, int]:
     """What is not a state, at the peak of a phase."""
-    states = (_PARAMETERS, _GRADIENTS, _MOMENTS)
+    states = (PARAMETERS, GRADIENTS, MOMENTS)
     return {_ACTIVATIONS if name == "other" else name: size for name, size in peak.items() if name not in states}
 
 
@@ -262,7 +261,7 @@ def _on_one_rank(
     adapter = {id(tensor) for tensor in trainer.adapter.tensors.values()} if trainer.adapter else set[int]()
     states = dict[str, int]()
     for name, tensors in _states(trainer).items():
-        whole = [tensor for tensor in tensors if id(tensor) in adapter or (adapter and name != _PARAMETERS)]
+        whole = [tensor for tensor in tensors if id(tensor) in adapter or (adapter and name != PARAMETERS)]
         size, total = _size(whole), _size(tensors)
         states[name] = size + -(-(total - size) // ranks)
     states = {name: size for name, size in states.items() if size}
@@ -270,8 +269,8 @@ def _on_one_rank(
     phases = {**transient, "weight sync": _gathered(trainer, ranks)}
     host = _weights_without_adapter(trainer)
     if workload.stages_checkpoints and trainer.optimizer is not None:
-        trained = _size(trainer.adapter.tensors.values()) if trainer.adapter else states[_PARAMETERS]
-        host |= {"copy for the checkpoint": trained + states.get(_MOMENTS, 0)}
+        trained = _size(trainer.adapter.tensors.values()) if trainer.adapter else states[PARAMETERS]
+        host |= {"copy for the checkpoint": trained + states.get(MOMENTS, 0)}
     if config.cpu_offload:
         return MemoryUse(states={}, transient=phases, host=host | states, assumed=assumed)
     return MemoryUse(states=states, transient=phases, host=host, assumed=assumed)

@@ -21,9 +21,10 @@ from purerl.backends.megatron.names import Weight
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Weights
 
-__all__ = ["Bridge"]
+__all__ = ["BUCKET", "Bridge"]
 
-_BUCKET = 2**28  # bytes
+BUCKET = 2**28
+"""Bytes of tensors that are gathered at a time; a larger tensor is alone in its bucket."""
 
 
 class _Home(NamedTuple):
@@ -95,7 +96,7 @@ class Bridge:
         bucket, size = list[Weight](), 0
         for weight in weights:
             bytes_of_weight = _numel(weight.shape) * self._dtype.itemsize
-            if bucket and size + bytes_of_weight > _BUCKET:
+            if bucket and size + bytes_of_weight > BUCKET:
                 yield bucket
                 bucket, size = [], 0
             bucket.append(weight)

@@ -15,6 +15,7 @@ from attrs import frozen
 
 from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.backends.megatron.mesh import MegatronMesh
+from purerl.devices.kinds import ANY_ACCELERATOR
 from purerl.errors import ConfigError, nearest
 from purerl.settings import Model, at_least, between, boolean, check_alternatives, one_of, setting
 
@@ -22,8 +23,20 @@ if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
     from purerl.backends.megatron.shape import Shape
     from purerl.protocols import Capabilities
+    from purerl.resources.memory import MemoryUse
 
-__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check", "check_model", "depends_on_length", "preview"]
+__all__ = [
+    "OUTPUTS",
+    "Config",
+    "build",
+    "capabilities",
+    "check",
+    "check_installed",
+    "check_model",
+    "depends_on_length",
+    "memory",
+    "preview",
+]
 
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
 """Outputs that a trainer can be built for."""
@@ -116,6 +129,11 @@ class Config:
         check_alternatives(self, "warmup_steps", "warmup_ratio")
 
     @property
+    def device(self) -> str:
+        """Where it computes: Megatron-core has no layers for a CPU."""
+        return ANY_ACCELERATOR
+
+    @property
     def has_length(self) -> bool:
         """Whether the learning rate depends on the number of optimizer steps of the run."""
         return self.lr_scheduler not in UNENDING or bool(self.warmup_ratio)
@@ -152,12 +170,9 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     outputs  what the algorithm needs of the model in `role`
     updates  optimizer steps of the run; 0 for a model that is not trained; None if it is not known yet
 
-    Raises: ConfigError if megatron-core is not installed, for an output that does not exist, for a warm-up as long as
-    the run, and for `top_k` without effect.
+    Raises: ConfigError for an output that does not exist, for a warm-up as long as the run, and for `top_k` without
+    effect.
     """
-    if find_spec("megatron") is None:
-        need, do = "the library megatron-core", "pip install 'purerl[megatron]', or set trainer.kind to hf"
-        raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
     for name in outputs:
         if name not in OUTPUTS:
             got = f"the algorithm needs the output {name!r} of the {role}"
@@ -170,6 +185,13 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     if config.top_k is not None and outputs and "topk_tokens" not in outputs:
         need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
         raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+
+
+def check_installed(config: Config) -> None:
+    """Raise ConfigError if megatron-core is not installed."""
+    if find_spec("megatron") is None:
+        need, do = "the library megatron-core", "pip install 'purerl[megatron]', or set trainer.kind to hf"
+        raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
 
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
@@ -185,6 +207,13 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     return Capabilities(max_sequence_length=shape.max_sequence_length, outputs=frozenset(OUTPUTS))
 
 
+def memory(config: Config, **arguments: Any) -> MemoryUse:
+    """The memory of a trainer on one rank, which is not built; the arguments are those of `memory_of_trainer`."""
+    from purerl.backends.megatron.memory import memory_of_trainer
+
+    return memory_of_trainer(config, **arguments)
+
+
 def build(
     config: Config, *, model: Model, role: str, outputs: Sequence[str], updates: int, seed: int
 ) -> MegatronTrainer:
@@ -192,12 +221,13 @@ def build(
 
     With 0 `updates` the model is not trained and has no optimizer. `seed` initializes heads; nothing else is random.
 
-    Raises: ConfigError as `check`; for a mesh that does not fit the ranks or the model; for a model that is not
-    supported, whose files cannot be read, or that is to be trained with float16 weights; and without a GPU.
+    Raises: ConfigError as `check` and `check_installed`; for a mesh that does not fit the ranks or the model; for a
+    model that is not supported, whose files cannot be read, or that has float16 weights; and without a GPU.
     """
     import torch
 
     check(config, role=role, outputs=outputs, updates=updates)
+    check_installed(config)
     shape, own = _shape(config, model)
     dtype = _dtype(config, model, own)
 

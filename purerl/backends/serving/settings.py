@@ -55,7 +55,10 @@ class ServerSettings:
         may_change="rounding",
     )
     environment: Mapping[str, str] = setting(
-        "environment variables of the servers", factory=dict, may_change="rounding"
+        "environment variables of the servers",
+        factory=dict,
+        may_change="rounding",
+        hash=False,  # a dict has no hash, and the settings are a key in `purerl.planning`
     )
     device: str = setting(SERVER_DEVICE, default="auto", **one_of("auto", "cpu", ANY_ACCELERATOR, *VISIBLE_DEVICES))
     devices: tuple[str, ...] = setting(
@@ -95,6 +98,7 @@ class ServerSettings:
         "know",
         factory=dict,
         may_change="rounding",
+        hash=False,
     )
     logs: str = setting(
         "the directory of the logs of the servers; {run} is the directory of the run", default="{run}/servers"
