@@ -81,11 +81,13 @@ def test_server_that_cannot_be_used_is_ended(tmp_path: Path) -> None:
     assert engines() == []
 
 
-@pytest.mark.parametrize("number", [1, 2])
-def test_killed_servers_are_started_again_with_the_current_weights(tmp_path: Path, number: int) -> None:
-    """Also requests that come while the server starts and loads them."""
+@pytest.mark.parametrize(("number", "connections"), [(1, 64), (2, 64), (1, 4)])
+def test_killed_servers_are_started_again_with_the_current_weights(
+    tmp_path: Path, number: int, connections: int
+) -> None:
+    """Also requests that come while the server starts and loads them, and those that wait for a connection."""
     toy = Toy(("--seconds", "0.02"), update_seconds=0.3)
-    with toys(tmp_path, toy, number=number) as generator:
+    with toys(tmp_path, toy, number=number, connections=connections) as generator:
         generator.load_weights(WEIGHTS, version=5)
         generator.submit(requests(40, tokens=100))
         time.sleep(0.2)

@@ -132,8 +132,10 @@ class ServedGenerator:
 
     def _finish(self, key: str, task: asyncio.Task[Completion]) -> None:
         del self.in_flight[key]
-        if not task.cancelled():
-            self._results.put(task.exception() or task.result())
+        try:
+            self._results.put(task.result())
+        except BaseException as error:  # noqa: BLE001 - raised by `collect`, also a cancellation
+            self._results.put(error)
 
     def collect(self, timeout: float | None = None) -> list[Completion]:
         completions: list[Completion] = []

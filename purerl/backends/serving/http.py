@@ -69,6 +69,12 @@ class Http:
                         answer = await response.text()
                         return json.loads(answer) if response.content_type == "application/json" else answer
                     text = f"{call}: {response.status} {(await response.text())[:_MAX_TEXT]}"
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            # aiohttp cancels what waits for a connection when the session is closed, for example to start a server again
+            raise UnreachableError(f"{call}: the connections were closed") from error
         except TimeoutError as error:
             raise UnreachableError(f"{call}: no answer within {timeout:g} seconds") from error
         except (ClientError, OSError, ValueError) as error:
