@@ -25,7 +25,7 @@ from purerl.backends.megatron.shape import Shape
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.logp.reference import compute_dtype
-from purerl.kernels.partition import assign_ranks, microbatches, tokens_needed
+from purerl.kernels.partition import rank_microbatches, tokens_needed
 from purerl.ranks import Ranks
 from purerl.types import TokenBool
 
@@ -42,13 +42,7 @@ def arrange(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[
     """
     rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
     labels = batch["group"] if unit == "group" else rows
-    rank_of_row = assign_ranks(cost, labels, ranks=ranks.size)
-    parts = []
-    for rank in range(ranks.size):
-        own = rows[rank_of_row == rank]
-        parts.append([own[part] for part in microbatches(cost[own], labels[own], budget=budget)])
-    own = parts[ranks.rank]
-    return [*own, *[rows[:0]] * (max(map(len, parts)) - len(own))]
+    return rank_microbatches(cost, labels, labels, ranks=ranks.size, budget=budget)[ranks.rank]
 
 
 class Reader(NamedTuple):

@@ -6,17 +6,17 @@ Parts that need torch, transformers or Megatron-core are imported when a trainer
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
-from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.backends.megatron.mesh import MegatronMesh
+from purerl.backends.training import TrainingConfig, check_steps, check_top_k
 from purerl.errors import ConfigError, nearest
-from purerl.settings import Model, at_least, between, boolean, check_alternatives, one_of, setting
+from purerl.settings import Model, boolean, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
@@ -32,59 +32,12 @@ _DTYPES = ("float32", "bfloat16", "float64", "auto")
 
 
 @frozen(kw_only=True)
-class Config:
+class Config(TrainingConfig):
     """How a model is trained.
 
     Weights in bfloat16 (`model.dtype`) have copies in float32, which the optimizer changes, and gradients in float32.
     """
 
-    lr: float = setting("learning rate, at its maximum", default=1e-6, **between(0, 1))
-    betas: tuple[float, float] = setting(
-        "decay rates of AdamW's two moments",
-        default=(0.9, 0.999),
-        need="two numbers from 0 to below 1",
-        valid=lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
-    )
-    eps: float = setting(
-        "added to the root of AdamW's second moment", default=1e-8, need="above 0", valid=lambda x: 0 < x < math.inf
-    )
-    weight_decay: float = setting("decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
-    lr_scheduler: str = setting(
-        "learning rate after the warm-up, by transformers' names",
-        default="constant",
-        need=f"one of: {', '.join(NAMES)}",
-    )
-    lr_scheduler_kwargs: Mapping[str, Any] = setting(
-        "arguments of the schedule, as of the hf trainer",
-        factory=dict,
-        hash=False,  # a dict has no hash, and the settings are a key in `purerl.planning`
-    )
-    warmup_steps: int | None = setting(
-        "optimizer steps in which the learning rate rises; if neither this nor warmup_ratio is given, none",
-        default=None,
-        unit="optimizer steps",
-        **at_least(0),
-    )
-    warmup_ratio: float | None = setting(
-        "the same as a fraction of all optimizer steps of the run",
-        default=None,
-        need="from 0 to below 1",
-        valid=lambda x: 0 <= x < 1,
-    )
-    min_lr_ratio: float = setting("final learning rate, as a fraction of lr", default=0.0, **between(0, 1))
-    max_grad_norm: float = setting(
-        "a gradient with a larger norm is scaled down to it; inf: no clipping",
-        default=1.0,
-        need="above 0",
-        valid=lambda x: x > 0,
-    )
-    max_tokens_per_microbatch: int = setting(
-        "maximum of rows times tokens of the longest row in one forward pass",
-        default=2048,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
-    )
     mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
     distributed_optimizer: bool = setting(
         "divide the moments, and the copies of bfloat16 weights in float32, among the data ranks",
@@ -99,39 +52,6 @@ class Config:
         may_change="rounding",
         **one_of("none", "layers", "selective"),
     )
-    router_aux_loss_coef: float | None = setting(
-        "weight of the loss that balances the load of experts; if not given, the model's own if its configuration sets "
-        "output_router_logits, otherwise 0",
-        default=None,
-        **between(0, 1e3),
-    )
-    top_k: int | None = setting(
-        "number of most likely tokens in topk_tokens and topk_logp; if not given, 16, or the whole vocabulary",
-        default=None,
-        **at_least(1),
-    )
-
-    def __attrs_post_init__(self) -> None:
-        check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
-        check_alternatives(self, "warmup_steps", "warmup_ratio")
-
-    @property
-    def has_length(self) -> bool:
-        """Whether the learning rate depends on the number of optimizer steps of the run."""
-        return self.lr_scheduler not in UNENDING or bool(self.warmup_ratio)
-
-    def learning_rate(self, position: int, updates: int) -> float:
-        """The learning rate of optimizer step `position` (from 0) in a run of `updates` optimizer steps."""
-        ratio = round((self.warmup_ratio or 0.0) * updates)
-        return learning_rate(
-            position,
-            lr=self.lr,
-            lr_scheduler=self.lr_scheduler,
-            warmup_steps=ratio if self.warmup_steps is None else self.warmup_steps,
-            min_lr_ratio=self.min_lr_ratio,
-            updates=updates,
-            arguments=self.lr_scheduler_kwargs,
-        )
 
 
 def capabilities() -> Capabilities:
@@ -143,7 +63,7 @@ def capabilities() -> Capabilities:
 
 def depends_on_length(config: Config) -> bool:
     """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.has_length
+    return config.depends_on_run
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -163,13 +83,8 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
             got = f"the algorithm needs the output {name!r} of the {role}"
             do = "set the trainer's kind to hf" if name == "classifier_score" else nearest(name, OUTPUTS)
             raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=do)
-    if updates and config.warmup_steps and updates <= config.warmup_steps:
-        need = f"less than the {updates} optimizer steps of the run"
-        do = "lower it, use warmup_ratio, or make the run longer"
-        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do=do)
-    if config.top_k is not None and outputs and "topk_tokens" not in outputs:
-        need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
-        raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+    check_steps(config, updates)
+    check_top_k(config, outputs)
 
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
