@@ -13,6 +13,10 @@ from purerl.settings import Model
 
 __all__ = ["meshes", "open_trainer"]
 
+_states: dict[
+    Mesh, dict[str, Any]
+] = {}  # what megatron-core knows about its groups, by the mesh that they were opened for
+
 
 def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     """The meshes of `ranks` ranks that can divide the model."""

@@ -1,12 +1,8 @@
-"""Checkpoints, exports and precision of the Megatron trainer, on the ranks that run this.
-
-torchrun --nproc-per-node 2 -m tests.megatron.saved
-"""
+"""Checkpoints, exports and precision of the Megatron trainer, on the ranks that run this."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,10 +19,8 @@ from purerl.testing.trainer.reference import assert_close
 from purerl.testing.trainer.resources import shared_directory
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, make_batch, make_step
-from tests.megatron.cuda_stand_in import install
 from tests.megatron.models import meshes, open_trainer
 from tests.megatron.models_table import MODELS
-from tests.ranks import run_cases
 
 SETTINGS = {"lr": 1e-2, "eps": 1e-2, "max_tokens_per_microbatch": 12}
 
@@ -171,8 +165,3 @@ def _models(directory: Path) -> dict[str, str]:
     return current_ranks().on_first(
         lambda: {name: write_model(directory / name, family, **changes) for name, (family, changes) in models.items()}
     )
-
-
-if __name__ == "__main__":
-    install()
-    run_cases({"resumes": resumes, "files": files}[sys.argv[1]])

@@ -144,6 +144,18 @@ def test_a_mesh_that_cannot_divide_the_model_is_refused(tmp_path, name, mesh, me
     assert trainer.preview(Config(), model=model).max_sequence_length == 64
 
 
+def test_replayed_routes_of_a_model_without_experts_are_refused(tmp_path):
+    family, changes = MODELS["qwen3"]
+    config, model = Config(replay_routes="old_logp"), Model(write_model(tmp_path, family, **changes))
+    message = f"trainer.replay_routes\n  got:  {model.path!r}, a model without experts\n  need: a mixture of experts"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        trainer.check_model(config, model=model, outputs=("logp",), is_trained=True)
+    trainer.check_model(config, model=model, outputs=("logp",), is_trained=False)
+    trainer.check_model(config, model=model, outputs=("value",), is_trained=True)
+    assert trainer.replays_routes(config)
+    assert not trainer.replays_routes(Config())
+
+
 def test_sequence_parallelism_without_tensor_parallelism_is_refused():
     with pytest.raises(
         ConfigError, match="^mesh.sequence_parallel has no effect\n  got:  True\n  need: mesh.tensor above"

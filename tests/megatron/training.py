@@ -1,7 +1,5 @@
 """The Megatron trainer on the ranks that run this equals the hf trainer in one process, on the same weights.
 
-    torchrun --nproc-per-node 2 -m tests.megatron.training
-
 Scores, metrics, gradient norms and weights after two steps with clipping and weight decay, in uneven micro-batches.
 """
 
@@ -25,10 +23,8 @@ from purerl.ranks import Ranks, current_ranks
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, make_batch, make_step
-from tests.megatron.cuda_stand_in import install
 from tests.megatron.models import meshes, open_trainer
 from tests.megatron.models_table import MODELS
-from tests.ranks import run_cases
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 # An eps that is not small, so that AdamW depends on the scale of the gradient; a norm that is always exceeded; and few
@@ -55,10 +51,13 @@ def results(trainer: Trainer, role: str) -> dict[str, Tensor]:
 
 @functools.cache
 def expected(path: str, role: str, dtype: str, others: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
-    """What the hf trainer computes in one process, in one micro-batch."""
-    with mock.patch("purerl.ranks.current_ranks", Ranks):
-        trainer = make_trainer(path, role, dtype=dtype, **SETTINGS, **dict(others))
-        return results(trainer, role)
+    """What the hf trainer computes in one process, in one micro-batch. Collective: rank 0 computes it."""
+
+    def compute() -> dict[str, Tensor]:
+        with mock.patch("purerl.ranks.current_ranks", Ranks):
+            return results(make_trainer(path, role, dtype=dtype, **SETTINGS, **dict(others)), role)
+
+    return current_ranks().on_first(compute)
 
 
 def check(
@@ -195,8 +194,3 @@ def mutants(paths: Mapping[str, str], ranks: int) -> Iterator[tuple[str, Callabl
     for name, (mutant, run) in changes.items():
         if not (ranks == 4 and name.startswith(("norm", "metrics"))):
             yield f"mutant: {name}", functools.partial(check_mutant, mutant, run)
-
-
-if __name__ == "__main__":
-    install()
-    run_cases(cases)

@@ -21,13 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.megatron.mesh import Groups
+from purerl.backends.megatron.routes import NUMBER
 from purerl.backends.megatron.shape import Shape
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.kernels.partition import rank_microbatches, tokens_needed
 from purerl.ranks import Ranks
-from purerl.types import TokenBool
+from purerl.types import TokenBool, TokenInt
 
 # pyright: reportMissingImports=false
 
@@ -58,24 +59,23 @@ class Reader(NamedTuple):
     top_k: int
 
     def hidden(self, rows: TensorDict) -> Tensor:
-        """What this stage computes of the hidden states [time, rows, hidden] of `rows`.
+        """What this stage computes of the hidden states [time, rows, hidden] of `rows`, whose tokens have numbers.
 
         Without rows one token is read, and nothing of it is used, so that gradients exist and are 0.
         """
         parallel, split = self.model.config.sequence_parallel, self.groups.tensor.size()
         width = max(1, int(tokens_needed(rows["action"]).max())) if len(rows) else 1
         width = -(-width // split) * split if parallel else width
-        tokens, predicts = (_columns(rows[name], width) for name in ("tokens", "action"))
-        predicts = _columns(rows["action"][:, 1:], width)
-        options = {} if not self.shape.experts else {"padding_mask": self._not_observed(predicts)}
+        tokens, number = (_columns(rows[name], width) for name in ("tokens", NUMBER))
+        options = {"padding_mask": self._own_positions(number)} if self.shape.experts else {}
         positions = torch.arange(width, device=tokens.device).expand(tokens.shape)
         return self.module(tokens, positions, None, **options)
 
-    def _not_observed(self, predicts: TokenBool) -> TokenBool:
-        """Which tokens routers do not observe; on stages after the first one, of the positions of this rank."""
+    def _own_positions(self, number: TokenInt) -> TokenInt:
+        """What the stage reads of the numbers of tokens: after the first one, those of the positions of this rank."""
         if not self.model.config.sequence_parallel or self.model.pre_process:
-            return ~predicts
-        return ~predicts.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
+            return number
+        return number.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
 
     def outputs(
         self, hidden: Tensor, rows: TensorDict, names: Sequence[str], choices: Tensor | None

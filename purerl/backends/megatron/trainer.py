@@ -23,7 +23,17 @@ if TYPE_CHECKING:
     from purerl.backends.megatron.shape import Shape
     from purerl.protocols import Capabilities
 
-__all__ = ["OUTPUTS", "Config", "build", "capabilities", "check", "check_model", "depends_on_length", "preview"]
+__all__ = [
+    "OUTPUTS",
+    "Config",
+    "build",
+    "capabilities",
+    "check",
+    "check_model",
+    "depends_on_length",
+    "preview",
+    "replays_routes",
+]
 
 OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
 """Outputs that a trainer can be built for."""
@@ -52,6 +62,12 @@ class Config(TrainingConfig):
         may_change="rounding",
         **one_of("none", "layers", "selective"),
     )
+    replay_routes: Literal["off", "old_logp"] = setting(
+        "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
+        "that computed old_logp",
+        default="off",
+        **one_of("off", "old_logp"),
+    )
 
 
 def capabilities() -> Capabilities:
@@ -64,6 +80,11 @@ def capabilities() -> Capabilities:
 def depends_on_length(config: Config) -> bool:
     """Whether learning rates depend on the number of optimizer steps of the run."""
     return config.depends_on_run
+
+
+def replays_routes(config: Config) -> bool:
+    """Whether the pass that computes `old_logp` records the experts of each token, for optimizer steps."""
+    return config.replay_routes == "old_logp"
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -89,7 +110,9 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model that is not supported, or that the mesh cannot divide, from its configuration alone."""
-    _shape(config, model)
+    shape, _ = _shape(config, model)
+    if replays_routes(config) and is_trained and "logp" in outputs:
+        _check_experts(shape, model)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -114,6 +137,9 @@ def build(
 
     check(config, role=role, outputs=outputs, updates=updates)
     shape, own = _shape(config, model)
+    replays = replays_routes(config) and role == "policy" and updates > 0
+    if replays:
+        _check_experts(shape, model)
     dtype = _dtype(config, model, own)
 
     from purerl.backends.hf.router import coefficient_of
@@ -138,7 +164,7 @@ def build(
         groups.all.on_all(lambda: bridge.read(WeightFiles(model)), "reading the weights of a model")
         read_heads(Path(model.path), getattr(module, "heads", {}), seed=seed)
     reader = Reader(module, module, shape, groups, top_k=_top_k(config.top_k, shape))
-    options = {"model": model, "outputs": _outputs(outputs), "updates": updates}
+    options = {"model": model, "outputs": _outputs(outputs), "updates": updates, "replays": replays}
     return MegatronTrainer(config, reader, bridge, **options, router_coefficient=coefficient)
 
 
@@ -172,6 +198,12 @@ def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
         need = "true with mesh.tensor above 1 and a mixture of experts, which would get each token more than once"
         raise ConfigError("mesh.sequence_parallel", got=False, need=need)
     return shape, own
+
+
+def _check_experts(shape: Shape, model: Model) -> None:
+    if not shape.experts:
+        got = f"{model.path!r}, a model without experts"
+        raise ConfigError("trainer.replay_routes", got=got, need="a mixture of experts", do="leave it out")
 
 
 def _check_divides(name: str, size: int, what: str, number: int) -> None:
