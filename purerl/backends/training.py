@@ -9,10 +9,10 @@ from typing import Any
 from attrs import frozen
 
 from purerl.backends.schedules import NAMES, UNENDING, check_schedule, learning_rate
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, nearest
 from purerl.settings import at_least, between, check_alternatives, no_effect, setting
 
-__all__ = ["TrainingConfig", "check_steps", "check_top_k"]
+__all__ = ["TrainingConfig", "check_outputs", "check_steps", "check_top_k"]
 
 
 @frozen(kw_only=True)
@@ -130,6 +130,18 @@ class TrainingConfig:
         if self.warmup_steps is not None:
             return self.warmup_steps
         return round((self.warmup_ratio or 0.0) * self.schedule_steps(updates))
+
+
+def check_outputs(outputs: Sequence[str], known: Sequence[str], *, role: str) -> None:
+    """Raise ConfigError for an output of `role` that is not among the `known` ones, or that excludes another one."""
+    for name in outputs:
+        if name not in known:
+            got = f"the algorithm needs the output {name!r} of the {role}"
+            raise ConfigError("kind", got=got, need=f"one of: {', '.join(known)}", do=nearest(name, known))
+    others = [name for name in outputs if name != "classifier_score"]
+    if others and len(others) < len(outputs):
+        need = "no other output of the same model: a classifier has no log-probabilities"
+        raise ConfigError("classifier_score", got=f"also {', '.join(others)}", need=need)
 
 
 def check_steps(config: TrainingConfig, updates: int | None) -> None:

@@ -15,15 +15,15 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from purerl.backends.megatron import engine, model, optimizer
+from purerl.backends.megatron import engine, model, optimizer, schedule
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.router import RouterLoad
 from purerl.protocols import Trainer
 from purerl.ranks import Ranks, current_ranks
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.tiny import make_trainer, write_model
-from tests.backends.training import CRITIC, POLICY, make_batch, make_step
-from tests.megatron.models import meshes, open_trainer
+from tests.backends.training import CRITIC, POLICY, make_batch, make_step, regression
+from tests.megatron.models import OUTPUTS, meshes, open_trainer
 from tests.megatron.models_table import MODELS
 
 NONE: Mapping[str, Any] = MappingProxyType({})
@@ -37,9 +37,16 @@ EXPERTS = {"dtype": "float32", "loss": {"router_aux_loss_coef": 0.5}}
 """Settings of models with experts, which transformers does not compute in float64."""
 
 
+OBJECTIVES = {
+    "policy": (POLICY, "logp"),
+    "critic": (CRITIC, "value"),
+    "reward": (regression("classifier_score"), "classifier_score"),
+}
+
+
 def results(trainer: Trainer, role: str) -> dict[str, Tensor]:
     """Scores, and the metrics and weights of two steps."""
-    objective, output = (CRITIC, "value") if role == "critic" else (POLICY, "logp")
+    objective, output = OBJECTIVES[role]
     found = {"score": trainer.score(make_batch(), (output,))[output]}
     for seed in range(2):
         for name, metric in trainer.step(*make_step(seed, objective)).items():
@@ -55,7 +62,9 @@ def expected(path: str, role: str, dtype: str, others: tuple[tuple[str, Any], ..
 
     def compute() -> dict[str, Tensor]:
         with mock.patch("purerl.ranks.current_ranks", Ranks):
-            return results(make_trainer(path, role, dtype=dtype, **SETTINGS, **dict(others)), role)
+            return results(
+                make_trainer(path, role, outputs=OUTPUTS.get(role), dtype=dtype, **SETTINGS, **dict(others)), role
+            )
 
     return current_ranks().on_first(compute)
 
@@ -156,6 +165,11 @@ def one_stage_is_silent() -> Any:
     return mock.patch.object(engine.MegatronTrainer, "_tell_stages", new=_unchanged)
 
 
+def score_of_the_token_before() -> Any:
+    """A classifier reads the tokens from which action tokens are predicted."""
+    return mock.patch.object(schedule.Reader, "positions", lambda self, action: action)
+
+
 # --- cases ---------------------------------------------------------------------------------------------------------
 
 
@@ -174,6 +188,7 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
             divided = {"dtype": "float32", "distributed_optimizer": True}
             yield f"{name}, {mesh}, distributed optimizer", functools.partial(run, **divided)
             yield f"{name}, {mesh}, critic", functools.partial(run, role="critic")
+            yield f"{name}, {mesh}, reward model", functools.partial(run, role="reward")
             if not has_experts:
                 yield f"{name}, {mesh}, selective", functools.partial(run, recompute="selective")
                 yield f"{name}, {mesh}, gradient", functools.partial(check_gradient, path, mesh)
@@ -186,6 +201,7 @@ def mutants(paths: Mapping[str, str], ranks: int) -> Iterator[tuple[str, Callabl
     changes = {
         "division by micro-batches and ranks": (divided_by_megatron, functools.partial(dense, Mesh())),
         "division by tokens": (divided_by_tokens, functools.partial(dense, Mesh())),
+        "score of the token before": (score_of_the_token_before, functools.partial(dense, Mesh(), role="reward")),
         "auxiliary loss per micro-batch": (loss_in_each_micro_batch, functools.partial(experts, Mesh())),
     }
     if ranks > 1:

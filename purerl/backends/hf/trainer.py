@@ -18,9 +18,9 @@ from purerl.backends.hf.combinations import check_together
 from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.training import TrainingConfig, check_steps, check_top_k
+from purerl.backends.training import TrainingConfig, check_outputs, check_steps, check_top_k
 from purerl.devices.kinds import DEVICE
-from purerl.errors import ConfigError, nearest
+from purerl.errors import ConfigError
 from purerl.settings import Model, at_least, boolean, one_of, setting
 
 if TYPE_CHECKING:
@@ -188,14 +188,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
         check_custom(config)
     if config.lora is not None:
         check_lora(config.lora, role=role, outputs=outputs if updates != 0 else ())
-    for name in outputs:
-        if name not in OUTPUTS:
-            got = f"the algorithm needs the output {name!r} of the {role}"
-            raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=nearest(name, OUTPUTS))
-    others = [name for name in outputs if name != "classifier_score"]
-    if others and len(others) < len(outputs):
-        need = "no other output of the same model: a classifier has no log-probabilities"
-        raise ConfigError("classifier_score", got=f"also {', '.join(others)}", need=need)
+    check_outputs(outputs, OUTPUTS, role=role)
     check_steps(config, updates)
     check_top_k(config, outputs)
 

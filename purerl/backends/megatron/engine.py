@@ -244,13 +244,15 @@ class MegatronTrainer:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.limits)
         budget = self.config.max_tokens_per_microbatch
-        return arrange(batch, unit=unit, budget=budget, ranks=self.groups.data)
+        read = with_fields(batch.select("group"), action=self.reader.positions(batch["action"]))
+        return arrange(read, unit=unit, budget=budget, ranks=self.groups.data)
 
     def _rows(self, batch: TensorDict, parts: Sequence[Tensor], reads: Sequence[str]) -> list[TensorDict]:
         """The rows of each micro-batch, on the device of the model, with numbers of their tokens."""
         choices = [_CHOICES] if _CHOICES in batch.keys() else []
         selected = select_fields(batch, (*reads, *choices))
-        return number_tokens([selected[part].to(self.groups.device) for part in parts])
+        rows = [selected[part].to(self.groups.device) for part in parts]
+        return number_tokens(rows, [self.reader.positions(part["action"]) for part in rows])
 
     def _zeros(self, batch: TensorDict, output: str) -> Tensor:
         if output == ROUTES:

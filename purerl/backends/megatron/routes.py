@@ -28,23 +28,26 @@ from torch import distributed as dist
 from purerl.backends.hf.routes import DTYPE, LIVE, top_k
 from purerl.batch import with_fields
 from purerl.kernels.partition import tokens_needed
+from purerl.types import TokenBool
 
 __all__ = ["NUMBER", "Choices", "number_tokens"]
 
 NUMBER = "number"
-"""The field of rows with the number of each token, [rows, time]."""
+"""The field of rows with the number of each token that is read, [rows, time]."""
 
 
-def number_tokens(parts: Sequence[TensorDict]) -> list[TensorDict]:
+def number_tokens(parts: Sequence[TensorDict], actions: Sequence[TokenBool]) -> list[TensorDict]:
     """`parts`, the rows of micro-batches, with the numbers of the tokens that are read.
 
-    >>> rows = TensorDict({"action": torch.tensor([[False, True, True, False], [False, True, False, False]])}, [2])
-    >>> [part[NUMBER].tolist() for part in number_tokens([rows, rows[:1]])]
+    actions  of each part, the token after each one whose hidden state is read
+
+    >>> action = torch.tensor([[False, True, True, False], [False, True, False, False]])
+    >>> rows = TensorDict({"action": action}, [2])
+    >>> [part[NUMBER].tolist() for part in number_tokens([rows, rows[:1]], [action, action[:1]])]
     [[[1, 2], [3, -4]], [[5, 6]]]
     """
     result, first = list[TensorDict](), 1
-    for rows in parts:
-        action = rows["action"]
+    for rows, action in zip(parts, actions, strict=True):
         width = max(1, int(tokens_needed(action).max())) if len(rows) else 1
         number = torch.arange(first, first + len(rows) * width, device=action.device).view(len(rows), width)
         result.append(with_fields(rows, **{NUMBER: torch.where(action.roll(-1, -1)[:, :width], number, -number)}))

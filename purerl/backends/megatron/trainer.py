@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import frozen
 
 from purerl.backends.megatron.mesh import MegatronMesh
-from purerl.backends.training import TrainingConfig, check_steps, check_top_k
-from purerl.errors import ConfigError, nearest
+from purerl.backends.training import TrainingConfig, check_outputs, check_steps, check_top_k
+from purerl.errors import ConfigError
 from purerl.settings import Model, boolean, one_of, setting
 
 if TYPE_CHECKING:
@@ -35,7 +35,10 @@ __all__ = [
     "replays_routes",
 ]
 
-OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
+OUTPUTS = (
+    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
+    "classifier_score",
+)
 """Outputs that a trainer can be built for."""
 
 _DTYPES = ("float32", "bfloat16", "float64", "auto")
@@ -99,11 +102,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     if find_spec("megatron") is None:
         need, do = "the library megatron-core", "pip install 'purerl[megatron]', or set trainer.kind to hf"
         raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
-    for name in outputs:
-        if name not in OUTPUTS:
-            got = f"the algorithm needs the output {name!r} of the {role}"
-            do = "set the trainer's kind to hf" if name == "classifier_score" else nearest(name, OUTPUTS)
-            raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=do)
+    check_outputs(outputs, OUTPUTS, role=role)
     check_steps(config, updates)
     check_top_k(config, outputs)
 
@@ -111,6 +110,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model that is not supported, or that the mesh cannot divide, from its configuration alone."""
     shape, _ = _shape(config, model)
+    _starts_classifier(model, outputs, is_trained=is_trained)
     if replays_routes(config) and is_trained and "logp" in outputs:
         _check_experts(shape, model)
 
@@ -140,30 +140,35 @@ def build(
     replays = replays_routes(config) and role == "policy" and updates > 0
     if replays:
         _check_experts(shape, model)
+    is_new = _starts_classifier(model, outputs, is_trained=updates > 0)
     dtype = _dtype(config, model, own)
 
+    from purerl.backends.hf.module import HEADS
     from purerl.backends.hf.router import coefficient_of
     from purerl.backends.megatron.bridge import Bridge
     from purerl.backends.megatron.engine import MegatronTrainer
-    from purerl.backends.megatron.export import read_heads
+    from purerl.backends.megatron.export import new_score, read_heads
     from purerl.backends.megatron.files import WeightFiles
     from purerl.backends.megatron.mesh import open_groups
     from purerl.backends.megatron.model import build_model, has_vocabulary, mark_split, named_parameters
-    from purerl.backends.megatron.names import weights_of
+    from purerl.backends.megatron.names import SCORE, weights_of
     from purerl.backends.megatron.schedule import Reader
 
     coefficient = coefficient_of(config.router_aux_loss_coef, own) if updates else 0.0
     groups = open_groups(config.mesh)
     module = build_model(shape, config.mesh, groups, dtype=dtype, recompute=config.recompute, outputs=outputs)
     parameters = named_parameters(module, config.mesh, groups)
-    parameters = {name: parameter for name, parameter in parameters.items() if not name.startswith("heads.")}
-    table = weights_of(shape, has_head=has_vocabulary(outputs))
+    of_heads = tuple(f"heads.{name}." for name in HEADS)
+    parameters = {name: parameter for name, parameter in parameters.items() if not name.startswith(of_heads)}
+    is_classifier = "classifier_score" in outputs
+    table = weights_of(shape, has_head=has_vocabulary(outputs), has_score=is_classifier)
     mark_split(parameters, table)
     bridge = Bridge(table, parameters, groups, layers=shape.layers, experts=shape.experts, dtype=dtype)
     with torch.no_grad():
-        groups.all.on_all(lambda: bridge.read(WeightFiles(model)), "reading the weights of a model")
+        new = {SCORE: new_score(shape.hidden, seed=seed)} if is_new else {}
+        groups.all.on_all(lambda: bridge.read(WeightFiles(model), new), "reading the weights of a model")
         read_heads(Path(model.path), getattr(module, "heads", {}), seed=seed)
-    reader = Reader(module, module, shape, groups, top_k=_top_k(config.top_k, shape))
+    reader = Reader(module, module, shape, groups, top_k=_top_k(config.top_k, shape), is_classifier=is_classifier)
     options = {"model": model, "outputs": _outputs(outputs), "updates": updates, "replays": replays}
     return MegatronTrainer(config, reader, bridge, **options, router_coefficient=coefficient)
 
@@ -172,21 +177,32 @@ def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     """What a trainer that was built for `outputs` computes: with one of the vocabulary, all of them."""
     from purerl.backends.hf.module import HEADS, LANGUAGE_OUTPUTS
 
-    language = LANGUAGE_OUTPUTS if any(name not in HEADS for name in outputs) else ()
-    return (*language, *(name for name in outputs if name in HEADS))
+    own = (*HEADS, "classifier_score")
+    language = LANGUAGE_OUTPUTS if any(name not in own for name in outputs) else ()
+    return (*language, *(name for name in outputs if name in own))
+
+
+def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool) -> bool:
+    """Whether `model` is a language model that becomes a classifier. Raises ConfigError for a classifier of others."""
+    from purerl.backends.hf.architecture import architecture_of, config_of
+
+    architecture = architecture_of(model, outputs, is_trained=is_trained)
+    if not architecture.is_classifier or architecture.may_miss_head:
+        return architecture.is_classifier
+    config = config_of(model)
+    if architecture.auto_class != "AutoModelForSequenceClassification" or config.num_labels != 1:
+        got = f"{config.architectures[0]} with {config.num_labels} labels"
+        need, do = "...ForSequenceClassification with 1 label", "set trainer.kind to hf"
+        raise ConfigError("megatron cannot train this model", got=got, need=need, do=do)
+    return False
 
 
 def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
     """The shape of `model` and its configuration. Raises ConfigError if it is not supported, or cannot be divided."""
-    from transformers import AutoConfig
-
+    from purerl.backends.hf.architecture import config_of
     from purerl.backends.megatron.shape import shape_of
-    from purerl.backends.tokenizer import cannot_load
 
-    try:
-        own = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise cannot_load("model", model, error) from error
+    own = config_of(model)
     shape, mesh = shape_of(own), config.mesh
     _check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
     _check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
