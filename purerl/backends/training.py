@@ -12,11 +12,11 @@ from purerl.backends.schedules import NAMES, UNENDING, check_schedule, learning_
 from purerl.errors import ConfigError, nearest
 from purerl.settings import at_least, between, check_alternatives, no_effect, setting
 
-__all__ = ["TrainingConfig", "check_outputs", "check_steps", "check_top_k"]
+__all__ = ["Config", "check_outputs", "check_steps", "check_top_k"]
 
 
 @frozen(kw_only=True)
-class TrainingConfig:
+class Config:
     """How weights are trained, by any engine.
 
     Raises: ConfigError for settings that exclude each other, and for those without effect beside the others.
@@ -144,7 +144,7 @@ def check_outputs(outputs: Sequence[str], known: Sequence[str], *, role: str) ->
         raise ConfigError("classifier_score", got=f"also {', '.join(others)}", need=need)
 
 
-def check_steps(config: TrainingConfig, updates: int | None) -> None:
+def check_steps(config: Config, updates: int | None) -> None:
     """Refuse a schedule that does not fit a run of `updates` optimizer steps; 0 or None: there is nothing to refuse.
 
     Raises: ConfigError for a warm-up as long as the run, and for a decay that is longer than the schedule.
@@ -162,7 +162,7 @@ def check_steps(config: TrainingConfig, updates: int | None) -> None:
         raise ConfigError("lr_scheduler_kwargs.num_decay_steps", got=decay, need=need, do="lower it")
 
 
-def check_top_k(config: TrainingConfig, outputs: Sequence[str]) -> None:
+def check_top_k(config: Config, outputs: Sequence[str]) -> None:
     """Raise ConfigError if `top_k` is set and has no effect on these `outputs`."""
     if config.top_k is not None and outputs and "topk_tokens" not in outputs:
         need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"

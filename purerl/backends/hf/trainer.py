@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 from attrs import evolve, frozen
 from attrs.converters import optional
 
+from purerl.backends import training
 from purerl.backends.hf.combinations import check_together
 from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.training import TrainingConfig, check_outputs, check_steps, check_top_k
 from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError
 from purerl.settings import Model, at_least, boolean, one_of, setting
@@ -50,7 +50,7 @@ OUTPUTS = (
 
 
 @frozen(kw_only=True)
-class Config(TrainingConfig):
+class Config(training.Config):
     """How a model is trained.
 
     Small updates vanish in bfloat16 weights (`model.dtype`), but not in float32 weights with `mixed_precision`. Large
@@ -188,9 +188,9 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
         check_custom(config)
     if config.lora is not None:
         check_lora(config.lora, role=role, outputs=outputs if updates != 0 else ())
-    check_outputs(outputs, OUTPUTS, role=role)
-    check_steps(config, updates)
-    check_top_k(config, outputs)
+    training.check_outputs(outputs, OUTPUTS, role=role)
+    training.check_steps(config, updates)
+    training.check_top_k(config, outputs)
 
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:

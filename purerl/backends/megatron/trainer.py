@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
+from purerl.backends import training
 from purerl.backends.megatron.mesh import MegatronMesh
-from purerl.backends.training import TrainingConfig, check_outputs, check_steps, check_top_k
 from purerl.errors import ConfigError
 from purerl.settings import Model, boolean, one_of, setting
 
@@ -45,7 +45,7 @@ _DTYPES = ("float32", "bfloat16", "float64", "auto")
 
 
 @frozen(kw_only=True)
-class Config(TrainingConfig):
+class Config(training.Config):
     """How a model is trained.
 
     Weights in bfloat16 (`model.dtype`) have copies in float32, which the optimizer changes, and gradients in float32.
@@ -102,9 +102,9 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     if find_spec("megatron") is None:
         need, do = "the library megatron-core", "pip install 'purerl[megatron]', or set trainer.kind to hf"
         raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
-    check_outputs(outputs, OUTPUTS, role=role)
-    check_steps(config, updates)
-    check_top_k(config, outputs)
+    training.check_outputs(outputs, OUTPUTS, role=role)
+    training.check_steps(config, updates)
+    training.check_top_k(config, outputs)
 
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
