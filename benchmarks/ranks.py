@@ -14,8 +14,8 @@ up to 512 tokens, packed. The kinds are:
 One round of two steps, two cores, torch 2.13.0: process 3.23 s, one rank 2.92 s, replicated 1.68 s, sharded 1.58 s. Two
 ranks are 1.7 to 2.0 times as fast as one.
 
-`--ranks 1 --rounds 5` on an idle machine (AMD EPYC): process 2.153 s, one rank 2.181 s, so what ranks add to a step of one
-rank is 1.3 %; replicated 2.055 s and sharded 2.137 s, also on one rank, show the noise of about 5 %.
+`--ranks 1 --rounds 5` on an idle machine (AMD EPYC): process 2.153 s, one rank 2.181 s, so ranks add 1.3 % to a step of
+one rank. Replicated 2.055 s and sharded 2.137 s, also on one rank, show a noise of about 5 %.
 """
 
 from __future__ import annotations

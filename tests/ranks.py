@@ -18,9 +18,26 @@ from torch import distributed as dist
 from purerl.ranks import current_ranks
 from purerl.testing.trainer.resources import shared_directory
 
-__all__ = ["check_cases", "results_of_ranks", "run_cases", "torchrun"]
+__all__ = [
+    "MAX_ERROR",
+    "TIMEOUT",
+    "Cases",
+    "check_cases",
+    "count_cases",
+    "print_on_first",
+    "results_of_ranks",
+    "run_cases",
+    "torchrun",
+]
 
-_MAX_ERROR = 4000  # characters
+Cases = Callable[[Path], Iterable[tuple[str, Callable[[], object]]]]
+"""Names of cases, and functions that raise an error if a case fails. All ranks see the directory."""
+
+TIMEOUT = timedelta(seconds=120)
+"""Of collective calls."""
+
+MAX_ERROR = 4000
+"""Characters of what ranks have written that a failed test shows."""
 
 
 def torchrun(
@@ -40,7 +57,7 @@ def torchrun(
         timeout=timeout,
         check=False,
     )
-    assert done.returncode == status, done.stderr[-_MAX_ERROR:]
+    assert done.returncode == status, done.stderr[-MAX_ERROR:]
     return done
 
 
@@ -63,7 +80,7 @@ def results_of_ranks(
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(errors)[-_MAX_ERROR:]
+    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(errors)[-MAX_ERROR:]
     return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
@@ -72,22 +89,32 @@ def check_cases(*arguments: str, **options: Any) -> None:
     assert re.fullmatch(r"\d+ cases are equal", torchrun(*arguments, **options).stdout.splitlines()[-1])
 
 
-def run_cases(cases: Callable[[Path], Iterable[tuple[str, Callable[[], object]]]]) -> None:
+def run_cases(cases: Cases) -> None:
     """Run `cases`, in a directory that all ranks see, on the ranks that torchrun has started.
 
     A case raises an error if it fails. Rank 0 prints the time of each, and how many there are.
     """
     torch.set_num_threads(1)
-    dist.init_process_group(timeout=timedelta(seconds=120))
-    count, is_first = 0, current_ranks().is_first
+    dist.init_process_group(timeout=TIMEOUT)
+    count = count_cases(cases)
+    print_on_first(f"{count} cases are equal")
+    dist.destroy_process_group()
+
+
+def count_cases(cases: Cases) -> int:
+    """Run `cases` as `run_cases` does, in a process group that exists; return how many there are."""
+    count = 0
     with shared_directory() as directory:
         for name, run in cases(directory):
             start = time.monotonic()
             run()
             count += 1
-            if is_first:
-                sys.stdout.write(f"{time.monotonic() - start:5.1f} s  {name}\n")
-                sys.stdout.flush()
-    if is_first:
-        sys.stdout.write(f"{count} cases are equal\n")
-    dist.destroy_process_group()
+            print_on_first(f"{time.monotonic() - start:5.1f} s  {name}")
+    return count
+
+
+def print_on_first(line: str) -> None:
+    """Print `line` at once, on rank 0."""
+    if current_ranks().is_first:
+        sys.stdout.write(f"{line}\n")
+        sys.stdout.flush()

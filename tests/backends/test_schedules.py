@@ -9,8 +9,8 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from purerl.backends.hf.schedules import NAMES, learning_rate
 from purerl.backends.hf.trainer import Config, check, depends_on_length
+from purerl.backends.schedules import NAMES, learning_rate
 from purerl.config.structure import digest, from_dict
 from purerl.errors import ConfigError
 

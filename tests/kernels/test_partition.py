@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from purerl.kernels.partition import assign_ranks, microbatches, packs, rank_packs, tokens_needed
+from purerl.kernels.partition import assign_ranks, microbatches, packs, rank_microbatches, rank_packs, tokens_needed
 from purerl.kernels.partition.ranks import longest_first
 
 NO_ROWS = torch.zeros(0, dtype=torch.int64)
@@ -55,6 +55,14 @@ def test_largest_differencing_is_used_where_it_saves_one_percent(costs, expected
 
 def test_rows_without_tokens_are_distributed_too():
     assert assign_ranks(torch.zeros(4, dtype=torch.int64), torch.arange(4), ranks=2).tolist() == [0, 1, 0, 1]
+
+
+def test_all_ranks_have_as_many_micro_batches_as_the_one_that_has_the_most():
+    cost, group = torch.tensor([9, 2, 4, 3]), torch.tensor([7, 3, 3, 3])
+    of_ranks = rank_microbatches(cost, torch.arange(4), group, ranks=2, budget=6)
+    assert [[part.tolist() for part in parts] for parts in of_ranks] == [[[0], []], [[2], [1, 3]]]
+    whole = rank_microbatches(cost, group, group, ranks=2, budget=6)
+    assert [[part.tolist() for part in parts] for parts in whole] == [[[0]], [[1, 2, 3]]]
 
 
 # --- packs -------------------------------------------------------------------------------------------------------

@@ -1,13 +1,8 @@
-"""The arguments of `purerl.testing.check_trainer` for the Megatron trainer. `PURERL_TEST` has the mesh and the model.
-
-PURERL_TEST='{"model": "qwen3", "mesh": {"tensor": 2}}'
-"""
+"""The conformance suite of trainers for the Megatron trainer."""
 
 from __future__ import annotations
 
-import json
 import math
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,9 +13,10 @@ from transformers import AutoConfig
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.shape import shape_of
 from purerl.ranks import current_ranks
+from purerl.testing import check_trainer
+from purerl.testing.trainer.resources import shared_directory
 from tests.backends.hf_conformance import ADAMW, SMALL, WHOLE
 from tests.backends.tiny import VOCAB_SIZE, write_model
-from tests.megatron.cuda_stand_in import install
 from tests.megatron.models import open_trainer
 from tests.megatron.models_table import MODELS
 from tests.megatron.plain import logits
@@ -29,10 +25,14 @@ DENSE, EXPERTS = 1e-9, 1e-6
 """Tolerances in float64. The softmax of routers is computed in float32."""
 
 
-def conformance(directory: Path) -> dict[str, Any]:
-    install()
-    case = json.loads(os.environ["PURERL_TEST"])
-    mesh, (family, changes) = Mesh(**case["mesh"]), MODELS[case["model"]]
+def count_checks(model: str, mesh: Mesh) -> int:
+    """Run the suite for a model of `MODELS`; return the number of checks."""
+    with shared_directory() as directory:
+        return check_trainer(**_arguments(directory, model, mesh))
+
+
+def _arguments(directory: Path, model: str, mesh: Mesh) -> dict[str, Any]:
+    family, changes = MODELS[model]
     path = current_ranks().on_first(lambda: write_model(directory, family, **changes))
     shape = shape_of(AutoConfig.from_pretrained(path))
 

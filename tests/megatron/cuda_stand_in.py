@@ -89,13 +89,32 @@ def install() -> None:
 
 
 def _patch_megatron() -> None:
+    from megatron.core import parallel_state
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 
     def as_on_cpu(tensor: Any, as_numpy: bool = False, record_stream: bool = False) -> Any:
         """The tensor; on a GPU megatron-core moves it to the CPU, as an array if `as_numpy`."""
         return tensor.numpy() if as_numpy and torch.is_tensor(tensor) else tensor
 
+    parallel_state.create_group = _one_for_equal_ranks(parallel_state.create_group)
     token_dispatcher.maybe_move_tensor_to_cpu = as_on_cpu
     for name in ("fused_moe_aux_loss", "te_general_gemm"):  # used, but not defined without TransformerEngine
         if not hasattr(moe_utils, name):
             setattr(moe_utils, name, None)
+
+
+def _one_for_equal_ranks(create_group: Callable[..., Any]) -> Callable[..., Any]:
+    """`create_group` that returns the same group for the same ranks.
+
+    Megatron-core opens about 26 groups for a mesh, most of them of the same ranks. With gloo each has threads, and
+    hundreds of threads make every collective call slower.
+    """
+    groups: dict[tuple[int, ...] | None, Any] = {}
+
+    def call(ranks: list[int] | None = None, **options: Any) -> Any:
+        key = None if ranks is None else tuple(ranks)
+        if key not in groups:
+            groups[key] = create_group(ranks, **options)
+        return groups[key]
+
+    return call

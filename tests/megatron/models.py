@@ -11,7 +11,14 @@ from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.trainer import Config, build
 from purerl.settings import Model
 
-__all__ = ["meshes", "open_trainer"]
+__all__ = ["OUTPUTS", "meshes", "open_trainer"]
+
+OUTPUTS = {"critic": ("value",), "reward": ("classifier_score",)}
+"""Of roles that have no log-probabilities."""
+
+_states: dict[
+    Mesh, dict[str, Any]
+] = {}  # what megatron-core knows about its groups, by the mesh that they were opened for
 
 
 def meshes(ranks: int, model: str) -> Iterator[Mesh]:
@@ -49,6 +56,6 @@ def open_trainer(
     """A trainer of the model at `path`; Megatron's groups of another mesh in this process are replaced."""
     if groups._opened and groups._opened[0][1] != mesh:
         groups._opened.clear()
-    outputs = outputs or (("value",) if role == "critic" else ("logp", "entropy"))
+    outputs = outputs or OUTPUTS.get(role, ("logp", "entropy"))
     config = Config(mesh=mesh, **settings)
     return build(config, model=Model(path, dtype=dtype), role=role, outputs=outputs, updates=updates, seed=seed)

@@ -7,6 +7,7 @@ float32, and everything else in the dtype of the weights.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -14,20 +15,44 @@ from torch.nn import functional
 
 from purerl.backends.megatron.shape import Shape
 
-__all__ = ["logits"]
+__all__ = ["logits", "routes"]
+
+NO_ROUTES: Mapping[int, Tensor] = MappingProxyType({})
 
 
-def logits(shape: Shape, weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """[rows, time, vocabulary] for `tokens` [rows, time]."""
+def logits(
+    shape: Shape,
+    weights: Mapping[str, Tensor],
+    tokens: Tensor,
+    replayed: Mapping[int, Tensor] = NO_ROUTES,
+    live: dict[int, Tensor] | None = None,
+) -> Tensor:
+    """[rows, time, vocabulary] for `tokens` [rows, time].
+
+    replayed  by layer, [rows, time, k] the experts to use; -1, and without an entry: those of the router
+    live      what the router of each layer chooses is written here
+    """
+    live = {} if live is None else live
     hidden = functional.embedding(tokens, weights["model.embed_tokens.weight"])
     for layer in range(shape.layers):
         own = {name.removeprefix(f"model.layers.{layer}."): value for name, value in weights.items()}
         normed = _norm(hidden, own["input_layernorm.weight"], shape)
         hidden = hidden + _attention(shape, own, normed)
         normed = _norm(hidden, own["post_attention_layernorm.weight"], shape)
-        hidden = hidden + (_experts(shape, own, normed) if shape.moe_layers[layer] else _mlp(own, "mlp", normed))
+        if shape.moe_layers[layer]:
+            output, live[layer] = _experts(shape, own, normed, replayed.get(layer))
+        else:
+            output = _mlp(own, "mlp", normed)
+        hidden = hidden + output
     head = weights["model.embed_tokens.weight" if shape.tied else "lm_head.weight"]
     return _norm(hidden, weights["model.norm.weight"], shape) @ head.T
+
+
+def routes(shape: Shape, weights: Mapping[str, Tensor], tokens: Tensor) -> dict[int, Tensor]:
+    """By layer, [rows, time, k] the experts of each token."""
+    live: dict[int, Tensor] = {}
+    logits(shape, weights, tokens, live=live)
+    return live
 
 
 def _norm(x: Tensor, weight: Tensor, shape: Shape) -> Tensor:
@@ -62,10 +87,13 @@ def _mlp(weights: Mapping[str, Tensor], name: str, x: Tensor) -> Tensor:
     return (functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
 
 
-def _experts(shape: Shape, weights: Mapping[str, Tensor], x: Tensor) -> Tensor:
+def _experts(shape: Shape, weights: Mapping[str, Tensor], x: Tensor, replayed: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The output of a layer, and the choice of its router."""
     probability = (x @ weights["mlp.gate.weight"].T).float().softmax(-1).to(x.dtype)
-    top, chosen = probability.topk(shape.top_k, -1)
+    live = probability.topk(shape.top_k, -1).indices
+    chosen = live if replayed is None else torch.where(replayed < 0, live, replayed)
+    top = probability.gather(-1, chosen)
     top = top / top.sum(-1, keepdim=True) if shape.normalize_top_k else top
     share = torch.zeros_like(probability).scatter(-1, chosen, top)
     outputs = [share[..., e, None] * _mlp(weights, f"mlp.experts.{e}", x) for e in range(shape.experts)]
-    return torch.stack(outputs).sum(0)
+    return torch.stack(outputs).sum(0), live

@@ -1,6 +1,6 @@
 """The planned memory of the ranks that run this, against that of a trainer in the same layout.
 
-    torchrun --nproc-per-node 2 -m tests.megatron.planned
+    python -m tests.megatron.world 2 planned
 
 Parameters, gradients, moments and copies in float32 are equal in number. What a layer keeps for the backward pass is
 half of the difference between models with four layers and with two, at the peak of a step.
@@ -31,13 +31,11 @@ from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, Work
 from purerl.resources.tracker import MemoryTracker
 from purerl.settings import Model
 from tests.backends.tiny import write_model
-from tests.megatron.cuda_stand_in import install
 from tests.megatron.models import meshes, open_trainer
 from tests.megatron.models_table import MODELS
 from tests.megatron.training import check_mutant
 from tests.planning import models
 from tests.planning.rows import full_rows
-from tests.ranks import run_cases
 
 OUTPUTS = ("logp", "entropy")
 PROMPT, COMPLETION, ROWS = 16, 48, 2
@@ -199,8 +197,3 @@ def _written(path: Path, family: str, layers: int) -> str:
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     changes = experts if family == "qwen3_moe" else {}
     return current_ranks().on_first(lambda: models.write_model(path, family, num_hidden_layers=layers, **changes).path)
-
-
-if __name__ == "__main__":
-    install()
-    run_cases(cases)

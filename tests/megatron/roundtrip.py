@@ -1,7 +1,4 @@
-"""Hugging Face's files to Megatron's parameters and back is bit-equal, in the layouts of the ranks that run this.
-
-torchrun --nproc-per-node 2 -m tests.megatron.roundtrip
-"""
+"""Hugging Face's files to Megatron's parameters and back is bit-equal, in the layouts of the ranks that run this."""
 
 from __future__ import annotations
 
@@ -15,10 +12,8 @@ from safetensors.torch import load_file
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.ranks import current_ranks
 from tests.backends.tiny import write_model
-from tests.megatron.cuda_stand_in import install
 from tests.megatron.models import meshes, open_trainer
 from tests.megatron.models_table import MODELS
-from tests.ranks import run_cases
 
 
 def check(path: str, mesh: Mesh) -> None:
@@ -39,8 +34,3 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
         path = ranks.on_first(lambda: write_model(directory / name, family, **changes))  # noqa: B023 - called at once
         for mesh in meshes(ranks.size, name):
             yield f"{name}, {mesh}", functools.partial(check, path, mesh)
-
-
-if __name__ == "__main__":
-    install()
-    run_cases(cases)

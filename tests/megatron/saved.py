@@ -1,12 +1,8 @@
-"""Checkpoints, exports and precision of the Megatron trainer, on the ranks that run this.
-
-torchrun --nproc-per-node 2 -m tests.megatron.saved
-"""
+"""Checkpoints, exports and precision of the Megatron trainer, on the ranks that run this."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,11 +18,10 @@ from purerl.ranks import Ranks, current_ranks
 from purerl.testing.trainer.reference import assert_close
 from purerl.testing.trainer.resources import shared_directory
 from tests.backends.tiny import make_trainer, write_model
-from tests.backends.training import CRITIC, POLICY, make_batch, make_step
-from tests.megatron.cuda_stand_in import install
-from tests.megatron.models import meshes, open_trainer
+from tests.backends.training import make_batch, make_step
+from tests.megatron.models import OUTPUTS, meshes, open_trainer
 from tests.megatron.models_table import MODELS
-from tests.ranks import run_cases
+from tests.megatron.training import OBJECTIVES
 
 SETTINGS = {"lr": 1e-2, "eps": 1e-2, "max_tokens_per_microbatch": 12}
 
@@ -81,15 +76,15 @@ def _damage(file: Path) -> None:
 
 def check_export(path: str, mesh: Mesh, role: str, dtype: str) -> None:
     """The hf trainer loads what was exported, with equal weights and scores, and its head."""
-    objective, output = (CRITIC, "value") if role == "critic" else (POLICY, "logp")
+    objective, output = OBJECTIVES[role]
     trainer = open_trainer(path, mesh, role, dtype=dtype, **SETTINGS)
     trainer.step(*make_step(0, objective))
     with shared_directory() as directory:
         trainer.export(directory)
         with mock.patch("purerl.ranks.current_ranks", Ranks):
-            exported = make_trainer(str(directory), role, dtype=dtype)
+            exported = make_trainer(str(directory), role, outputs=OUTPUTS.get(role), dtype=dtype)
             weights = {f"model.{name}" if role == "critic" else name: value for name, value in exported.weights()}
-            if role == "critic":
+            if role != "policy":
                 # A critic without a vocabulary has no output head, and neither has its export.
                 assert not any("lm_head" in name for name in weights)
             score = exported.score(make_batch(), (output,))[output]
@@ -151,7 +146,7 @@ def files(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     paths = _models(directory)
     for name, path in paths.items():
         for mesh in meshes(current_ranks().size, name):
-            for role in ("policy", "critic"):
+            for role in OBJECTIVES:
                 yield (
                     f"{name}, {mesh}, export of a {role}",
                     functools.partial(check_export, path, mesh, role, "float32"),
@@ -171,8 +166,3 @@ def _models(directory: Path) -> dict[str, str]:
     return current_ranks().on_first(
         lambda: {name: write_model(directory / name, family, **changes) for name, (family, changes) in models.items()}
     )
-
-
-if __name__ == "__main__":
-    install()
-    run_cases({"resumes": resumes, "files": files}[sys.argv[1]])

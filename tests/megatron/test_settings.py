@@ -18,6 +18,7 @@ from purerl.backends.megatron.trainer import Config
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
 from purerl.settings import Model
+from tests.backends.test_classifier import write_classifier
 from tests.backends.tiny import FAMILIES, write_model
 from tests.megatron.models_table import MODELS
 
@@ -144,6 +145,33 @@ def test_a_mesh_that_cannot_divide_the_model_is_refused(tmp_path, name, mesh, me
     assert trainer.preview(Config(), model=model).max_sequence_length == 64
 
 
+def test_replayed_routes_of_a_model_without_experts_are_refused(tmp_path):
+    family, changes = MODELS["qwen3"]
+    config, model = Config(replay_routes="old_logp"), Model(write_model(tmp_path, family, **changes))
+    message = f"trainer.replay_routes\n  got:  {model.path!r}, a model without experts\n  need: a mixture of experts"
+    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+        trainer.check_model(config, model=model, outputs=("logp",), is_trained=True)
+    trainer.check_model(config, model=model, outputs=("logp",), is_trained=False)
+    trainer.check_model(config, model=model, outputs=("value",), is_trained=True)
+    assert trainer.replays_routes(config)
+    assert not trainer.replays_routes(Config())
+
+
+@pytest.mark.parametrize(("kind", "labels"), [("Token", 1), ("Sequence", 2)])
+def test_only_a_classifier_of_sequences_with_one_label_scores(tmp_path, kind, labels):
+    outputs, good = ("classifier_score",), Model(write_classifier(tmp_path / "good"))
+    trainer.check_model(Config(), model=good, outputs=outputs, is_trained=False)
+    other = Model(write_classifier(tmp_path, kind, labels=labels))
+    with pytest.raises(ConfigError) as error:
+        trainer.check_model(Config(), model=other, outputs=outputs, is_trained=False)
+    assert str(error.value).splitlines() == [
+        "megatron cannot train this model",
+        f"  got:  Qwen3For{kind}Classification with {labels} labels",
+        "  need: ...ForSequenceClassification with 1 label",
+        "  do:   set trainer.kind to hf",
+    ]
+
+
 def test_sequence_parallelism_without_tensor_parallelism_is_refused():
     with pytest.raises(
         ConfigError, match="^mesh.sequence_parallel has no effect\n  got:  True\n  need: mesh.tensor above"
@@ -182,8 +210,8 @@ def test_settings_are_checked_before_a_model_is_loaded(monkeypatch):
     with pytest.raises(ConfigError, match="^kind\n  got:  megatron, which is not installed\n  need: the library"):
         trainer.check_installed(Config())
     monkeypatch.setattr(trainer, "find_spec", lambda name: object())
-    with pytest.raises(ConfigError, match="^kind\n  got:  the algorithm needs the output 'classifier_score'"):
-        trainer.check(Config(), role="reward", outputs=("classifier_score",), updates=0)
+    with pytest.raises(ConfigError, match="^kind\n  got:  the algorithm needs the output 'routes'"):
+        trainer.check(Config(), role="policy", outputs=("routes",), updates=0)
     with pytest.raises(ConfigError, match="^warmup_steps\n  got:  5\n  need: less than the 5 optimizer steps"):
         trainer.check(Config(warmup_steps=5), role="policy", outputs=("logp",), updates=5)
     with pytest.raises(ConfigError, match="^top_k has no effect\n  got:  4"):

@@ -1,7 +1,5 @@
 """The Megatron trainer on the ranks that run this equals the hf trainer in one process, on the same weights.
 
-    torchrun --nproc-per-node 2 -m tests.megatron.training
-
 Scores, metrics, gradient norms and weights after two steps with clipping and weight decay, in uneven micro-batches.
 """
 
@@ -17,18 +15,16 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from purerl.backends.megatron import engine, model, optimizer
+from purerl.backends.megatron import engine, model, optimizer, schedule
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.router import RouterLoad
 from purerl.protocols import Trainer
 from purerl.ranks import Ranks, current_ranks
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.tiny import make_trainer, write_model
-from tests.backends.training import CRITIC, POLICY, make_batch, make_step
-from tests.megatron.cuda_stand_in import install
-from tests.megatron.models import meshes, open_trainer
+from tests.backends.training import CRITIC, POLICY, make_batch, make_step, regression
+from tests.megatron.models import OUTPUTS, meshes, open_trainer
 from tests.megatron.models_table import MODELS
-from tests.ranks import run_cases
 
 NONE: Mapping[str, Any] = MappingProxyType({})
 # An eps that is not small, so that AdamW depends on the scale of the gradient; a norm that is always exceeded; and few
@@ -41,9 +37,16 @@ EXPERTS = {"dtype": "float32", "loss": {"router_aux_loss_coef": 0.5}}
 """Settings of models with experts, which transformers does not compute in float64."""
 
 
+OBJECTIVES = {
+    "policy": (POLICY, "logp"),
+    "critic": (CRITIC, "value"),
+    "reward": (regression("classifier_score"), "classifier_score"),
+}
+
+
 def results(trainer: Trainer, role: str) -> dict[str, Tensor]:
     """Scores, and the metrics and weights of two steps."""
-    objective, output = (CRITIC, "value") if role == "critic" else (POLICY, "logp")
+    objective, output = OBJECTIVES[role]
     found = {"score": trainer.score(make_batch(), (output,))[output]}
     for seed in range(2):
         for name, metric in trainer.step(*make_step(seed, objective)).items():
@@ -55,10 +58,15 @@ def results(trainer: Trainer, role: str) -> dict[str, Tensor]:
 
 @functools.cache
 def expected(path: str, role: str, dtype: str, others: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
-    """What the hf trainer computes in one process, in one micro-batch."""
-    with mock.patch("purerl.ranks.current_ranks", Ranks):
-        trainer = make_trainer(path, role, dtype=dtype, **SETTINGS, **dict(others))
-        return results(trainer, role)
+    """What the hf trainer computes in one process, in one micro-batch. Collective: rank 0 computes it."""
+
+    def compute() -> dict[str, Tensor]:
+        with mock.patch("purerl.ranks.current_ranks", Ranks):
+            return results(
+                make_trainer(path, role, outputs=OUTPUTS.get(role), dtype=dtype, **SETTINGS, **dict(others)), role
+            )
+
+    return current_ranks().on_first(compute)
 
 
 def check(
@@ -157,6 +165,11 @@ def one_stage_is_silent() -> Any:
     return mock.patch.object(engine.MegatronTrainer, "_tell_stages", new=_unchanged)
 
 
+def score_of_the_token_before() -> Any:
+    """A classifier reads the tokens from which action tokens are predicted."""
+    return mock.patch.object(schedule.Reader, "positions", lambda self, action: action)
+
+
 # --- cases ---------------------------------------------------------------------------------------------------------
 
 
@@ -175,6 +188,7 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
             divided = {"dtype": "float32", "distributed_optimizer": True}
             yield f"{name}, {mesh}, distributed optimizer", functools.partial(run, **divided)
             yield f"{name}, {mesh}, critic", functools.partial(run, role="critic")
+            yield f"{name}, {mesh}, reward model", functools.partial(run, role="reward")
             if not has_experts:
                 yield f"{name}, {mesh}, selective", functools.partial(run, recompute="selective")
                 yield f"{name}, {mesh}, gradient", functools.partial(check_gradient, path, mesh)
@@ -187,6 +201,7 @@ def mutants(paths: Mapping[str, str], ranks: int) -> Iterator[tuple[str, Callabl
     changes = {
         "division by micro-batches and ranks": (divided_by_megatron, functools.partial(dense, Mesh())),
         "division by tokens": (divided_by_tokens, functools.partial(dense, Mesh())),
+        "score of the token before": (score_of_the_token_before, functools.partial(dense, Mesh(), role="reward")),
         "auxiliary loss per micro-batch": (loss_in_each_micro_batch, functools.partial(experts, Mesh())),
     }
     if ranks > 1:
@@ -195,8 +210,3 @@ def mutants(paths: Mapping[str, str], ranks: int) -> Iterator[tuple[str, Callabl
     for name, (mutant, run) in changes.items():
         if not (ranks == 4 and name.startswith(("norm", "metrics"))):
             yield f"mutant: {name}", functools.partial(check_mutant, mutant, run)
-
-
-if __name__ == "__main__":
-    install()
-    run_cases(cases)

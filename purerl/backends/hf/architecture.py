@@ -35,6 +35,7 @@ __all__ = [
     "HEAD_STD",
     "Architecture",
     "architecture_of",
+    "config_of",
     "initialize_head",
     "scores_of_classes",
 ]
@@ -101,7 +102,7 @@ def architecture_of(model: Model, outputs: Sequence[str], *, is_trained: bool) -
     """
     if CLASSIFIER_SCORE not in outputs:
         return Architecture(may_miss_head=not set(outputs) & set(LANGUAGE_OUTPUTS))
-    config = _config_of(model)
+    config = config_of(model)
     name, num_labels = _class_of(config), config.num_labels
     is_of_sequences, is_language_model = name.endswith(_SEQUENCE), not name.endswith((_SEQUENCE, _TOKEN))
     is_valid = is_language_model or (is_of_sequences and num_labels == 1)
@@ -112,7 +113,8 @@ def architecture_of(model: Model, outputs: Sequence[str], *, is_trained: bool) -
     return Architecture(auto_class=f"AutoModel{_SEQUENCE if is_of_sequences else _TOKEN}", is_classifier=True)
 
 
-def _config_of(model: Model) -> Any:
+def config_of(model: Model) -> Any:
+    """The configuration of `model`. Raises ConfigError if it cannot be read."""
     from transformers import AutoConfig
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from purerl.backends.hf.schedules import UNENDING
 from purerl.errors import ConfigError
-from purerl.settings import check_alternatives, no_effect
+from purerl.settings import no_effect
 
 if TYPE_CHECKING:
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
@@ -16,13 +15,6 @@ __all__ = ["check_together"]
 
 def check_together(config: HFTrainerConfig) -> None:
     """Raise ConfigError for settings that exclude each other, and for one without effect beside the others."""
-    check_alternatives(config, "warmup_steps", "warmup_ratio")
-    if config.lr_scheduler_steps is not None and not config.has_length:
-        need = f"another lr_scheduler than {' and '.join(UNENDING)}, or warmup_ratio: they do not depend on it"
-        raise no_effect("lr_scheduler_steps", config.lr_scheduler_steps, need)
-    if config.lr_scheduler_steps is not None and config.lr_scheduler_steps <= (config.warmup_steps or 0):
-        need = f"less than lr_scheduler_steps, {config.lr_scheduler_steps}"
-        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need)
     if config.compile and config.recompute == "selective":
         need = "layers or none with compile: single operations of a compiled layer cannot be kept"
         raise ConfigError("recompute", got="selective", need=need, do="set it to layers")

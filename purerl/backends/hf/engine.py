@@ -162,7 +162,8 @@ class HFTrainer:
         replayed = [ROUTES] if self.routes and (call == "step" or ROUTES in batch.keys()) else []
         parts = self._arrange(batch, (*_READS, *replayed, *objective.reads), objective.unit)
         if self.routes and replayed:
-            parts = self.routes.fetch(batch[ROUTES], batch["action"], parts)
+            records = self.routes.fetch(batch[ROUTES], batch["action"], [part.rows for part in parts])
+            parts = [part._replace(routes=numbers) for part, numbers in zip(parts, records, strict=True)]
         clear_gradients(self.trained.values())
         device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}

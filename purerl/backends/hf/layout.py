@@ -16,7 +16,7 @@ from torch import Tensor
 from purerl.backends.hf.images import identities
 from purerl.backends.hf.packing import Pack, pack
 from purerl.backends.hf.prefix import Plan, plan, separate_plan
-from purerl.kernels.partition import assign_ranks, microbatches, rank_packs, tokens_needed
+from purerl.kernels.partition import rank_microbatches, rank_packs, tokens_needed
 from purerl.ranks import Ranks
 
 __all__ = ["MicroBatch", "arrange", "arrange_packs"]
@@ -53,12 +53,9 @@ def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ra
     rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
     whole_groups = unit == "group" or (share and len(batch["group"].unique()) >= ranks.size)
     labels = batch["group"] if unit == "group" else rows
-    rank_of_row = assign_ranks(cost, batch["group"] if whole_groups else rows, ranks=ranks.size)
-    parts = []
-    for rank in range(ranks.size):
-        rank_rows = rows[rank_of_row == rank]
-        parts.append([rank_rows[part] for part in microbatches(cost[rank_rows], labels[rank_rows], budget=budget)])
-    return _agreed(batch, parts, share=share, rank=ranks.rank)
+    together = batch["group"] if whole_groups else rows
+    parts = rank_microbatches(cost, labels, together, ranks=ranks.size, budget=budget)
+    return [_agreed(batch, of_ranks, share=share, rank=ranks.rank) for of_ranks in zip(*parts, strict=True)]
 
 
 def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[MicroBatch]:
@@ -79,19 +76,13 @@ def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) ->
     return micro_batches
 
 
-def _agreed(batch: TensorDict, parts: list[list[Tensor]], *, share: bool, rank: int) -> list[MicroBatch]:
-    """The micro-batches of `rank`, as many as on the rank that has the most."""
-    none = torch.arange(0)
-    number = max(map(len, parts))
-    result = []
-    for k in range(number):
-        of_ranks = [part[k] if k < len(part) else none for part in parts]
-        plans = [_plan(batch, rows) if share else None for rows in of_ranks]
-        rows, prefixes = of_ranks[rank], plans[rank]
-        if prefixes is None and any(plan is not None for plan in plans):
-            prefixes = separate_plan(batch["tokens"][rows], batch["action"][rows])
-        result.append(MicroBatch(rows, prefixes, images=_images(batch, of_ranks, rank)))
-    return result
+def _agreed(batch: TensorDict, of_ranks: Sequence[Tensor], *, share: bool, rank: int) -> MicroBatch:
+    """The k-th micro-batch of `rank`, from the rows of the k-th one of each rank."""
+    plans = [_plan(batch, rows) if share else None for rows in of_ranks]
+    rows, prefixes = of_ranks[rank], plans[rank]
+    if prefixes is None and any(plan is not None for plan in plans):
+        prefixes = separate_plan(batch["tokens"][rows], batch["action"][rows])
+    return MicroBatch(rows, prefixes, images=_images(batch, of_ranks, rank))
 
 
 def _plan(batch: TensorDict, rows: Tensor) -> Plan | None:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.layout import MicroBatch
 from purerl.backends.hf.routes import DTYPE, LIVE
 from purerl.errors import BatchError
 from purerl.kernels.partition import tokens_needed
@@ -54,23 +53,24 @@ class RouteRecords:
             self.records[number] = record[:length].clone()
         return torch.where(lengths > 0, numbers, 0)
 
-    def fetch(self, numbers: RowInt, action: TokenBool, parts: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """The micro-batches `parts` of this rank with their records, of which some come from other ranks. Collective.
+    def fetch(self, numbers: RowInt, action: TokenBool, parts: Sequence[Tensor]) -> list[RowInt]:
+        """The numbers of the records of each micro-batch of this rank; those of other ranks come here. Collective.
 
         numbers, action  of all rows of the step
+        parts            the indices of the rows of each micro-batch
 
         Raises: BatchError, on every rank, for numbers that are not of the last pass, and for rows of another length.
         """
         self._check(numbers, tokens_needed(action))
-        own = torch.cat([numbers[part.rows] for part in parts]) if parts else numbers[:0]
+        own = torch.cat([numbers[:0], *(numbers[rows] for rows in parts)])
         missing = [number for number in own.unique().tolist() if number and number not in self.records]
         asked = self.ranks.gather(self._by_rank(missing), "records of routes")
         sent = [self._packed(of_rank[self.ranks.rank]) for of_rank in asked]
         for wanted, received in zip(self._by_rank(missing), self.ranks.exchange_bytes(sent), strict=True):
             sizes = [self._length(number) for number in wanted]
-            tokens = received.cpu().view(DTYPE).view(-1, *self.shape)
+            tokens = received.cpu().view(DTYPE).view(sum(sizes), *self.shape)
             self.records |= dict(zip(wanted, tokens.split(sizes), strict=True)) if wanted else {}
-        return [part._replace(routes=numbers[part.rows]) for part in parts]
+        return [numbers[rows] for rows in parts]
 
     def padded(self, numbers: RowInt | None, time: int) -> Tensor | None:
         """[rows, time, layers, k] the records of these numbers, on the device; `LIVE` where there is none.

@@ -7,22 +7,21 @@ Parts that need torch or transformers are imported when a trainer is built.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import evolve, frozen
 from attrs.converters import optional
 
+from purerl.backends import training
 from purerl.backends.hf.combinations import check_together
 from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.devices.kinds import DEVICE
-from purerl.errors import ConfigError, nearest
-from purerl.settings import Model, at_least, between, boolean, one_of, setting
+from purerl.errors import ConfigError
+from purerl.settings import Model, at_least, boolean, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.backends.hf.engine import HFTrainer
@@ -51,7 +50,7 @@ OUTPUTS = (
 
 
 @frozen(kw_only=True)
-class Config:
+class Config(training.Config):
     """How a model is trained.
 
     Small updates vanish in bfloat16 weights (`model.dtype`), but not in float32 weights with `mixed_precision`. Large
@@ -59,58 +58,10 @@ class Config:
     different lengths share a micro-batch, which costs padding.
     """
 
-    lr: float = setting("learning rate, at its maximum", default=1e-6, **between(0, 1))
-    betas: tuple[float, float] = setting(
-        "decay rates of AdamW's two moments",
-        default=(0.9, 0.999),
-        need="two numbers from 0 to below 1",
-        valid=lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
-    )
-    eps: float = setting(
-        "added to the root of AdamW's second moment", default=1e-8, need="above 0", valid=lambda x: 0 < x < math.inf
-    )
-    weight_decay: float = setting("decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
     optimizer: OptimizerSettings | None = setting(
         "an optimizer in place of AdamW, by the address of its class, such as torch.optim:Adafactor",
         default=None,
         converter=optional(to_optimizer),
-    )
-    lr_scheduler: str = setting(
-        "learning rate after the warm-up, by transformers' names",
-        default="constant",
-        need=f"one of: {', '.join(NAMES)}",
-    )
-    lr_scheduler_kwargs: Mapping[str, Any] = setting(
-        "arguments of the schedule: num_cycles of cosine and cosine_with_restarts, power of polynomial, timescale of "
-        "inverse_sqrt, num_decay_steps, decay_type and num_cycles of warmup_stable_decay",
-        factory=dict,
-        hash=False,  # a dict has no hash, and the settings are a key in `purerl.planning`
-    )
-    lr_scheduler_steps: int | None = setting(
-        "optimizer steps after which the schedule has reached its end; if not given, those of the run. With it, the "
-        "learning rate does not depend on the length of the run",
-        default=None,
-        unit="optimizer steps",
-        **at_least(1),
-    )
-    warmup_steps: int | None = setting(
-        "optimizer steps in which the learning rate rises; if neither this nor warmup_ratio is given, none",
-        default=None,
-        unit="optimizer steps",
-        **at_least(0),
-    )
-    warmup_ratio: float | None = setting(
-        "the same as a fraction of all optimizer steps of the schedule, which fits a run of any length",
-        default=None,
-        need="from 0 to below 1",
-        valid=lambda x: 0 <= x < 1,
-    )
-    min_lr_ratio: float = setting("final learning rate, as a fraction of lr", default=0.0, **between(0, 1))
-    max_grad_norm: float = setting(
-        "a gradient with a larger norm is scaled down to it; inf: no clipping",
-        default=1.0,
-        need="above 0",
-        valid=lambda x: x > 0,
     )
     max_tokens_per_microbatch: int = setting(
         "maximum of rows times tokens of the longest row in one forward pass; with packing, of the tokens of its rows; "
@@ -163,12 +114,6 @@ class Config:
         may_change="rounding",
         **boolean(),
     )
-    router_aux_loss_coef: float | None = setting(
-        "weight of the loss that balances the load of experts; if not given, the model's own if its configuration sets "
-        "output_router_logits, otherwise 0",
-        default=None,
-        **between(0, 1e3),
-    )
     share_prefixes: bool | None = setting(
         "compute the common prefix of a group's rows once, if the model allows it and mesh does not split sequences; "
         "if not given, true without packing and replay_routes",
@@ -189,11 +134,6 @@ class Config:
         default="off",
         **one_of("off", "old_logp"),
     )
-    top_k: int | None = setting(
-        "number of most likely tokens in topk_tokens and topk_logp; if not given, 16, or the whole vocabulary",
-        default=None,
-        **at_least(1),
-    )
     device: str = setting(
         DEVICE,
         default="auto",
@@ -204,40 +144,13 @@ class Config:
 
     def __attrs_post_init__(self) -> None:
         check_settings(self)
-        check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
+        super().__attrs_post_init__()
         check_together(self)
 
     @property
     def optimizer_address(self) -> str | None:
         """The address of the class in `optimizer`; None for AdamW."""
         return None if self.optimizer is None else self.optimizer.factory
-
-    @property
-    def has_length(self) -> bool:
-        """Whether the learning rate depends on the number of optimizer steps of the schedule."""
-        return self.lr_scheduler not in UNENDING or bool(self.warmup_ratio)
-
-    def learning_rate(self, position: int, updates: int) -> float:
-        """The learning rate of optimizer step `position` (from 0) in a run of `updates` optimizer steps."""
-        return learning_rate(
-            position,
-            lr=self.lr,
-            lr_scheduler=self.lr_scheduler,
-            warmup_steps=self.warmup(updates),
-            min_lr_ratio=self.min_lr_ratio,
-            updates=self.schedule_steps(updates),
-            arguments=self.lr_scheduler_kwargs,
-        )
-
-    def schedule_steps(self, updates: int) -> int:
-        """The number of optimizer steps of the schedule in a run of `updates` optimizer steps."""
-        return self.lr_scheduler_steps or updates
-
-    def warmup(self, updates: int) -> int:
-        """The number of warm-up steps in a run of `updates` optimizer steps."""
-        if self.warmup_steps is not None:
-            return self.warmup_steps
-        return round((self.warmup_ratio or 0.0) * self.schedule_steps(updates))
 
 
 def capabilities() -> Capabilities:
@@ -249,7 +162,7 @@ def capabilities() -> Capabilities:
 
 def depends_on_length(config: Config) -> bool:
     """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.has_length and config.lr_scheduler_steps is None
+    return config.depends_on_run
 
 
 def adapter_rank(config: Config) -> int | None:
@@ -275,26 +188,9 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
         check_custom(config)
     if config.lora is not None:
         check_lora(config.lora, role=role, outputs=outputs if updates != 0 else ())
-    for name in outputs:
-        if name not in OUTPUTS:
-            got = f"the algorithm needs the output {name!r} of the {role}"
-            raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=nearest(name, OUTPUTS))
-    others = [name for name in outputs if name != "classifier_score"]
-    if others and len(others) < len(outputs):
-        need = "no other output of the same model: a classifier has no log-probabilities"
-        raise ConfigError("classifier_score", got=f"also {', '.join(others)}", need=need)
-    if updates and config.warmup_steps and updates <= config.warmup_steps:
-        need = f"less than the {updates} optimizer steps of the run"
-        do = "lower it, use warmup_ratio, or make the run longer"
-        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do=do)
-    decay, after_warmup = config.lr_scheduler_kwargs.get("num_decay_steps"), config.schedule_steps(updates or 0)
-    after_warmup -= config.warmup(updates or 0)
-    if updates and decay and decay > after_warmup:
-        need = f"at most {after_warmup}, the optimizer steps of the schedule after the warm-up"
-        raise ConfigError("lr_scheduler_kwargs.num_decay_steps", got=decay, need=need, do="lower it")
-    if config.top_k is not None and outputs and "topk_tokens" not in outputs:
-        need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
-        raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+    training.check_outputs(outputs, OUTPUTS, role=role)
+    training.check_steps(config, updates)
+    training.check_top_k(config, outputs)
 
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:

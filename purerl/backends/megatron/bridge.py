@@ -120,11 +120,15 @@ class Bridge:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     @torch.no_grad()
-    def read(self, files: WeightFiles) -> None:
-        """Copy the tensors of this rank from `files`. Raises ConfigError if one is missing or has another shape."""
+    def read(self, files: WeightFiles, new: Mapping[str, Tensor]) -> None:
+        """Copy the tensors of this rank from `new`, by their names, and the others from `files`.
+
+        Raises: ConfigError if one is missing or has another shape.
+        """
         for name, weights in groupby(sorted(self._own, key=lambda weight: weight.name), key=lambda weight: weight.name):
             weights = list(weights)
-            self._copy(weights, files.read(name, weights[0].shape), mix=1.0)
+            value = new[name] if name in new else files.read(name, weights[0].shape)
+            self._copy(weights, value, mix=1.0)
 
     @torch.no_grad()
     def copy(self, weights: Weights, *, mix: float) -> None:

@@ -22,11 +22,14 @@ from torch import distributed as dist
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.hf.limits import Limits, check_rows
+from purerl.backends.hf.route_records import RouteRecords
+from purerl.backends.hf.routes import ROUTES
 from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.export import export
 from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_of
 from purerl.backends.megatron.router import RouterLoad, install
+from purerl.backends.megatron.routes import NUMBER, number_tokens
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
@@ -58,14 +61,18 @@ class MegatronTrainer:
         model: Model,
         outputs: Sequence[str],
         updates: int,
+        replays: bool,
         router_coefficient: float,
     ) -> None:
         self.config, self.bridge, self.updates, self.model = config, bridge, updates, model
-        self.groups, self.outputs, self.router_coefficient = reader.groups, tuple(outputs), router_coefficient
+        self.groups, self.router_coefficient = reader.groups, router_coefficient
+        self.outputs = (*outputs, ROUTES) if replays else tuple(outputs)
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
         self.load_of_routers = RouterLoad(reader.shape.top_k)
-        install(reader.model, self.load_of_routers)
+        self.choices = install(reader.model, self.load_of_routers, k=reader.shape.top_k)
+        records = RouteRecords(self.groups.data, self.groups.device, (self.choices.routers, self.choices.k))
+        self.routes = records if replays else None
         self.optimizer: Any = None
         if updates:
             reader = reader._replace(module=optimizer.wrap(reader.model, config))
@@ -89,12 +96,22 @@ class MegatronTrainer:
         self._check_outputs(outputs)
         check_call(self.groups.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
+        rows_of_parts = self._rows(batch, parts, _READS)
         scores = {name: self._zeros(batch, name) for name in outputs}
+        computed = [name for name in outputs if name != ROUTES]
+        records = self.routes if ROUTES in outputs else None
+        if records:
+            records.begin(batch["action"])
+            self.choices.record(rows_of_parts, self.groups.device)
 
         def evaluate(hidden: Tensor, rows: TensorDict) -> dict[str, Tensor]:
-            return self.reader.outputs(hidden, rows, outputs, rows.get(_CHOICES, None))
+            return self.reader.outputs(hidden, rows, computed, rows.get(_CHOICES, None))
 
-        results = run(self.reader, self._rows(batch, parts, _READS), evaluate, with_gradient=False)
+        results = run(self.reader, rows_of_parts, evaluate, with_gradient=False)
+        if records:
+            routes = self.choices.records(rows_of_parts, self.groups.tensor)
+            numbers = [records.keep(part, of_part) for part, of_part in zip(parts, routes, strict=True)]
+            results = [{**result, ROUTES: number} for result, number in zip(results, numbers, strict=bool(results))]
         if self.groups.is_source:
             for part, result in zip(parts, results, strict=True):
                 for name, value in result.items():
@@ -140,8 +157,14 @@ class MegatronTrainer:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
         self._check_outputs((*objective.outputs, *objective.metric_outputs))
         check_call(self.groups.all, call, batch, objective)
-        reads = (*_READS, *objective.reads)
-        parts = self._rows(batch, self._arrange(batch, reads, objective.unit), reads)
+        records = self.routes if call == "step" or ROUTES in batch.keys() else None
+        reads = (*_READS, *([ROUTES] if records else []), *objective.reads)
+        indices = self._arrange(batch, reads, objective.unit)
+        parts = self._rows(batch, indices, reads)
+        if records:
+            numbers = records.fetch(batch[ROUTES], batch["action"], indices)
+            padded = [records.padded(n, part[NUMBER].shape[1]) for n, part in zip(numbers, parts, strict=True)]
+            self.choices.replay(padded, self.groups.device)
         device = self.groups.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
 
@@ -154,8 +177,10 @@ class MegatronTrainer:
         self.reader.module.zero_grad_buffer()
         results = run(self.reader, parts, evaluate, with_gradient=True)
         self.load_of_routers.stop()
+        self.choices.stop()
         metrics = self._tell_stages(sum_metrics(_on_host(merge(*results)), self.groups.data) if results else {})
-        return {**metrics, **self._router_metrics(router_coefficient)}
+        changed = self._changed_fraction() if records else {}
+        return {**metrics, **changed, **self._router_metrics(router_coefficient)}
 
     def _loss(
         self, hidden: Tensor, rows: TensorDict, objective: Objective, counts: Mapping[str, Counts]
@@ -179,6 +204,12 @@ class MegatronTrainer:
             return {}
         total = self.groups.all.sum(self.load_of_routers.loss) / coefficient
         return {"router_aux_loss": Weighted(total.cpu().double(), torch.ones((), dtype=torch.float64))}
+
+    def _changed_fraction(self) -> dict[str, Weighted]:
+        """The fraction of replayed choices that are not those of the live router, over all layers and ranks."""
+        changed, replayed = self.groups.all.sum(self.choices.changed).cpu().double()
+        weight = replayed.clamp(max=1)
+        return {"router_changed_fraction": Weighted(changed / replayed.clamp(min=1), weight)}
 
     def _tell_stages(self, metrics: Metrics) -> Metrics:
         """The metrics of the last stage, on all stages."""
@@ -213,15 +244,19 @@ class MegatronTrainer:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.limits)
         budget = self.config.max_tokens_per_microbatch
-        return arrange(batch, unit=unit, budget=budget, ranks=self.groups.data)
+        read = with_fields(batch.select("group"), action=self.reader.positions(batch["action"]))
+        return arrange(read, unit=unit, budget=budget, ranks=self.groups.data)
 
     def _rows(self, batch: TensorDict, parts: Sequence[Tensor], reads: Sequence[str]) -> list[TensorDict]:
-        """The rows of each micro-batch, on the device of the model."""
+        """The rows of each micro-batch, on the device of the model, with numbers of their tokens."""
         choices = [_CHOICES] if _CHOICES in batch.keys() else []
         selected = select_fields(batch, (*reads, *choices))
-        return [selected[part].to(self.groups.device) for part in parts]
+        rows = [selected[part].to(self.groups.device) for part in parts]
+        return number_tokens(rows, [self.reader.positions(part["action"]) for part in rows])
 
     def _zeros(self, batch: TensorDict, output: str) -> Tensor:
+        if output == ROUTES:
+            return torch.zeros_like(batch["row"])
         shape = list(batch["action"].shape)
         if output.startswith("topk"):
             shape.append(batch[_CHOICES].shape[-1] if _CHOICES in batch.keys() else self.reader.top_k)

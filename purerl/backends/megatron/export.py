@@ -7,17 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from purerl.backends.hf.architecture import HEAD_STD
+from purerl.backends.hf.architecture import HEAD_STD, initialize_head
+from purerl.backends.hf.module import HEADS
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.files import write_files
 from purerl.backends.megatron.mesh import Groups
+from purerl.backends.megatron.names import SCORE
+from purerl.backends.tokenizer import pad_token_of
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.settings import Model
 
-__all__ = ["export", "read_heads"]
+__all__ = ["export", "new_score", "read_heads"]
 
 
 def export(path: Path, model: Model, bridge: Bridge, heads: Mapping[str, Any], groups: Groups) -> None:
@@ -44,13 +47,24 @@ def _write_config(path: Path, model: Model, bridge: Bridge) -> None:
 
     config: Any = AutoConfig.from_pretrained(model.path, revision=model.revision)
     config.dtype = next(iter(bridge.metadata.values()))[1]
+    if SCORE in bridge.metadata:
+        _describe_classifier(config, model)
     config.save_pretrained(path)
+
+
+def _describe_classifier(config: Any, model: Model) -> None:
+    """Let `config` be that of a classifier with one label; that of a language model becomes one."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES as KNOWN
+
+    name = KNOWN[config.model_type]
+    if name not in (config.architectures or ()):
+        config.architectures, config.num_labels, config.pad_token_id = [name], 1, pad_token_of(model)
 
 
 def _write_heads(path: Path, heads: Mapping[str, Any]) -> None:
     from safetensors.torch import save_file
 
-    for name, head in heads.items():
+    for name, head in _own(heads).items():
         save_file({key: value.cpu() for key, value in head.state_dict().items()}, head_file(path, name))
 
 
@@ -60,12 +74,24 @@ def read_heads(path: Path, heads: Mapping[str, nn.Linear], *, seed: int) -> None
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        for name, head in heads.items():
+        for name, head in _own(heads).items():
             drawn = nn.Linear(head.in_features, 1, dtype=compute_dtype(head.weight.dtype))
             nn.init.normal_(drawn.weight, std=HEAD_STD)
             nn.init.zeros_(drawn.bias)
             file = head_file(path, name)
             head.load_state_dict(load_file(file) if file.exists() else drawn.state_dict())
+
+
+def _own(heads: Mapping[str, Any]) -> dict[str, Any]:
+    """Those of `heads` that have files of their own; that of a classifier is among the weights of the model."""
+    return {name: head for name, head in heads.items() if name in HEADS}
+
+
+def new_score(hidden: int, *, seed: int) -> Tensor:
+    """[1, hidden] the head of a language model that becomes a classifier, drawn as the hf trainer with `seed`."""
+    head = nn.Linear(hidden, 1, bias=False, dtype=torch.float64)
+    initialize_head(head, seed)
+    return head.weight.detach()
 
 
 def head_file(path: Path, name: str) -> Path:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from purerl.backends.hf.architecture import CLASSIFIER_SCORE
 from purerl.backends.hf.module import HEADS
 from purerl.backends.megatron.mesh import Groups, MegatronMesh, current_device
 from purerl.backends.megatron.names import Weight
@@ -75,7 +76,11 @@ def build_model(
         model.output_layer = None
     if groups.is_last_stage:
         model.heads = nn.ModuleDict(
-            {name: nn.Linear(shape.hidden, 1, dtype=dtype, device=groups.device) for name in outputs if name in HEADS}
+            {
+                name: nn.Linear(shape.hidden, 1, bias=name in HEADS, dtype=dtype, device=groups.device)
+                for name in outputs
+                if name in (*HEADS, CLASSIFIER_SCORE)
+            }
         )
     return model
 
@@ -86,7 +91,7 @@ def _hidden_states(hidden_states: Tensor, **others: Any) -> Tensor:
 
 def has_vocabulary(outputs: Sequence[str]) -> bool:
     """Whether one of `outputs` comes from the distribution of the next token."""
-    return any(name not in HEADS for name in outputs)
+    return any(name not in (*HEADS, CLASSIFIER_SCORE) for name in outputs)
 
 
 def padded_vocabulary(shape: Shape, mesh: MegatronMesh) -> int:

@@ -25,7 +25,10 @@ from torch.nn import functional
 
 from purerl.backends.megatron.shape import Shape
 
-__all__ = ["Weight", "weights_of"]
+__all__ = ["SCORE", "Weight", "weights_of"]
+
+SCORE = "score.weight"
+"""The head of a classifier, in files."""
 
 View = Callable[[Tensor], Tensor]
 
@@ -76,8 +79,12 @@ class Weight:
         return parts.movedim(0, self.axis).flatten(self.axis, self.axis + 1).narrow(self.axis, 0, self.shape[self.axis])
 
 
-def weights_of(shape: Shape, *, has_head: bool = True) -> tuple[Weight, ...]:
-    """All tensors of a model, in the order of its layers; `has_head`: also that of the output head."""
+def weights_of(shape: Shape, *, has_head: bool = True, has_score: bool = False) -> tuple[Weight, ...]:
+    """All tensors of a model, in the order of its layers.
+
+    has_head   also that of the output head
+    has_score  also that of the head of a classifier with one label, which the last stage has
+    """
     vocabulary = (shape.vocab_size, shape.hidden)
     embedding = Weight(
         name="model.embed_tokens.weight",
@@ -97,6 +104,8 @@ def weights_of(shape: Shape, *, has_head: bool = True) -> tuple[Weight, ...]:
             is_copy=shape.tied,
         )
         last.append(head)
+    if has_score:
+        last.append(_same(SCORE, (1, shape.hidden), "heads.classifier_score.weight", layer=shape.layers - 1))
     return (embedding, *layers, *last)
 
 

@@ -8,17 +8,21 @@ is a sum over layers and tokens. So each layer of each micro-batch adds its own 
 Megatron's auxiliary losses are off: they are means over a layer of one micro-batch, and would depend on how a step is
 divided.
 
-`install` replaces the function `routing` of each router in a model, through which the logits go.
+`install` replaces the function `routing` of each router in a model, through which the logits go, and lets `routes.py`
+choose the experts.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import torch
 from attrs import define, field
 from torch import Tensor, nn
+
+from purerl.backends.megatron.routes import Choices
 
 # pyright: reportMissingImports=false
 
@@ -54,10 +58,10 @@ class RouterLoad:
         """Neither count nor add a loss."""
         self.counts = self.share = None
 
-    def observe(self, logits: Tensor, routing_map: Tensor, probabilities: Tensor, skip: Tensor) -> Tensor:
-        """Count the choices in `routing_map` [n, experts], or add the loss to the gradient of `probabilities`."""
+    def observe(self, logits: Tensor, live: Tensor, probabilities: Tensor, skip: Tensor) -> Tensor:
+        """Count the `live` choices [n, k], or add the loss to the gradient of `probabilities`."""
         if self.counts is not None:
-            self.counts += routing_map[~skip].sum(0)
+            self.counts += torch.bincount(live[~skip].flatten(), minlength=len(self.counts))
         # Recomputed layers run twice, of which only the second run has gradients.
         if self.share is None or not torch.is_grad_enabled():
             return probabilities
@@ -79,17 +83,53 @@ class _WithLoss(torch.autograd.Function):
         return gradient, torch.ones((), dtype=ctx.dtype, device=ctx.device)
 
 
-def install(model: nn.Module, load: RouterLoad) -> None:
-    """Let `load` observe every router of `model`."""
-    from megatron.core.transformer.moe.router import TopKRouter
+def install(model: nn.Module, load: RouterLoad, *, k: int) -> Choices:
+    """Let `load` observe every router of `model`; what they choose, k experts for each token.
 
-    for module in model.modules():
-        if isinstance(module, TopKRouter):
-            module.routing = partial(_routing, module.routing, load)
+    Layers then take the numbers of tokens (`routes.py`) in place of Megatron's ``padding_mask``.
+    """
+    from megatron.core.transformer.moe.moe_layer import MoELayer
+
+    layers: list[Any] = [module for module in model.modules() if isinstance(module, MoELayer)]
+    choices = Choices(len(layers), k)
+    for index, layer in enumerate(layers):
+        slot = _Slot(index, load, choices)
+        layer.forward = partial(_forward, layer.forward, slot)
+        layer.router.routing = partial(_routing, layer.router.routing, slot)
+        layer.router.router_replay = slot
+    return choices
 
 
-def _routing(routing: Any, load: RouterLoad, logits: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """`padding_mask` is true for tokens that are not observed; they are routed like the others."""
+@define(eq=False)
+class _Slot:
+    """The router `index` of a stage, and the tokens that it reads. It takes the place of Megatron's `RouterReplay`.
+
+    number  [n] of each token
+    live    [n, k] what the router chooses
+    """
+
+    index: int
+    load: RouterLoad
+    choices: Choices
+    number: Any = None
+    live: Any = None
+
+    def get_replay_topk(
+        self, scores: Tensor, topk: int, num_groups: Any, group_topk: Any, default_compute_topk: Callable[..., Any]
+    ) -> tuple[Tensor, Tensor]:
+        """The scores and the experts [n, k] that Megatron's router uses."""
+        self.live = default_compute_topk(scores, topk, num_groups, group_topk)[1]
+        return self.choices.choose(self.index, self.number, scores, self.live)
+
+
+def _forward(forward: Any, slot: _Slot, hidden: Tensor, *args: Any, padding_mask: Tensor) -> Any:
+    """The `forward` of a layer of experts, with the numbers of tokens [rows, time] in `padding_mask`."""
+    slot.number = padding_mask.transpose(0, 1).reshape(-1)
+    return forward(hidden, *args, padding_mask=padding_mask <= 0)
+
+
+def _routing(routing: Any, slot: _Slot, logits: Tensor, padding_mask: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens that are not observed are routed like the others."""
     probabilities, routing_map = routing(logits)
     flat = logits.view(-1, logits.shape[-1])
-    return load.observe(flat, routing_map, probabilities, padding_mask.reshape(-1)), routing_map
+    return slot.load.observe(flat, slot.live, probabilities, slot.number <= 0), routing_map

@@ -17,17 +17,18 @@ from typing import Any, NamedTuple
 
 import torch
 from tensordict import TensorDict
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
+from purerl.backends.hf.architecture import scores_of_classes
 from purerl.backends.megatron.mesh import Groups
+from purerl.backends.megatron.routes import NUMBER
 from purerl.backends.megatron.shape import Shape
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
-from purerl.kernels.logp.reference import compute_dtype
-from purerl.kernels.partition import assign_ranks, microbatches, tokens_needed
+from purerl.kernels.partition import rank_microbatches, tokens_needed
 from purerl.ranks import Ranks
-from purerl.types import TokenBool
+from purerl.types import TokenBool, TokenInt
 
 # pyright: reportMissingImports=false
 
@@ -42,19 +43,14 @@ def arrange(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[
     """
     rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
     labels = batch["group"] if unit == "group" else rows
-    rank_of_row = assign_ranks(cost, labels, ranks=ranks.size)
-    parts = []
-    for rank in range(ranks.size):
-        own = rows[rank_of_row == rank]
-        parts.append([own[part] for part in microbatches(cost[own], labels[own], budget=budget)])
-    own = parts[ranks.rank]
-    return [*own, *[rows[:0]] * (max(map(len, parts)) - len(own))]
+    return rank_microbatches(cost, labels, labels, ranks=ranks.size, budget=budget)[ranks.rank]
 
 
 class Reader(NamedTuple):
     """Computes outputs of a model; `module` is `model`, or a wrapper of it that has its gradients.
 
-    top_k  number of most likely tokens in ``topk_tokens``
+    top_k          number of most likely tokens in ``topk_tokens``
+    is_classifier  whether it has a score in place of log-probabilities
     """
 
     module: Any
@@ -62,26 +58,34 @@ class Reader(NamedTuple):
     shape: Shape
     groups: Groups
     top_k: int
+    is_classifier: bool
+
+    def positions(self, action: TokenBool) -> TokenBool:
+        """`action` at the token after each one whose hidden state is read.
+
+        Of a language model that is `action`. A classifier reads the action tokens themselves, so there is one more
+        column.
+        """
+        return functional.pad(action, (1, 0)) if self.is_classifier else action
 
     def hidden(self, rows: TensorDict) -> Tensor:
-        """What this stage computes of the hidden states [time, rows, hidden] of `rows`.
+        """What this stage computes of the hidden states [time, rows, hidden] of `rows`, whose tokens have numbers.
 
         Without rows one token is read, and nothing of it is used, so that gradients exist and are 0.
         """
         parallel, split = self.model.config.sequence_parallel, self.groups.tensor.size()
-        width = max(1, int(tokens_needed(rows["action"]).max())) if len(rows) else 1
+        width = rows[NUMBER].shape[1]
         width = -(-width // split) * split if parallel else width
-        tokens, predicts = (_columns(rows[name], width) for name in ("tokens", "action"))
-        predicts = _columns(rows["action"][:, 1:], width)
-        options = {} if not self.shape.experts else {"padding_mask": self._not_observed(predicts)}
+        tokens, number = (_columns(rows[name], width) for name in ("tokens", NUMBER))
+        options = {"padding_mask": self._own_positions(number)} if self.shape.experts else {}
         positions = torch.arange(width, device=tokens.device).expand(tokens.shape)
         return self.module(tokens, positions, None, **options)
 
-    def _not_observed(self, predicts: TokenBool) -> TokenBool:
-        """Which tokens routers do not observe; on stages after the first one, of the positions of this rank."""
+    def _own_positions(self, number: TokenInt) -> TokenInt:
+        """What the stage reads of the numbers of tokens: after the first one, those of the positions of this rank."""
         if not self.model.config.sequence_parallel or self.model.pre_process:
-            return ~predicts
-        return ~predicts.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
+            return number
+        return number.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
 
     def outputs(
         self, hidden: Tensor, rows: TensorDict, names: Sequence[str], choices: Tensor | None
@@ -93,10 +97,10 @@ class Reader(NamedTuple):
             # What follows has the same gradient on each rank, so it is split and not summed.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         action = rows["action"]
-        row, time = action.nonzero(as_tuple=True)
+        row, time = self.positions(action).nonzero(as_tuple=True)
         hidden = hidden.flatten(0, 1).index_select(0, (time - 1) * hidden.shape[1] + row)
         heads = getattr(self.model, "heads", {})
-        results = {name: _value(heads[name], hidden) for name in names if name in heads}
+        results = {name: scores_of_classes(heads[name], hidden) for name in names if name in heads}
         if language := [name for name in names if name in LANGUAGE_OUTPUTS]:
             temperature = rows["temperature"]
             divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
@@ -125,12 +129,6 @@ class Reader(NamedTuple):
             return weight[: self.shape.vocab_size], None
         shard = VocabularyShard(group, self.shape.vocab_size)
         return weight[: shard.rows.stop - shard.rows.start], shard
-
-
-def _value(head: nn.Linear, hidden: Tensor) -> Tensor:
-    """[n] from hidden states [n, d], in float32 at least."""
-    hidden, weight, bias = (each.to(compute_dtype(each.dtype)) for each in (hidden, head.weight, head.bias))
-    return functional.linear(hidden, weight, bias)[:, 0]
 
 
 def _columns(values: Tensor, width: int) -> Tensor:

@@ -6,18 +6,18 @@ Parts that need torch, transformers or Megatron-core are imported when a trainer
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attrs import frozen
 
-from purerl.backends.hf.schedules import NAMES, UNENDING, check_schedule, learning_rate
+from purerl.backends import training
 from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.devices.kinds import ANY_ACCELERATOR
-from purerl.errors import ConfigError, nearest
-from purerl.settings import Model, at_least, between, boolean, check_alternatives, one_of, setting
+from purerl.errors import ConfigError
+from purerl.settings import Model, boolean, one_of, setting
 
 if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
@@ -36,68 +36,25 @@ __all__ = [
     "depends_on_length",
     "memory",
     "preview",
+    "replays_routes",
 ]
 
-OUTPUTS = ("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition")
+OUTPUTS = (
+    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
+    "classifier_score",
+)
 """Outputs that a trainer can be built for."""
 
 _DTYPES = ("float32", "bfloat16", "float64", "auto")
 
 
 @frozen(kw_only=True)
-class Config:
+class Config(training.Config):
     """How a model is trained.
 
     Weights in bfloat16 (`model.dtype`) have copies in float32, which the optimizer changes, and gradients in float32.
     """
 
-    lr: float = setting("learning rate, at its maximum", default=1e-6, **between(0, 1))
-    betas: tuple[float, float] = setting(
-        "decay rates of AdamW's two moments",
-        default=(0.9, 0.999),
-        need="two numbers from 0 to below 1",
-        valid=lambda betas: len(betas) == 2 and all(0 <= beta < 1 for beta in betas),
-    )
-    eps: float = setting(
-        "added to the root of AdamW's second moment", default=1e-8, need="above 0", valid=lambda x: 0 < x < math.inf
-    )
-    weight_decay: float = setting("decay of weight matrices, except embeddings", default=0.0, **between(0, 1e3))
-    lr_scheduler: str = setting(
-        "learning rate after the warm-up, by transformers' names",
-        default="constant",
-        need=f"one of: {', '.join(NAMES)}",
-    )
-    lr_scheduler_kwargs: Mapping[str, Any] = setting(
-        "arguments of the schedule, as of the hf trainer",
-        factory=dict,
-        hash=False,  # a dict has no hash, and the settings are a key in `purerl.planning`
-    )
-    warmup_steps: int | None = setting(
-        "optimizer steps in which the learning rate rises; if neither this nor warmup_ratio is given, none",
-        default=None,
-        unit="optimizer steps",
-        **at_least(0),
-    )
-    warmup_ratio: float | None = setting(
-        "the same as a fraction of all optimizer steps of the run",
-        default=None,
-        need="from 0 to below 1",
-        valid=lambda x: 0 <= x < 1,
-    )
-    min_lr_ratio: float = setting("final learning rate, as a fraction of lr", default=0.0, **between(0, 1))
-    max_grad_norm: float = setting(
-        "a gradient with a larger norm is scaled down to it; inf: no clipping",
-        default=1.0,
-        need="above 0",
-        valid=lambda x: x > 0,
-    )
-    max_tokens_per_microbatch: int = setting(
-        "maximum of rows times tokens of the longest row in one forward pass",
-        default=2048,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
-    )
     mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
     distributed_optimizer: bool = setting(
         "divide the moments, and the copies of bfloat16 weights in float32, among the data ranks",
@@ -112,44 +69,17 @@ class Config:
         may_change="rounding",
         **one_of("none", "layers", "selective"),
     )
-    router_aux_loss_coef: float | None = setting(
-        "weight of the loss that balances the load of experts; if not given, the model's own if its configuration sets "
-        "output_router_logits, otherwise 0",
-        default=None,
-        **between(0, 1e3),
+    replay_routes: Literal["off", "old_logp"] = setting(
+        "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
+        "that computed old_logp",
+        default="off",
+        **one_of("off", "old_logp"),
     )
-    top_k: int | None = setting(
-        "number of most likely tokens in topk_tokens and topk_logp; if not given, 16, or the whole vocabulary",
-        default=None,
-        **at_least(1),
-    )
-
-    def __attrs_post_init__(self) -> None:
-        check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
-        check_alternatives(self, "warmup_steps", "warmup_ratio")
 
     @property
     def device(self) -> str:
         """Where it computes: Megatron-core has no layers for a CPU."""
         return ANY_ACCELERATOR
-
-    @property
-    def has_length(self) -> bool:
-        """Whether the learning rate depends on the number of optimizer steps of the run."""
-        return self.lr_scheduler not in UNENDING or bool(self.warmup_ratio)
-
-    def learning_rate(self, position: int, updates: int) -> float:
-        """The learning rate of optimizer step `position` (from 0) in a run of `updates` optimizer steps."""
-        ratio = round((self.warmup_ratio or 0.0) * updates)
-        return learning_rate(
-            position,
-            lr=self.lr,
-            lr_scheduler=self.lr_scheduler,
-            warmup_steps=ratio if self.warmup_steps is None else self.warmup_steps,
-            min_lr_ratio=self.min_lr_ratio,
-            updates=updates,
-            arguments=self.lr_scheduler_kwargs,
-        )
 
 
 def capabilities() -> Capabilities:
@@ -161,7 +91,12 @@ def capabilities() -> Capabilities:
 
 def depends_on_length(config: Config) -> bool:
     """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.has_length
+    return config.depends_on_run
+
+
+def replays_routes(config: Config) -> bool:
+    """Whether the pass that computes `old_logp` records the experts of each token, for optimizer steps."""
+    return config.replay_routes == "old_logp"
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -173,18 +108,9 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     Raises: ConfigError for an output that does not exist, for a warm-up as long as the run, and for `top_k` without
     effect.
     """
-    for name in outputs:
-        if name not in OUTPUTS:
-            got = f"the algorithm needs the output {name!r} of the {role}"
-            do = "set the trainer's kind to hf" if name == "classifier_score" else nearest(name, OUTPUTS)
-            raise ConfigError("kind", got=got, need=f"one of: {', '.join(OUTPUTS)}", do=do)
-    if updates and config.warmup_steps and updates <= config.warmup_steps:
-        need = f"less than the {updates} optimizer steps of the run"
-        do = "lower it, use warmup_ratio, or make the run longer"
-        raise ConfigError("warmup_steps", got=config.warmup_steps, need=need, do=do)
-    if config.top_k is not None and outputs and "topk_tokens" not in outputs:
-        need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
-        raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+    training.check_outputs(outputs, OUTPUTS, role=role)
+    training.check_steps(config, updates)
+    training.check_top_k(config, outputs)
 
 
 def check_installed(config: Config) -> None:
@@ -196,7 +122,10 @@ def check_installed(config: Config) -> None:
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model that is not supported, or that the mesh cannot divide, from its configuration alone."""
-    _shape(config, model)
+    shape, _ = _shape(config, model)
+    _starts_classifier(model, outputs, is_trained=is_trained)
+    if replays_routes(config) and is_trained and "logp" in outputs:
+        _check_experts(shape, model)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -229,31 +158,39 @@ def build(
     check(config, role=role, outputs=outputs, updates=updates)
     check_installed(config)
     shape, own = _shape(config, model)
+    replays = replays_routes(config) and role == "policy" and updates > 0
+    if replays:
+        _check_experts(shape, model)
+    is_new = _starts_classifier(model, outputs, is_trained=updates > 0)
     dtype = _dtype(config, model, own)
 
+    from purerl.backends.hf.module import HEADS
     from purerl.backends.hf.router import coefficient_of
     from purerl.backends.megatron.bridge import Bridge
     from purerl.backends.megatron.engine import MegatronTrainer
-    from purerl.backends.megatron.export import read_heads
+    from purerl.backends.megatron.export import new_score, read_heads
     from purerl.backends.megatron.files import WeightFiles
     from purerl.backends.megatron.mesh import open_groups
     from purerl.backends.megatron.model import build_model, has_vocabulary, mark_split, named_parameters
-    from purerl.backends.megatron.names import weights_of
+    from purerl.backends.megatron.names import SCORE, weights_of
     from purerl.backends.megatron.schedule import Reader
 
     coefficient = coefficient_of(config.router_aux_loss_coef, own) if updates else 0.0
     groups = open_groups(config.mesh)
     module = build_model(shape, config.mesh, groups, dtype=dtype, recompute=config.recompute, outputs=outputs)
     parameters = named_parameters(module, config.mesh, groups)
-    parameters = {name: parameter for name, parameter in parameters.items() if not name.startswith("heads.")}
-    table = weights_of(shape, has_head=has_vocabulary(outputs))
+    of_heads = tuple(f"heads.{name}." for name in HEADS)
+    parameters = {name: parameter for name, parameter in parameters.items() if not name.startswith(of_heads)}
+    is_classifier = "classifier_score" in outputs
+    table = weights_of(shape, has_head=has_vocabulary(outputs), has_score=is_classifier)
     mark_split(parameters, table)
     bridge = Bridge(table, parameters, groups, layers=shape.layers, experts=shape.experts, dtype=dtype)
     with torch.no_grad():
-        groups.all.on_all(lambda: bridge.read(WeightFiles(model)), "reading the weights of a model")
+        new = {SCORE: new_score(shape.hidden, seed=seed)} if is_new else {}
+        groups.all.on_all(lambda: bridge.read(WeightFiles(model), new), "reading the weights of a model")
         read_heads(Path(model.path), getattr(module, "heads", {}), seed=seed)
-    reader = Reader(module, module, shape, groups, top_k=_top_k(config.top_k, shape))
-    options = {"model": model, "outputs": _outputs(outputs), "updates": updates}
+    reader = Reader(module, module, shape, groups, top_k=_top_k(config.top_k, shape), is_classifier=is_classifier)
+    options = {"model": model, "outputs": _outputs(outputs), "updates": updates, "replays": replays}
     return MegatronTrainer(config, reader, bridge, **options, router_coefficient=coefficient)
 
 
@@ -261,21 +198,32 @@ def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     """What a trainer that was built for `outputs` computes: with one of the vocabulary, all of them."""
     from purerl.backends.hf.module import HEADS, LANGUAGE_OUTPUTS
 
-    language = LANGUAGE_OUTPUTS if any(name not in HEADS for name in outputs) else ()
-    return (*language, *(name for name in outputs if name in HEADS))
+    own = (*HEADS, "classifier_score")
+    language = LANGUAGE_OUTPUTS if any(name not in own for name in outputs) else ()
+    return (*language, *(name for name in outputs if name in own))
+
+
+def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool) -> bool:
+    """Whether `model` is a language model that becomes a classifier. Raises ConfigError for a classifier of others."""
+    from purerl.backends.hf.architecture import architecture_of, config_of
+
+    architecture = architecture_of(model, outputs, is_trained=is_trained)
+    if not architecture.is_classifier or architecture.may_miss_head:
+        return architecture.is_classifier
+    config = config_of(model)
+    if architecture.auto_class != "AutoModelForSequenceClassification" or config.num_labels != 1:
+        got = f"{config.architectures[0]} with {config.num_labels} labels"
+        need, do = "...ForSequenceClassification with 1 label", "set trainer.kind to hf"
+        raise ConfigError("megatron cannot train this model", got=got, need=need, do=do)
+    return False
 
 
 def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
     """The shape of `model` and its configuration. Raises ConfigError if it is not supported, or cannot be divided."""
-    from transformers import AutoConfig
-
+    from purerl.backends.hf.architecture import config_of
     from purerl.backends.megatron.shape import shape_of
-    from purerl.backends.tokenizer import cannot_load
 
-    try:
-        own = AutoConfig.from_pretrained(model.path, revision=model.revision, trust_remote_code=model.trust_remote_code)
-    except (OSError, ValueError) as error:
-        raise cannot_load("model", model, error) from error
+    own = config_of(model)
     shape, mesh = shape_of(own), config.mesh
     _check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
     _check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
@@ -287,6 +235,12 @@ def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
         need = "true with mesh.tensor above 1 and a mixture of experts, which would get each token more than once"
         raise ConfigError("mesh.sequence_parallel", got=False, need=need)
     return shape, own
+
+
+def _check_experts(shape: Shape, model: Model) -> None:
+    if not shape.experts:
+        got = f"{model.path!r}, a model without experts"
+        raise ConfigError("trainer.replay_routes", got=got, need="a mixture of experts", do="leave it out")
 
 
 def _check_divides(name: str, size: int, what: str, number: int) -> None:

@@ -73,7 +73,7 @@ class Http:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            # aiohttp cancels what waits for a connection when the session is closed, for example to start a server again
+            # aiohttp cancels what waits for a connection when the session is closed: its server is started again
             raise UnreachableError(f"{call}: the connections were closed") from error
         except TimeoutError as error:
             raise UnreachableError(f"{call}: no answer within {timeout:g} seconds") from error

@@ -13,9 +13,9 @@ order give the same totals of ranks, micro-batches and packs. All results are on
 
 from __future__ import annotations
 
-from purerl.kernels.partition.microbatches import microbatches
+from purerl.kernels.partition.microbatches import microbatches, rank_microbatches
 from purerl.kernels.partition.packs import packs, rank_packs
 from purerl.kernels.partition.ranks import assign_ranks
 from purerl.kernels.partition.rows import tokens_needed
 
-__all__ = ["assign_ranks", "microbatches", "packs", "rank_packs", "tokens_needed"]
+__all__ = ["assign_ranks", "microbatches", "packs", "rank_microbatches", "rank_packs", "tokens_needed"]

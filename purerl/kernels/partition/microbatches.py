@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from purerl.kernels.partition.ranks import assign_ranks
 from purerl.kernels.partition.rows import group_rows
 from purerl.types import RowInt
 
-__all__ = ["microbatches"]
+__all__ = ["microbatches", "rank_microbatches"]
 
 
 def microbatches(cost: RowInt, unit: RowInt, *, budget: int) -> list[Tensor]:
@@ -34,3 +35,27 @@ def microbatches(cost: RowInt, unit: RowInt, *, budget: int) -> list[Tensor]:
         rows += units.size[index]
         parts[index] = part
     return units.rows_of(parts, number=part + 1)
+
+
+def rank_microbatches(cost: RowInt, unit: RowInt, together: RowInt, *, ranks: int, budget: int) -> list[list[Tensor]]:
+    """The row indices of the micro-batches of each rank, the same number for all ranks; the last ones may be empty.
+
+    cost      [rows] tokens of each row
+    unit      [rows] labels; rows with the same label stay in one micro-batch
+    together  [rows] labels; rows with the same label stay on one rank, and so do those of a unit
+    ranks     number of ranks, at least 1
+    budget    maximum of (rows * cost of the longest row) of a micro-batch; a single unit may exceed it
+
+    The rows of a rank are those of `assign_ranks`, and its micro-batches those of `microbatches`.
+
+    >>> import torch
+    >>> rows = torch.arange(4)
+    >>> rank_microbatches(torch.tensor([9, 2, 4, 3]), rows, rows, ranks=2, budget=6)
+    [[tensor([0]), tensor([], dtype=torch.int64)], [tensor([2]), tensor([1, 3])]]
+    """
+    rank_of_row, parts = assign_ranks(cost, together, ranks=ranks), list[list[Tensor]]()
+    for rank in range(ranks):
+        rows = (rank_of_row == rank).nonzero()[:, 0]
+        parts.append([rows[part] for part in microbatches(cost[rows], unit[rows], budget=budget)])
+    number, none = max(map(len, parts)), rank_of_row.nonzero()[:0, 0]
+    return [[*part, *[none] * (number - len(part))] for part in parts]
