@@ -84,6 +84,7 @@ LAYOUTS = (
     Layout("Qwen2.5-7B", Mesh(shard=4), 4),
     Layout("Qwen3-8B", Mesh(shard=4), 4),
     Layout("Qwen3-14B", Mesh(shard=8), 8),
+    Layout("Qwen3-32B", Mesh(shard=16), 16),
     _megatron("Qwen3-14B", 8, tensor=4),
     _megatron("Qwen3-32B", 16, tensor=8),
     _megatron("Qwen3-30B-A3B", 16, tensor=2, expert=8),

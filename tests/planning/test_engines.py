@@ -90,14 +90,30 @@ def test_a_critic_and_a_model_that_is_not_trained(tmp_path: Path) -> None:
         assert ("gradients" in use.states) == (updates > 0)
 
 
+SHARDED = trainer.Config(device="cpu", recompute="layers", mixed_precision="bfloat16", mesh=Mesh(shard=4))
+
+
 @pytest.mark.slow
-def test_deep_models_are_extrapolated_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, config = write_model(tmp_path, num_hidden_layers=9), trainer.Config(device="cpu", recompute="layers")
+@pytest.mark.parametrize("config", [trainer.Config(device="cpu", recompute="layers"), SHARDED])
+def test_deep_models_are_extrapolated_exactly(
+    config: trainer.Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = write_model(tmp_path, num_hidden_layers=9)
     arguments: dict[str, Any] = {"model": model, "outputs": OUTPUTS, "is_trained": True, "workload": WORKLOAD}
     extrapolated = trainer.memory(config, **arguments)
     monkeypatch.setattr("purerl.backends.hf.simulation._ALL", 9)
     whole = trainer.memory(config, **arguments)
     assert _planned(extrapolated, "training") == pytest.approx(_planned(whole, "training"), rel=0.01)
+
+
+def test_weights_that_are_cast_are_kept_of_one_layer_at_a_time(tmp_path: Path) -> None:
+    """autocast has a cache, which would keep the whole model in bfloat16 on each rank."""
+    peaks = []
+    for layers in (4, 8):
+        model = write_model(tmp_path / str(layers), num_hidden_layers=layers, vocab_size=64, hidden_size=384)
+        use = trainer.memory(SHARDED, model=model, outputs=OUTPUTS, is_trained=True, workload=WORKLOAD)
+        peaks.append(sum(use.transient["scoring"].values()))
+    assert 0 <= peaks[1] - peaks[0] < 4 * 2 * 384**2, "less than what one matrix of each of the four layers needs"
 
 
 def test_states_are_divided_by_the_ranks_of_the_mesh(tmp_path: Path) -> None:

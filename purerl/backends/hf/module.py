@@ -184,7 +184,9 @@ class TokenModel(nn.Module):
         """
         load = [name for name in outputs if name in LOAD]
         tokens, action = self.read_positions(tokens, action)
-        with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+        is_mixed = self.autocast is not None
+        # A weight is used once. A cache would keep the casts of all layers, of which FSDP2 gathers one at a time.
+        with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=is_mixed, cache_enabled=False):
             inputs = token_inputs(tokens) if images is None else image_inputs(self.model, tokens, images)
             if routes is not None or ROUTES in outputs:
                 inputs = RoutedInputs(inputs, tokens.shape, routes)

@@ -27,8 +27,11 @@ __all__ = ["fake_model", "is_fake", "over_layers", "simulated", "with_fake_weigh
 
 Bytes = Mapping[str, Mapping[str, int]]
 
-_FEWER, _MORE, _ALL = 2, 4, 6
-"""Layers of two smaller models, from which those with more than `_ALL` layers are extrapolated."""
+_FEWER, _MORE, _ALL = 4, 6, 8
+"""Layers of two smaller models, from which those with more than `_ALL` layers are extrapolated.
+
+With fewer layers, the peak may be at another moment of a step than that of a deep model.
+"""
 
 _SIMULATED = ("eager", "sdpa")
 """Attention that runs without values. All others need about the memory of sdpa, and may not be installed here."""
