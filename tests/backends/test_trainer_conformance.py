@@ -219,10 +219,10 @@ def entropy_has_no_gradient(true, self, rows, *arguments):
     return results | {"entropy": results["entropy"].detach()}
 
 
-@mutant("a_unit_may_exceed_the_token_budget", layout, "microbatches")
-def large_units_are_split(true, cost, unit, *, budget):
-    parts = true(cost, unit, budget=budget)
-    return [piece for part in parts for piece in part.split(4)]
+@mutant("a_unit_may_exceed_the_token_budget", layout, "rank_microbatches")
+def large_units_are_split(true, *arguments, **options):
+    parts = true(*arguments, **options)
+    return [[piece for part in of_rank for piece in part.split(4)] for of_rank in parts]
 
 
 @mutant("fewer_rows_than_ranks", HFTrainer, "_arrange")

@@ -188,6 +188,7 @@ OPTIONS = {
         "debug": ["--debug"],
     },
     "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
+    "stacks": {"run": ["run"], "timeout": ["--timeout"], "debug": ["--debug"]},
 }
 
 
