@@ -159,6 +159,13 @@ class TokenModel(nn.Module):
         with attention_as(self.decoder, self.attention):
             probe_images(self.model, reader)
 
+    def _mixed_precision(self, device: torch.device) -> torch.autocast:
+        """autocast without a cache, which would keep the casts of all layers, of which FSDP2 gathers one at a time.
+
+        A weight is used once in a forward pass, so nothing is cast twice.
+        """
+        return torch.autocast(device.type, dtype=self.autocast, enabled=self.autocast is not None, cache_enabled=False)
+
     def forward(
         self,
         tokens: TokenInt,
@@ -184,9 +191,7 @@ class TokenModel(nn.Module):
         """
         load = [name for name in outputs if name in LOAD]
         tokens, action = self.read_positions(tokens, action)
-        is_mixed = self.autocast is not None
-        # A weight is used once. A cache would keep the casts of all layers, of which FSDP2 gathers one at a time.
-        with torch.autocast(tokens.device.type, dtype=self.autocast, enabled=is_mixed, cache_enabled=False):
+        with self._mixed_precision(tokens.device):
             inputs = token_inputs(tokens) if images is None else image_inputs(self.model, tokens, images)
             if routes is not None or ROUTES in outputs:
                 inputs = RoutedInputs(inputs, tokens.shape, routes)
