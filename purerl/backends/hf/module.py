@@ -160,7 +160,7 @@ class TokenModel(nn.Module):
             probe_images(self.model, reader)
 
     def _mixed_precision(self, device: torch.device) -> torch.autocast:
-        """autocast without a cache, which would keep the casts of all layers, of which FSDP2 gathers one at a time.
+        """Autocast without a cache, which would keep the casts of all layers, of which FSDP2 gathers one at a time.
 
         A weight is used once in a forward pass, so nothing is cast twice.
         """
