@@ -25,7 +25,7 @@ def stacks(
     answers = request_stacks(run, timeout)
     for answer in answers:
         typer.echo(f"== {answer.name}, {answer.place}")
-        missing = f"no answer in {timeout:g} seconds; on its host: py-spy dump --pid {answer.place.split()[1]}\n"
-        typer.echo(answer.text or missing)
+        remedy = f"on its host: py-spy dump --pid {answer.place.split()[1]}"
+        typer.echo(answer.text or f"no answer in {timeout:g} seconds, or it has ended; {remedy}\n")
     if any(answer.text is None for answer in answers):
         raise typer.Exit(1)

@@ -129,13 +129,13 @@ def _has_ended(path: Path) -> bool:
     words = _read(path).partition("\n")[0].split()
     if len(words) != len(_PLACE.split()):
         return True
-    if words[-1] == socket.gethostname():
-        try:
+    try:
+        if words[-1] == socket.gethostname():
             os.kill(int(words[1]), 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return False
+    except ProcessLookupError:
+        return True
+    except PermissionError:  # it runs, for another user
+        pass
     return False
 
 

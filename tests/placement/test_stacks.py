@@ -46,7 +46,7 @@ def test_a_process_on_another_host_that_does_not_answer(tmp_path: Path) -> None:
     assert request_stacks(tmp_path, 0.2) == [Stacks("3", "process 17 on elsewhere", None)]
     result = CliRunner().invoke(app, ["stacks", str(tmp_path), "--timeout", "1"])
     assert result.exit_code == 1
-    assert "no answer in 1 seconds; on its host: py-spy dump --pid 17" in result.output
+    assert "no answer in 1 seconds, or it has ended; on its host: py-spy dump --pid 17" in result.output
 
 
 @pytest.mark.parametrize("name", ["", "missing"])
