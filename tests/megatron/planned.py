@@ -3,21 +3,20 @@
     python -m tests.megatron.world 2 planned
 
 Parameters, gradients, moments and copies in float32 are equal in number. What a layer keeps for the backward pass is
-half of the difference between models with four layers and with two, at the peak of a step.
+half of the difference between models with four layers and with two, in what autograd has saved after the forward pass.
 """
 
 from __future__ import annotations
 
 import functools
-import gc
 import itertools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import torch
+from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf.simulation import fake_model
@@ -30,7 +29,6 @@ from purerl.backends.megatron.optimizer import parts_of
 from purerl.backends.megatron.trainer import Config
 from purerl.ranks import current_ranks
 from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, Workload
-from purerl.resources.tracker import MemoryTracker
 from purerl.settings import Model
 from tests.backends.tiny import write_model
 from tests.megatron.models import meshes, open_trainer
@@ -91,7 +89,7 @@ def _size(tensors: Any) -> int:
 
 def check_layer(paths: dict[int, str], mesh: Mesh, dtype: str, recompute: str) -> None:
     """What a layer keeps for the backward pass. Attention reads all tokens of a row but the last one."""
-    few, many = (_peak(paths[layers], mesh, dtype, recompute) for layers in (2, 4))
+    few, many = (_saved(paths[layers], mesh, dtype, recompute) for layers in (2, 4))
     sizes, width = sizes_of(fake_model(Model(paths[2]))), 2 if dtype == "bfloat16" else 4
     length = PROMPT + COMPLETION - (0 if mesh.sequence_parallel else 1)
     options = {"has_experts": any(sizes.moe_layers), "is_selective": recompute == "selective"}
@@ -103,33 +101,35 @@ def check_layer(paths: dict[int, str], mesh: Mesh, dtype: str, recompute: str) -
     assert abs(planned / own - 1) < TOLERANCE, f"{planned} bytes of a layer planned, and {own:.0f}"
 
 
-def _peak(path: str, mesh: Mesh, dtype: str, recompute: str) -> int:
-    """Bytes beside parameters and gradients at the peak of the second step of this rank."""
+def _saved(path: str, mesh: Mesh, dtype: str, recompute: str) -> int:
+    """Bytes of what autograd has saved on this rank when the loss is computed, without parameters."""
     budget = ROWS * (PROMPT + COMPLETION)
     trainer = open_trainer(path, mesh, dtype=dtype, recompute=recompute, max_tokens_per_microbatch=budget)
-    objective, tracker = probe_objective(("logp",)), MemoryTracker()
-    batch = full_rows(ROWS * mesh.data(current_ranks().size), PROMPT, COMPLETION)
-    step, counts = prepare_step(objective, batch)
-    for _ in range(2):
-        tracker = MemoryTracker()
-        gc.collect()
-        with tracker, _without_collections():
-            parameters = list(trainer.reader.model.parameters())
-            tracker.label("states", [*parameters, *(parameter.main_grad for parameter in parameters)])
-            with tracker.phase("training"):
-                trainer._accumulate("step", step, objective, counts, router_coefficient=0.0)
+    objective = probe_objective(("logp",))
+    step, counts = prepare_step(objective, full_rows(ROWS * mesh.data(current_ranks().size), PROMPT, COMPLETION))
+    parameters = {_storage(parameter) for parameter in trainer.reader.model.parameters()}
+    saved: list[Tensor] = []
+    sizes: list[int] = []
+
+    def save(tensor: Tensor) -> Tensor:
+        saved.append(tensor)
+        return tensor
+
+    def loss(*arguments: Any) -> Any:
+        kept = {_storage(tensor): tensor.untyped_storage().nbytes() for tensor in saved}
+        sizes.append(sum(size for storage, size in kept.items() if storage not in parameters))
+        return true_loss(*arguments)
+
+    true_loss = trainer._loss
+    hooks = torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor)
+    with hooks, mock.patch.object(trainer, "_loss", loss):
+        trainer._accumulate("step", step, objective, counts, router_coefficient=0.0)
     trainer.close()
-    return tracker.peaks["training"]["other"]
+    return sizes[0]
 
 
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """What is freed in the block does not depend on when Python looks for cycles."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
+def _storage(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()
 
 
 # --- mutants -------------------------------------------------------------------------------------------------------

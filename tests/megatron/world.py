@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
@@ -70,15 +69,18 @@ def run_jobs(rank: int, ranks: int, names: Iterable[str], port: int) -> None:
 
 
 def main(ranks: Iterable[int], names: Iterable[str]) -> int:
-    """Run the jobs of these `names`, or all, on each of these numbers of ranks; how many of the numbers have failed."""
-    failed = 0
+    """Run the jobs of these `names`, or all, on each of these numbers of ranks; how many of the numbers have failed.
+
+    The errors are the last that is written, after all warnings.
+    """
+    errors = []
     for number in ranks:
         try:
             start_processes(run_jobs, (number, names, free_port()), nprocs=number, start_method="fork")
-        except ProcessException:
-            traceback.print_exc()
-            failed += 1
-    return failed
+        except ProcessException as error:
+            errors.append(f"{number} ranks: {error}\n")
+    sys.stderr.writelines(errors)
+    return len(errors)
 
 
 if __name__ == "__main__":
