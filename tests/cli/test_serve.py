@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,8 +13,9 @@ from purerl.recipes.addition import addition
 from purerl_cli.main import app
 from tests.backends.tiny import write_model
 from tests.loop.small import small_real
+from tests.serving.interpreter import ENGINE_PYTHON
 
-PYTHON = ("--generator-settings", f"server.python={sys.executable}")
+PYTHON = ("--generator-settings", f"server.python={ENGINE_PYTHON}")
 
 
 class _ReplacedError(Exception):
@@ -49,7 +49,7 @@ def test_model_is_served_by_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path
     model = write_model(tmp_path)
     settings = ("--generator-settings", f"kind={kind}", "--generator-settings", "server.tensor_parallel_size=2")
     program, environment = _serve(monkeypatch, model, *PYTHON, *settings, "--host", "0.0.0.0", "--port", 9000)
-    assert program[:3] == [sys.executable, "-m", module]
+    assert program[:3] == [ENGINE_PYTHON, "-m", module]
     assert model in program
     for option, value in {"--host": "0.0.0.0", "--port": "9000", "--dtype": "auto"}.items():
         assert program[program.index(option) + 1] == value

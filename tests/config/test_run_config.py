@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tomllib
 from collections.abc import Iterator
 from typing import Any, get_args
@@ -20,6 +19,7 @@ from purerl.placement.settings import Placement
 from purerl.plugins import GROUPS, find, names
 from purerl.recipes.addition import addition
 from purerl.rewards.endpoint.settings import Endpoint
+from tests.serving.interpreter import ENGINE_PYTHON
 
 
 def _classes(kind: Any) -> Iterator[type]:
@@ -44,7 +44,7 @@ def test_sections_of_all_packages_are_part_of_the_schema() -> None:
 
 @pytest.mark.parametrize("recipe", recipes.names())
 def test_every_recipe_passes_the_checks_and_toml_gives_the_same_run(recipe: str) -> None:
-    engine = [f"python={sys.executable}"] if recipe == "gsm8k_vllm" else []  # vLLM has an environment of its own
+    engine = [f"python={ENGINE_PYTHON}"] if recipe == "gsm8k_vllm" else []  # vLLM has an environment of its own
     config = recipes.resolve(recipe, [*recipes.required_settings(recipe), *engine])
     check(config)
     same = from_dict(RunConfig, tomllib.loads(dumps(config)))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 from attrs import evolve
 
@@ -11,6 +9,7 @@ from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
 from tests.accelerators import simulate
+from tests.serving.interpreter import ENGINE_PYTHON
 
 SETTINGS = ("model=m", "data=d.parquet")
 
@@ -24,8 +23,8 @@ def test_only_the_generator_and_the_correction_differ_from_gsm8k() -> None:
 
 def test_sharing_a_gpu_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     simulate(monkeypatch, "cuda")
-    check(resolve("gsm8k_vllm", [*SETTINGS, f"python={sys.executable}"]))
+    check(resolve("gsm8k_vllm", [*SETTINGS, f"python={ENGINE_PYTHON}"]))
     with pytest.raises(ConfigError, match=r"generator.server\n  got:  vllm is not installed"):
         check(resolve("gsm8k_vllm", SETTINGS))
     with pytest.raises(ConfigError, match="rollout.max_staleness"):
-        check(resolve("gsm8k_vllm", [*SETTINGS, f"python={sys.executable}", "rollout.max_staleness=1"]))
+        check(resolve("gsm8k_vllm", [*SETTINGS, f"python={ENGINE_PYTHON}", "rollout.max_staleness=1"]))

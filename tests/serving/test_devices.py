@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from purerl.devices.kinds import DEVICE_VARIABLES
 from purerl.errors import ConfigError
 from purerl.recipes.addition import addition
 from tests.accelerators import simulate as simulate_accelerator
+from tests.serving.interpreter import ENGINE_PYTHON
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def test_too_few_devices_are_refused(cuda: Any) -> None:
 @pytest.mark.parametrize("engine", [vllm, sglang])
 def test_too_few_devices_are_refused_before_the_run(cuda: Any, engine: Any) -> None:
     cuda(1)
-    server = ServerSettings(python=sys.executable, number=2)
+    server = ServerSettings(python=ENGINE_PYTHON, number=2)
     with pytest.raises(ConfigError, match=r"generator: devices that this process sees\n  got:  1: 0"):
         check(evolve(addition(), generator=engine.Config(server=server)))
 

@@ -121,6 +121,24 @@ def test_run_stops_after_too_many_restarts(tmp_path: Path) -> None:
     assert engines() == []
 
 
+@pytest.mark.parametrize("max_restarts", [2, 3])
+def test_server_that_fails_while_it_is_started_again(tmp_path: Path, max_restarts: int) -> None:
+    """Each start counts: the third one works."""
+    toy = Toy(starts=[(), ("--fail", "Error: no memory"), ("--fail", "Error: no port")])
+    with toys(tmp_path, toy, max_restarts=max_restarts) as generator:
+        generator.load_weights(WEIGHTS, version=3)
+        os.kill(engines()[0], signal.SIGKILL)
+        generator.submit(requests(4))
+        if max_restarts == 2:
+            with pytest.raises(EngineError, match=r"(?s)has failed\n.*did not start\n.*exit status 3\n.*no port"):
+                completions(generator, 4)
+        else:
+            assert {c.version for c in completions(generator, 4).values()} == {(3, 3, 3, 3)}
+            assert "no memory" in (tmp_path / "toy-0-1.log").read_text()
+            assert "no port" in (tmp_path / "toy-0-2.log").read_text()
+    assert engines() == []
+
+
 def test_weights_that_cannot_be_loaded_restart_the_server(tmp_path: Path) -> None:
     with toys(tmp_path) as generator:
         [pid] = engines()

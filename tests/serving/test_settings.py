@@ -22,6 +22,7 @@ from purerl.loop.paths import resolve_paths
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.tiny import write_model
+from tests.serving.interpreter import ENGINE_PYTHON
 
 
 @pytest.mark.parametrize("engine", [vllm, sglang])
@@ -31,13 +32,16 @@ def test_engine_that_is_not_installed_is_refused_before_the_run(engine: Any) -> 
         check(evolve(addition(), generator=engine.Config()))
 
 
-def test_interpreter_that_does_not_exist_is_refused() -> None:
+def test_interpreter_without_the_engine_is_refused() -> None:
     config = vllm.Config(server=ServerSettings(python="/nowhere/python"))
     with pytest.raises(
         ConfigError, match=r"generator.server.python\n  got:  '/nowhere/python', which is not a program"
     ):
         check(evolve(addition(), generator=config))
-    check(evolve(addition(), generator=vllm.Config(server=ServerSettings(python=sys.executable))))
+    config = sglang.Config(server=ServerSettings(python=sys.executable))
+    with pytest.raises(ConfigError, match=r"generator.server.python\n  got:  '.*', which has no sglang\n"):
+        check(evolve(addition(), generator=config))
+    check(evolve(addition(), generator=vllm.Config(server=ServerSettings(python=ENGINE_PYTHON))))
     check(evolve(addition(), generator=vllm.Config(server=ServerSettings(urls=("http://host:1",)))))
 
 
@@ -144,7 +148,7 @@ def test_a_run_does_not_set_the_logs_of_servers_that_run_already() -> None:
 def test_adapter_that_an_engine_cannot_load_is_refused_before_the_run(
     engine: Any, settings: dict[str, Any], rank: int | None, words: str | None
 ) -> None:
-    config = evolve(addition(), generator=engine.Config(server=ServerSettings(python=sys.executable), **settings))
+    config = evolve(addition(), generator=engine.Config(server=ServerSettings(python=ENGINE_PYTHON), **settings))
     if rank is not None:
         config = evolve(config, trainer=evolve(config.trainer, lora=Lora(rank=rank)))
     with nullcontext() if words is None else pytest.raises(ConfigError, match=f"^{words}"):
@@ -159,10 +163,11 @@ def test_reason_is_the_first_error_and_the_last_lines(tmp_path: Any) -> None:
         "[2026-11-23 18:10:02] Ignore import error when loading a model: No module named 'torchaudio'",
         "(APIServer pid=4) RuntimeError: Engine core initialization failed. See root cause above.",
         ' - leaked function "add"',
+        "    ]",
     ]
     log = tmp_path / "engine.log"
     log.write_text("\n".join(lines))
     first, *others = reason(log).split("\n")
     assert first == "    ValueError: No available memory for the cache blocks."
-    assert not any("leaked" in line or "root cause" in line for line in others)
+    assert not any("leaked" in line or "root cause" in line or line.strip() == "]" for line in others)
     assert reason(tmp_path / "no.log").startswith("its log cannot be read")

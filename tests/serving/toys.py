@@ -44,9 +44,10 @@ class ToyModel:
 
 @frozen(eq=False)
 class Toy:
-    """The interface of tests/serving/toy_engine.py."""
+    """The interface of tests/serving/toy_engine.py. `starts` has other options, of the first starts."""
 
     options: tuple[str, ...] = ()
+    starts: list[tuple[str, ...]] = field(factory=list)
     keeps: bool = True
     loaded: list[list[str]] = field(factory=list)
     memory: list[str] = field(factory=list)
@@ -60,7 +61,8 @@ class Toy:
 
     def command(self, host: str, port: int) -> Command:
         script = str(Path(__file__).with_name("toy_engine.py"))
-        return Command((sys.executable, script, str(port), *self.options), {})
+        options = self.starts.pop(0) if self.starts else self.options
+        return Command((sys.executable, script, str(port), *options), {})
 
     def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
         tokens = [*pending.request.tokens, *pending.tokens]

@@ -127,6 +127,7 @@ class StartedInstance:
             connections,
         )
         self._link = link
+        self._newest_log = log
         self._process: ServerProcess | None = None
         self._failures = 0  # restarts since it has worked
         self.http, self.generation = Http("", connections=connections), 0
@@ -139,14 +140,14 @@ class StartedInstance:
         port = free_port()
         command = on_devices(self._api.command(_HOST, port), self._devices)
         number = f"-{self.generation}" if self.generation else ""
-        log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
+        self.generation += 1
+        self._newest_log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
         self.http = Http(f"http://{_HOST}:{port}", connections=self._connections)
-        self._process = ServerProcess(command.arguments, command.environment, log)
+        self._process = ServerProcess(command.arguments, command.environment, self._newest_log)
         limit, process = self._settings.start_timeout, self._process
         if not await _is_ready(self, name_of(self._api, self.http), limit, lambda: f"; {last_line(process.log)}"):
             await self._fail_to_start(process)
         await _check(self._api, self)
-        self.generation += 1
 
     async def _fail_to_start(self, process: ServerProcess) -> NoReturn:
         """Raise EngineError, after all processes have ended."""
@@ -160,14 +161,17 @@ class StartedInstance:
         )
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
-        name, log = name_of(self._api, self.http), self._process.log if self._process is not None else self._log
+        name, log = name_of(self._api, self.http), self._newest_log
         if self._failures >= self._settings.max_restarts:
             do = f"see its log, {log}; the run can be resumed from its last checkpoint"
             raise EngineError(f"{name} has failed", got=why, need="a server that works", do=do)
         await self.close()
         self._failures += 1
         _LOG.warning("%s is started again: %s\n%s", name, why, reason(log))
-        await self.open()
+        try:
+            await self.open()
+        except EngineError as error:  # it has started before, so it may start the next time
+            await self.restart(str(error), is_stalled=False)
 
     def succeed(self) -> None:
         self._failures = 0
@@ -239,7 +243,7 @@ class RemoteInstance:
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
         self._link.report(self.generation, why, is_stalled=is_stalled)
-        limit = self._settings.start_timeout + self._settings.update_timeout
+        limit = self._settings.longest_update
         end = time.monotonic() + limit
         while self._link.current()[0] == self.generation:
             if time.monotonic() > end:

@@ -9,7 +9,7 @@ from pathlib import Path
 __all__ = ["last_line", "reason"]
 
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b|(?:^|\s)error: |out of memory|^Killed", re.IGNORECASE)
-_NOISE = re.compile(r"See root cause|Engine core initialization failed|leaked |nanobind|^$")
+_NOISE = re.compile(r"See root cause|Engine core initialization failed|leaked |nanobind|^\W*$")
 _PREFIX = re.compile(r"^\S*\([^)]*pid=\d+\)\s*|^(?:ERROR|CRITICAL)\s+\d\S* \d\S* \[[^\]]*\]\s*|^\[[^\]]*\]\s*")
 _MAX_WIDTH, _LAST, _ERRORS = 300, 5, 3  # characters, and lines
 

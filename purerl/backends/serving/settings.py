@@ -15,6 +15,7 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.backends.serving.versions import can_import
 from purerl.devices.kinds import ANY_ACCELERATOR, DEVICE_VARIABLES, SERVER_DEVICE, VISIBLE_DEVICES
 from purerl.errors import ConfigError
 from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
@@ -239,6 +240,9 @@ def check_engine(server: ServerSettings, package: str) -> None:
     if server.python is not None and which(server.python) is None:
         need = f"a Python interpreter of an environment in which {package} is installed"
         raise ConfigError("server.python", got=f"{server.python!r}, which is not a program", need=need)
+    if server.python is not None and not can_import(server.python, package):
+        got, do = f"{server.python!r}, which has no {package}", f"{server.python} -m pip install {package}"
+        raise ConfigError("server.python", got=got, need=f"an environment in which {package} is installed", do=do)
 
 
 def _is_installed(package: str) -> bool:
