@@ -7,6 +7,7 @@ import os
 import random
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -109,7 +110,7 @@ def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
         keys = [f"{attempt}/{k}" for k in range(32)]
         generator.submit([Request(key, [1, 2, 3], Sampling(max_tokens=400), k) for k, key in enumerate(keys)])
         time.sleep(rng.uniform(0.2, 1.0))
-        os.kill(rng.choice(processes(tmp_path)), signal.SIGKILL if attempt % 4 else signal.SIGSTOP)
+        _send_signal(tmp_path, rng, signal.SIGKILL if attempt % 4 else signal.SIGSTOP)
         completions = []
         while len(completions) < len(keys):
             collected = generator.collect(timeout=300.0)
@@ -120,3 +121,13 @@ def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
         assert {version for completion in completions for version in completion.version} == {7}
     generator.close()
     assert processes(tmp_path) == []
+
+
+def _send_signal(folder: Path, rng: random.Random, number: int) -> None:
+    """Send a signal to a random process of the engine; the last one may have ended it, so that it starts again."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        with suppress(IndexError, ProcessLookupError):
+            return os.kill(rng.choice(processes(folder)), number)
+        time.sleep(0.1)
+    pytest.fail("no process of the engine for 60 seconds")
