@@ -319,7 +319,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
-        _check_sleep(config)
+        _check_updates_in_flight(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)
@@ -351,15 +351,19 @@ def _weights_of(composition: Composition) -> dict[str, Sequence[float]]:
     return {f"{key}.weights": settings.weights for key, settings in keys.items() if hasattr(settings, "weights")}
 
 
-def _check_sleep(config: RunConfig) -> None:
-    """Refuse servers that sleep while the trainer trains, if they have requests meanwhile."""
+def _check_updates_in_flight(config: RunConfig) -> None:
+    """Refuse servers that sleep while they have requests, and `stale_cache` if they have none when weights change."""
     server, rollout = getattr(config.generator, "server", None), config.rollout
-    if isinstance(server, ServerSettings) and server.sleep_level and rollout:
-        for name in ("max_staleness", "num_extra_groups"):
-            if value := getattr(rollout, name):
-                got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
-                do = "set generator.server.sleep_level=0, and give the servers devices of their own"
-                raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
+    if not isinstance(server, ServerSettings) or rollout is None:
+        return
+    in_flight = {name: value for name in ("max_staleness", "num_extra_groups") if (value := getattr(rollout, name))}
+    for name, value in in_flight.items() if server.sleep_level else ():
+        got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
+        do = "set generator.server.sleep_level=0, and give the servers devices of their own"
+        raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
+    if server.stale_cache and not in_flight:
+        need = "requests that run while weights change: rollout.max_staleness or rollout.num_extra_groups above 0"
+        raise no_effect("generator.server.stale_cache", True, need)  # noqa: FBT003 - the value
 
 
 def _check_truncation(config: RunConfig) -> None:

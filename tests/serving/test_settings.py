@@ -171,3 +171,12 @@ def test_reason_is_the_first_error_and_the_last_lines(tmp_path: Any) -> None:
     assert first == "    ValueError: No available memory for the cache blocks."
     assert not any("leaked" in line or "root cause" in line or line.strip() == "]" for line in others)
     assert reason(tmp_path / "no.log").startswith("its log cannot be read")
+
+
+@pytest.mark.parametrize("engine", [vllm, sglang])
+def test_stale_cache_needs_requests_that_run_while_weights_change(engine: Any) -> None:
+    config = addition()
+    config = evolve(config, generator=engine.Config(server=ServerSettings(python=ENGINE_PYTHON, stale_cache=True)))
+    with pytest.raises(ConfigError, match=r"generator.server.stale_cache has no effect\n  got:  True\n"):
+        check(config)
+    check(evolve(config, rollout=evolve(config.rollout, order="finished", num_extra_groups=1)))
