@@ -21,6 +21,7 @@ from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
 from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog
+from purerl.placement.network import gloo_variables
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import World, check_world, find_world
@@ -130,7 +131,7 @@ def process_group(world: World | None, timeout: float) -> Iterator[None]:
     backends = collective_backends()
     if backends != "gloo":
         torch.accelerator.set_device_index(_device_index(world, torch.accelerator.device_count()))
-    variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port)}
+    variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port), **gloo_variables(world.address)}
     missing = {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
     try:
