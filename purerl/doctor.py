@@ -228,9 +228,8 @@ def _missing(plugin: Any, python: str | None) -> str:
 
 def _other_version(kind: str, need: str, installed: str | None) -> str:
     """What is wrong with the version of the engine `kind`; empty if it is `need`."""
-    if installed is None:
-        return f"{kind} is not installed there"
-    return "" if is_version(installed, need) else f"purerl uses the interface of {kind} {need}"
+    is_it = installed is not None and is_version(installed, need)
+    return "" if is_it else f"purerl uses the interface of {kind} {need}"
 
 
 def _describe(capabilities: Capabilities) -> str:

@@ -95,15 +95,16 @@ def test_plugin_without_capabilities_and_plugin_that_fails_are_reported(monkeypa
 
 @pytest.mark.parametrize("version", ["0.32.0", "0.31.0", None])
 def test_engine_in_an_environment_of_its_own_is_examined_there(tmp_path: Path, version: str | None) -> None:
-    """In place of the environment, an interpreter that finds the metadata of a package."""
+    """In place of the environment, an interpreter that finds a module, and the metadata of its package."""
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/packages exec {sys.executable} "$@"\n')
     python.chmod(0o755)
     if version is not None:
         (folder := tmp_path / f"packages/vllm-{version}.dist-info").mkdir(parents=True)
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+        (tmp_path / "packages/vllm.py").touch()
     finding = doctor._engine("generator", "vllm", str(python))
-    own = {"0.32.0": "", "0.31.0": "; purerl uses the interface of vllm 0.32", None: "; vllm is not installed there"}
+    own = {"0.32.0": "", "0.31.0": "; purerl uses the interface of vllm 0.32", None: f"; '{python}', which has no vllm"}
     assert finding.text.startswith(f"{version}: sampling: " if version else "sampling: ")
     assert finding.text.endswith("seeded" + own[version])
     assert finding.state == ("bad" if own[version] else "good")
