@@ -97,7 +97,7 @@ def test_gsm8k_vllm_trains_a_tiny_model(tmp_path: Path) -> None:
     assert all(step["rollout/failed"] == 0 for step in steps)
 
 
-@pytest.mark.parametrize("kills", [2, pytest.param(None, marks=pytest.mark.soak)], ids=["2", "many"])
+@pytest.mark.parametrize("kills", [3, pytest.param(None, marks=pytest.mark.soak)], ids=["3", "many"])
 def test_engine_that_is_killed_in_a_batch_answers_every_request_once(
     models: tuple[Model, Model], tmp_path: Path, pytestconfig: pytest.Config, kills: int | None
 ) -> None:
