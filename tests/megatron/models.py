@@ -28,7 +28,7 @@ def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     tables = {
         1: ([Mesh()], [], []),
         2: (
-            [Mesh(), Mesh(**split), Mesh(pipeline=2)],
+            [Mesh(), Mesh(**split), Mesh(context=2), Mesh(pipeline=2)],
             [Mesh(tensor=2, sequence_parallel=True)],
             [Mesh(expert=2)],
         ),

@@ -227,6 +227,7 @@ def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
     shape, mesh = shape_of(own), config.mesh
     _check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
     _check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
+    _check_divides("context", mesh.context, "attention heads of a tensor rank", shape.heads // mesh.tensor)
     _check_divides("pipeline", mesh.pipeline, "layers", shape.layers)
     if mesh.expert > 1 and not shape.experts:
         raise ConfigError("mesh.expert", got=mesh.expert, need="1 for a model without experts", do="leave it out")
