@@ -28,7 +28,7 @@ def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     tables = {
         1: ([Mesh()], [], []),
         2: (
-            [Mesh(), Mesh(**split), Mesh(context=2), Mesh(pipeline=2)],
+            [Mesh(), Mesh(**split), Mesh(pipeline=2)],
             [Mesh(tensor=2, sequence_parallel=True)],
             [Mesh(expert=2)],
         ),
@@ -39,7 +39,19 @@ def meshes(ranks: int, model: str) -> Iterator[Mesh]:
         ),
     }
     of_all, of_dense, of_experts = tables[ranks]
-    yield from (*of_all, *(of_experts if has_experts else of_dense))
+    yield from (*of_all, *(of_experts if has_experts else of_dense), *_CONTEXT.get((ranks, model), ()))
+
+
+_CONTEXT = {
+    (2, "qwen3"): [Mesh(context=2)],
+    (2, "qwen2"): [Mesh(context=2)],
+    (2, "qwen3_moe"): [Mesh(context=2)],
+    (4, "qwen3"): [Mesh(context=2), Mesh(context=4), Mesh(tensor=2, context=2)],
+    (4, "qwen2"): [Mesh(context=2, pipeline=2), Mesh(tensor=2, context=2, sequence_parallel=True)],
+    (4, "qwen3_moe"): [Mesh(context=2, expert=4), Mesh(tensor=2, context=2, sequence_parallel=True)],
+    (4, "experts in one layer"): [Mesh(context=2, pipeline=2, expert=2)],
+}
+"""The meshes that divide positions. Not every model meets each of them: they are slow on few cores."""
 
 
 def open_trainer(

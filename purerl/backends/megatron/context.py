@@ -82,10 +82,14 @@ def _attend(
     forward     the attention to all positions, with a part of the heads
     copies      how often key and value heads are repeated
     """
-    if copies > 1:
-        key, value = (each.repeat_interleave(copies, 2) for each in (key, value))
+    key, value = (_repeated(each, copies) for each in (key, value))
     query, key, value = (_to_heads(each, group) for each in (query, key, value))
     return _to_positions(forward(query, key, value, *arguments, **options), group)
+
+
+def _repeated(x: Tensor, copies: int) -> Tensor:
+    """`x` [positions, rows, heads, width] with `copies` of each head one after the other."""
+    return x if copies == 1 else x.repeat_interleave(copies, 2)
 
 
 def _to_heads(x: Tensor, group: ProcessGroup) -> Tensor:
