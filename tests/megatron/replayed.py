@@ -265,8 +265,10 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     )
     for name, path in paths.items():
         for mesh in meshes(ranks.size, name):
-            yield f"{name}, {mesh}, later steps", functools.partial(check_later_steps, path, mesh)
             yield f"{name}, {mesh}, run", functools.partial(check_run, path, mesh)
+            if mesh.context > 1 and ranks.size == 4:
+                continue  # the others are tested on 2 ranks
+            yield f"{name}, {mesh}, later steps", functools.partial(check_later_steps, path, mesh)
             if name == "qwen3_moe" and ranks.size == 2:
                 yield f"{name}, {mesh}, first step", functools.partial(check_first_step, path, mesh)
                 partly = functools.partial(check_later_steps, path, mesh, some_live=True)

@@ -33,7 +33,6 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
     },
     2: {
         "suite: qwen3": partial(count_checks, "qwen3", Mesh()),
-        "suite: qwen3, tensor": partial(count_checks, "qwen3", Mesh(tensor=2)),
         "suite: qwen3, sequence": partial(count_checks, "qwen3", Mesh(tensor=2, sequence_parallel=True)),
         "suite: qwen3, context": partial(count_checks, "qwen3", Mesh(context=2)),
         "suite: qwen2, pipeline": partial(count_checks, "qwen2", Mesh(pipeline=2)),
