@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # pyright: reportMissingImports=false
 
-__all__ = ["own_positions", "split_attention", "split_angles"]
+__all__ = ["own_positions", "split_angles", "split_attention"]
 
 
 def own_positions(values: Tensor, group: ProcessGroup) -> Tensor:

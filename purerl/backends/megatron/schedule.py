@@ -30,7 +30,7 @@ from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.partition import rank_microbatches, tokens_needed
 from purerl.ranks import Ranks
-from purerl.types import TokenBool, TokenInt
+from purerl.types import TokenBool
 
 # pyright: reportMissingImports=false
 
