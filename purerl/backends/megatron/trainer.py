@@ -57,7 +57,7 @@ class Config(training.Config):
 
     mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
     distributed_optimizer: bool = setting(
-        "divide the moments, and the copies of bfloat16 weights in float32, among the data ranks",
+        "divide the moments, and the copies of bfloat16 weights in float32, among the data and context ranks",
         default=False,
         may_change="rounding",
         **boolean(),
