@@ -129,6 +129,7 @@ def _of_megatron(trainer: Any) -> Iterator[tuple[list[str], str]]:
     mesh = trainer.mesh
     parallel = [] if mesh.sequence_parallel else ["trainer.mesh.sequence_parallel=true"]
     yield [f"trainer.mesh.tensor={2 * mesh.tensor}", *parallel], "more traffic between tensor ranks"
+    yield [f"trainer.mesh.context={2 * mesh.context}"], "attention exchanges heads for positions"
     yield [f"trainer.mesh.pipeline={2 * mesh.pipeline}"], "stages wait longer for each other"
     yield [f"trainer.mesh.expert={2 * mesh.expert}"], "more traffic between experts"
 

@@ -22,24 +22,39 @@ _states: dict[
 
 
 def meshes(ranks: int, model: str) -> Iterator[Mesh]:
-    """The meshes of `ranks` ranks that can divide the model."""
+    """Meshes of `ranks` ranks that can divide the model: each of them for some model, and not for every one."""
     has_experts = model in ("qwen3_moe", "experts in one layer")
     split = {"tensor": 2, "sequence_parallel": has_experts}
     tables = {
         1: ([Mesh()], [], []),
         2: (
-            [Mesh(), Mesh(**split), Mesh(pipeline=2)],
-            [Mesh(tensor=2, sequence_parallel=True)],
+            [Mesh(), Mesh(pipeline=2)],
+            [Mesh(tensor=2), Mesh(tensor=2, sequence_parallel=True)],
             [Mesh(expert=2)],
         ),
         4: (
             [Mesh(**split, pipeline=2)],
             [],
-            [Mesh(**split, expert=2), Mesh(**split, expert=4), Mesh(pipeline=2, expert=2)],
+            [Mesh(pipeline=2, expert=2)],
         ),
     }
     of_all, of_dense, of_experts = tables[ranks]
-    yield from (*of_all, *(of_experts if has_experts else of_dense))
+    yield from (*of_all, *(of_experts if has_experts else of_dense), *_OTHERS.get((ranks, model), ()))
+
+
+_SEQUENCE = {"tensor": 2, "sequence_parallel": True}
+_OTHERS = {
+    (2, "qwen2"): [Mesh(context=2)],
+    (2, "qwen3_moe"): [Mesh(**_SEQUENCE), Mesh(context=2)],
+    (4, "qwen3"): [Mesh(context=2), Mesh(context=4), Mesh(tensor=2, context=2)],
+    (4, "qwen2"): [Mesh(context=2, pipeline=2), Mesh(context=2, **_SEQUENCE)],
+    (4, "qwen3_moe"): [
+        *(Mesh(expert=2, **_SEQUENCE), Mesh(expert=4, **_SEQUENCE)),
+        *(Mesh(context=2, expert=4), Mesh(context=2, **_SEQUENCE)),
+    ],
+    (4, "experts in one layer"): [Mesh(context=2, pipeline=2, expert=2)],
+}
+"""Meshes for one of several models that they divide in the same way: they take long."""
 
 
 def open_trainer(

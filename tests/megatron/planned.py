@@ -88,15 +88,15 @@ def _size(tensors: Any) -> int:
 
 
 def check_layer(paths: dict[int, str], mesh: Mesh, dtype: str, recompute: str) -> None:
-    """What a layer keeps for the backward pass. Attention reads all tokens of a row but the last one."""
+    """What a layer keeps for the backward pass. It reads all tokens of a row but the last, or one more to divide."""
     few, many = (_saved(paths[layers], mesh, dtype, recompute) for layers in (2, 4))
     sizes, width = sizes_of(fake_model(Model(paths[2]))), 2 if dtype == "bfloat16" else 4
-    length = PROMPT + COMPLETION - (0 if mesh.sequence_parallel else 1)
+    length = PROMPT + COMPLETION - (0 if mesh.sequence_parallel or mesh.context > 1 else 1)
     options = {"has_experts": any(sizes.moe_layers), "is_selective": recompute == "selective"}
     planned = activations.kept(sizes, mesh, ROWS * length, width, **options)
     planned += scores(sizes, mesh, ROWS, length, width) if recompute == "none" else 0
     if recompute == "layers":
-        planned = ROWS * length * sizes.hidden * width // positions(mesh)
+        planned = ROWS * length * sizes.hidden * width // (mesh.context * positions(mesh))
     own = (many - few) / 2
     assert abs(planned / own - 1) < TOLERANCE, f"{planned} bytes of a layer planned, and {own:.0f}"
 
@@ -180,7 +180,9 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
             yield f"states, {name}, {mesh}, {dtype}, distributed optimizer: {is_distributed}", run
     yield from _mutants(tiny, ranks.size)
     if ranks.size < 3:
-        yield from _layers(directory, {1: Mesh(), 2: Mesh(tensor=2, sequence_parallel=True)}[ranks.size])
+        of_ranks = {1: (Mesh(),), 2: (Mesh(tensor=2, sequence_parallel=True), Mesh(context=2))}
+        for mesh in of_ranks[ranks.size]:
+            yield from _layers(directory, mesh)
 
 
 def _layers(directory: Path, mesh: Mesh) -> Iterator[tuple[str, Callable[[], object]]]:
@@ -188,12 +190,13 @@ def _layers(directory: Path, mesh: Mesh) -> Iterator[tuple[str, Callable[[], obj
         name: {layers: _written(directory / f"{name}-{layers}", name, layers) for layers in (2, 4)}
         for name in ("qwen3", "qwen3_moe", "llama")
     }
-    settings = [("qwen3", dtype, "layers") for dtype in ("float32", "bfloat16")]
-    settings += [("qwen3", "float32", recompute) for recompute in ("none", "selective")]
-    settings += [(name, "bfloat16", recompute) for name in paths for recompute in ("none", "selective")]
+    settings = [(name, "bfloat16", recompute) for name in paths for recompute in ("none", "selective")]
+    if mesh.context == 1:
+        settings += [("qwen3", dtype, "layers") for dtype in ("float32", "bfloat16")]
+        settings += [("qwen3", "float32", recompute) for recompute in ("none", "selective")]
     for name, dtype, recompute in settings:
         run = functools.partial(check_layer, paths[name], mesh, dtype, recompute)
-        yield f"a layer of {name}, {dtype}, {recompute}", run
+        yield f"a layer of {name}, {mesh}, {dtype}, {recompute}", run
     run = functools.partial(check_layer, paths["qwen3"], mesh, "bfloat16", "none")
     yield "mutant: norms keep nothing", functools.partial(check_mutant, without_norms, run)
 

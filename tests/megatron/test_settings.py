@@ -127,6 +127,11 @@ def test_layers_with_experts_are_those_of_transformers():
     ("name", "mesh", "message"),
     [
         ("qwen3", Mesh(tensor=4), "mesh.tensor\n  got:  4, and 2 key and value heads\n  need: one of: 1, 2"),
+        (
+            "qwen3",
+            Mesh(context=4, tensor=2),
+            "mesh.context\n  got:  4, and 2 attention heads of a tensor rank\n  need: one of: 1, 2",
+        ),
         ("qwen3", Mesh(pipeline=4), "mesh.pipeline\n  got:  4, and 2 layers\n  need: one of: 1, 2"),
         ("qwen3", Mesh(expert=2), "mesh.expert\n  got:  2\n  need: 1 for a model without experts"),
         ("qwen3_moe", Mesh(expert=3), "mesh.expert\n  got:  3, and 4 experts\n  need: one of: 1, 2, 4"),
@@ -182,6 +187,7 @@ def test_sequence_parallelism_without_tensor_parallelism_is_refused():
 @pytest.mark.parametrize(("ranks", "data"), [(8, 2), (4, 1)])
 def test_data_ranks_are_those_that_the_mesh_leaves(ranks, data):
     assert Mesh(tensor=2, pipeline=2).data(ranks) == data
+    assert Mesh(context=2, pipeline=2).data(ranks) == data
 
 
 @pytest.mark.parametrize(
@@ -190,14 +196,15 @@ def test_data_ranks_are_those_that_the_mesh_leaves(ranks, data):
         (
             Mesh(tensor=2, pipeline=2),
             6,
-            "mesh\n  got:  tensor 2 x pipeline 2 = 4, with 6 ranks\n  need: a product",
+            "mesh\n  got:  tensor 2 x context 1 x pipeline 2 = 4, with 6 ranks\n  need: a product",
         ),
         (
             Mesh(expert=4),
             2,
             "mesh.expert\n  got:  4, with 2 ranks in each stage of the pipeline\n  need: a number that",
         ),
-        (Mesh(tensor=2), 1, "mesh\n  got:  tensor 2 x pipeline 1 = 2, with 1 rank\n  need: a product"),
+        (Mesh(tensor=2), 1, "mesh\n  got:  tensor 2 x context 1 x pipeline 1 = 2, with 1 rank\n  need: a product"),
+        (Mesh(context=2), 3, "mesh\n  got:  tensor 1 x context 2 x pipeline 1 = 2, with 3 ranks\n  need: a product"),
     ],
 )
 def test_a_mesh_that_does_not_fit_the_ranks_is_refused(mesh, ranks, message):

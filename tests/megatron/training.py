@@ -14,8 +14,10 @@ from unittest import mock
 
 import torch
 from torch import Tensor
+from torch.distributed.nn.functional import all_reduce
 
-from purerl.backends.megatron import engine, model, optimizer, schedule
+from purerl.algos.algebra import prepare_step
+from purerl.backends.megatron import context, engine, model, optimizer, schedule
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.router import RouterLoad
 from purerl.protocols import Trainer
@@ -87,12 +89,13 @@ def check(
     assert_close(f"{role} with {mesh}", got, need, FLOAT64 if dtype == "float64" else FLOAT32)
 
 
-def check_gradient(path: str, mesh: Mesh) -> None:
-    """The gradient of each weight, by its name in the files."""
+def check_gradient(path: str, mesh: Mesh, rows: int | None = None) -> None:
+    """The gradient of each weight, by its name in the files, of the first `rows` rows, or of all of them."""
+    step, counts = prepare_step(POLICY, make_batch()[:rows])
     with mock.patch("purerl.ranks.current_ranks", Ranks):
-        need = make_trainer(path, **SETTINGS).gradient(*make_step(0))
+        need = make_trainer(path, **SETTINGS).gradient(step, POLICY, counts)
     trainer = open_trainer(path, mesh, **SETTINGS, max_tokens_per_microbatch=BUDGET)
-    got = trainer.gradient(*make_step(0))
+    got = trainer.gradient(step, POLICY, counts)
     trainer.close()
     assert_close("gradient", got, {name.removeprefix("model."): value for name, value in need.items()}, FLOAT64)
 
@@ -170,6 +173,70 @@ def score_of_the_token_before() -> Any:
     return mock.patch.object(schedule.Reader, "positions", lambda self, action: action)
 
 
+# --- mutants of context parallelism ----------------------------------------------------------------------------------
+
+
+def angles_of_the_first_positions() -> Any:
+    """Each context rank rotates queries and keys as if its positions were the first ones."""
+
+    def changed(forward: Any, group: Any, length: int, **options: Any) -> Tensor:
+        return forward(length, packed_seq=True)[: length // group.size()]
+
+    return mock.patch.object(context, "_own_angles", changed)
+
+
+def positions_in_another_order() -> Any:
+    """Attention gets the positions of context ranks in another order, and so another mask."""
+    true = context._exchange
+    return mock.patch.object(context, "_exchange", lambda parts, group: true(parts, group).flip(0))
+
+
+def heads_of_other_ranks() -> Any:
+    """The attended values of the heads are in another order."""
+    true = context._to_positions
+
+    def changed(x: Tensor, group: Any) -> Tensor:
+        return true(x, group).unflatten(2, (group.size(), -1)).flip(2).flatten(2)
+
+    return mock.patch.object(context, "_to_positions", changed)
+
+
+def copies_beside_other_heads() -> Any:
+    """Key and value heads are repeated as a whole, and not each one beside its copy."""
+    return mock.patch.object(context, "_repeated", lambda x, copies: x.repeat(1, 1, copies, 1))
+
+
+def outputs_of_own_positions() -> Any:
+    """A context rank has the outputs of its own positions only."""
+    return mock.patch.object(schedule, "sum_over", lambda values, group: values)
+
+
+def gradient_of_each_rank() -> Any:
+    """The gradients of outputs are summed over the context ranks, which all have the same loss."""
+    return mock.patch.object(schedule, "sum_over", lambda values, group: all_reduce(values, group=group))
+
+
+def divided_by_context() -> Any:
+    """The gradient is a mean over two context ranks."""
+    true = optimizer._sum_gradients
+
+    def changed(modules: Any, *args: Any, **options: Any) -> None:
+        true(modules, *args, **options)
+        modules[0].scale_gradients(0.5)
+
+    return mock.patch.object(optimizer, "_sum_gradients", changed)
+
+
+def routers_of_the_first_positions() -> Any:
+    """The auxiliary loss counts, on each context rank, as if it had the first positions."""
+    return mock.patch.object(schedule, "own_positions", _first_numbers)
+
+
+def _first_numbers(values: Tensor, group: Any) -> Tensor:
+    own = context.own_positions(values, group)
+    return own if (values >= 0).all() else values[:, : own.shape[1]]  # numbers of tokens may be negative, tokens not
+
+
 # --- cases ---------------------------------------------------------------------------------------------------------
 
 
@@ -184,14 +251,19 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
         for mesh in meshes(ranks.size, name):
             run = functools.partial(check, path, mesh, **(EXPERTS if has_experts else {}))
             yield f"{name}, {mesh}", run
-            yield f"{name}, {mesh}, recomputed", functools.partial(run, recompute="layers")
             divided = {"dtype": "float32", "distributed_optimizer": True}
             yield f"{name}, {mesh}, distributed optimizer", functools.partial(run, **divided)
+            if mesh.context > 1 and ranks.size == 4:
+                continue  # the others are tested on 2 ranks
+            yield f"{name}, {mesh}, recomputed", functools.partial(run, recompute="layers")
             yield f"{name}, {mesh}, critic", functools.partial(run, role="critic")
             yield f"{name}, {mesh}, reward model", functools.partial(run, role="reward")
             if not has_experts:
                 yield f"{name}, {mesh}, selective", functools.partial(run, recompute="selective")
                 yield f"{name}, {mesh}, gradient", functools.partial(check_gradient, path, mesh)
+    if ranks.size == 4:
+        one_row = functools.partial(check_gradient, paths["qwen3"], Mesh(context=2), rows=1)
+        yield "a data rank without rows, context=2", one_row
     yield from mutants(paths, ranks.size)
 
 
@@ -207,6 +279,14 @@ def mutants(paths: Mapping[str, str], ranks: int) -> Iterator[tuple[str, Callabl
     if ranks > 1:
         changes["norm of own experts"] = norm_of_own_experts, functools.partial(experts, Mesh(expert=2))
         changes["metrics of the last stage"] = one_stage_is_silent, functools.partial(dense, Mesh(pipeline=2))
+    if ranks == 2:
+        tied = functools.partial(check, paths["qwen2"], Mesh(context=2))
+        of_all = (angles_of_the_first_positions, positions_in_another_order, heads_of_other_ranks)
+        of_all += outputs_of_own_positions, gradient_of_each_rank, divided_by_context
+        changes |= {mutant.__name__: (mutant, tied) for mutant in of_all}
+        changes["load of others"] = routers_of_the_first_positions, functools.partial(experts, Mesh(context=2))
+    if ranks == 4:
+        changes["copies"] = copies_beside_other_heads, functools.partial(dense, Mesh(context=4))
     for name, (mutant, run) in changes.items():
         if not (ranks == 4 and name.startswith(("norm", "metrics"))):
             yield f"mutant: {name}", functools.partial(check_mutant, mutant, run)

@@ -33,8 +33,8 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
     },
     2: {
         "suite: qwen3": partial(count_checks, "qwen3", Mesh()),
-        "suite: qwen3, tensor": partial(count_checks, "qwen3", Mesh(tensor=2)),
         "suite: qwen3, sequence": partial(count_checks, "qwen3", Mesh(tensor=2, sequence_parallel=True)),
+        "suite: qwen3, context": partial(count_checks, "qwen3", Mesh(context=2)),
         "suite: qwen2, pipeline": partial(count_checks, "qwen2", Mesh(pipeline=2)),
         "suite: qwen3_moe, expert": partial(count_checks, "qwen3_moe", Mesh(expert=2)),
         "suite: experts in one layer, pipeline": partial(count_checks, "experts in one layer", Mesh(pipeline=2)),

@@ -172,6 +172,26 @@ def test_sequence_parallelism_divides_what_is_between_matrices(tmp_path: Path) -
     assert kept[0] - kept[1] == 100 * 2 * (2 * 4 + 2) * 64 // 2
 
 
+@pytest.mark.parametrize("recompute", ["none", "selective", "layers"])
+def test_context_ranks_divide_positions_and_the_optimizer_but_not_the_weights(tmp_path: Path, recompute: str) -> None:
+    model = _write(tmp_path, "qwen3_moe", **EXPERTS, vocab_size=100_000)
+    options = {"recompute": recompute, "distributed_optimizer": True, "max_tokens_per_microbatch": 512}
+    one, two = (_memory(Config(mesh=Mesh(context=size), **options), model) for size in (1, 2))
+    assert two.states == one.states, "as many ranks divide the optimizer"
+    for name, size in one.transient["training"].items():
+        if name.startswith("logits"):  # 256 of 384 action tokens may be those of one rank
+            assert two.transient["training"][name] < size
+        elif size:
+            assert two.transient["training"][name] == pytest.approx(size / 2, abs=8), name
+
+
+def test_every_context_rank_has_all_its_keys_to_itself(tmp_path: Path) -> None:
+    """Keys and values that are sent no longer share a tensor with the queries, also where they are not repeated."""
+    sizes = sizes_of(fake_model(_write(tmp_path, num_key_value_heads=8)))
+    one, two = (activations.kept(sizes, Mesh(context=size), 100, 2, has_experts=False) for size in (1, 2))
+    assert one - 2 * two == 100 * 2 * 8 * (8 + 8)
+
+
 def test_the_head_counts_on_the_last_stage_only(tmp_path: Path) -> None:
     model = _write(tmp_path, vocab_size=100_000, num_hidden_layers=2)
     use = _memory(Config(mesh=Mesh(tensor=2, pipeline=2), recompute="layers"), model)
@@ -204,7 +224,7 @@ def test_a_model_that_the_trainer_refuses_is_planned_and_refused(config: RunConf
 def test_layers_that_cannot_be_divided_are_planned_and_refused(tmp_path: Path) -> None:
     use = _memory(Config(mesh=Mesh(pipeline=16)), _write(tmp_path, num_hidden_layers=24))
     assert use.refused == ("mesh.pipeline; got: 16, and 24 layers; need: one of: 1, 2, 3, 4, 6, 8, 12, 24",)
-    with pytest.raises(ConfigError, match="^mesh\n  got:  tensor 1 x pipeline 3 = 3, with 16 ranks"):
+    with pytest.raises(ConfigError, match="^mesh\n  got:  tensor 1 x context 1 x pipeline 3 = 3, with 16"):
         _memory(Config(mesh=Mesh(pipeline=3)), _write(tmp_path, num_hidden_layers=24))
 
 

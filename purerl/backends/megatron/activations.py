@@ -7,7 +7,7 @@
     v  width of values          f  rows of an MLP, and g of an expert
     E  experts                  K  choices of a token, of which each rank that splits an expert has all
 
-What the backward pass needs of a layer, in bytes for each token:
+What the backward pass needs of a layer, in bytes for each token, of which each context rank has an equal part:
 
     attention   2 c h / p                            its norm: input, and normalized input
                 b h / p                              the product of the norm with its weight
@@ -21,9 +21,11 @@ What the backward pass needs of a layer, in bytes for each token:
                 5 b f / t                            experts that every token goes through, where there are any
 
     scores      c s a / t, and 2 s a / t in 16 bits  of a row of s tokens: probabilities, rounded ones
+                                                     (context ranks have equal parts of the heads of these)
     selective   no scores, and b (a q + k q + k v + a v) / t for queries, keys and values
 
-Keys and values that are not repeated are parts of one tensor with the queries, which stays: b a (q + v) / t more.
+Keys and values that are neither repeated nor sent to context ranks are parts of one tensor with the queries, which
+stays: b a (q + v) / t more.
 Latent attention (DeepSeek-AI 2024, DeepSeek-V2, 2405.04434) also has, on every tensor rank, 2 (c + b) for each of the
 elements between its projections: those, normalized ones, and the two numbers of their norms.
 
@@ -116,21 +118,21 @@ def kept(
     mlp = 5 * width * (sizes.shared_ffn if has_experts else sizes.ffn) / split
     routed = sizes.top_k * (width * (sizes.hidden * mesh.expert_tensor + 6 * sizes.expert_ffn) + 16) / part
     routed += (5 + width) * sizes.experts / part
-    each = norms + width * _attended(sizes, is_selective=is_selective) / split + mlp
-    return round(tokens * (each + (routed if has_experts else 0)))
+    each = norms + width * _attended(sizes, mesh, is_selective=is_selective) / split + mlp
+    return round(tokens * (each + (routed if has_experts else 0)) / mesh.context)
 
 
-def _attended(sizes: Sizes, *, is_selective: bool) -> int:
+def _attended(sizes: Sizes, mesh: MegatronMesh, *, is_selective: bool) -> int:
     """Elements of a token among queries, keys and values that the backward pass of attention needs, of all heads."""
     heads, keys, both = sizes.heads, sizes.key_heads, sizes.query_width + sizes.value_width
     if is_selective:
         return heads * both + keys * both
-    return heads * 2 * both if heads > keys else heads * 3 * both
+    return heads * 2 * both if heads > keys or mesh.context > 1 else heads * 3 * both
 
 
 def scores(sizes: Sizes, mesh: MegatronMesh, rows: int, length: int, width: int) -> int:
     """Bytes of the scores of attention that the backward pass of a layer needs: of `rows` rows of `length` tokens."""
-    pairs = rows * length**2 * -(-sizes.heads // mesh.tensor)
+    pairs = rows * length**2 * -(-sizes.heads // (mesh.tensor * mesh.context))
     return pairs * (4 + width if width < 4 else width)
 
 
@@ -139,7 +141,7 @@ def temporary(sizes: Sizes, mesh: MegatronMesh, rows: int, length: int, width: i
 
     The largest of the scores of attention, the gradients of an MLP, and those of the tokens that experts get.
     """
-    tokens, split, wide_ffn = rows * length, mesh.tensor, max(sizes.ffn, sizes.shared_ffn)
+    tokens, split, wide_ffn = rows * length // mesh.context, mesh.tensor, max(sizes.ffn, sizes.shared_ffn)
     mlp = tokens * (sizes.hidden + 4 * wide_ffn // split) + 2 * wide_ffn * sizes.hidden // split
     choices = tokens * sizes.top_k * mesh.expert_tensor // positions(mesh)
     routed = choices * (2 * sizes.hidden + 4 * sizes.expert_ffn // mesh.expert_tensor)

@@ -1,10 +1,10 @@
 """Training of a model that Megatron-core divides, see `mesh.py`.
 
     batch -> micro-batches of this data rank -> hidden states, stage by stage -> outputs -> compute_loss -> backward
-          -> gradients are summed over the data ranks -> clip -> AdamW
+          -> gradients are summed over the data and context ranks -> clip -> AdamW
 
 The last stage of the pipeline computes outputs, losses and metrics, and tells the other stages. Ranks that split the
-matrices of the last stage compute the same ones.
+matrices or the positions of the last stage compute the same losses and metrics.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ class MegatronTrainer:
 
         results = run(self.reader, rows_of_parts, evaluate, with_gradient=False)
         if records:
-            routes = self.choices.records(rows_of_parts, self.groups.tensor)
+            routes = self.choices.records(rows_of_parts, self.groups.positions)
             numbers = [records.keep(part, of_part) for part, of_part in zip(parts, routes, strict=True)]
             results = [{**result, ROUTES: number} for result, number in zip(results, numbers, strict=bool(results))]
         if self.groups.is_source:

@@ -14,8 +14,8 @@ can be: layer i is in stage floor(i * pipeline / layers). With b bytes for each 
     parameters in float32      4 n / d, for 16-bit weights
     AdamW's moments            2 n max(b, 4) / d
 
-where d is the number of data ranks that divide the optimizer: 1 without `distributed_optimizer`, and of experts the
-number of ranks that have the same experts.
+where d is the number of ranks that divide the optimizer: of data x context ranks, 1 without `distributed_optimizer`,
+and of experts the number of ranks that have the same experts.
 
 The activations are in `activations.py`. The schedule 1F1B keeps those of min(pipeline - s, micro-batches) micro-batches
 in stage s (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
@@ -134,8 +134,8 @@ class Layout:
         count, mesh, ranks = self.count(stage), self.config.mesh, self.workload.ranks
         if not self.config.distributed_optimizer:
             return count.total
-        data, of_experts = mesh.data(ranks), ranks // (mesh.pipeline * mesh.expert * mesh.expert_tensor)
-        return -(-count.shared // data) - (-count.experts // of_experts)
+        same, of_experts = mesh.data(ranks) * mesh.context, ranks // (mesh.pipeline * mesh.expert * mesh.expert_tensor)
+        return -(-count.shared // same) - (-count.experts // of_experts)
 
     def states(self, stage: int) -> dict[str, int]:
         total, wide = self.count(stage).total, max(self.width, 4)
@@ -162,7 +162,7 @@ class Layout:
         number = min(mesh.pipeline - stage, parts)
         length, width, recompute = self.workload.row_tokens, self.width, self.config.recompute
         layers = [layer for layer in range(self.sizes.layers) if self._stage(layer) == stage]
-        inputs = len(layers) * rows * length * self.sizes.hidden * width // positions(mesh)
+        inputs = len(layers) * rows * length * self.sizes.hidden * width // (mesh.context * positions(mesh))
         of_scores = scores(self.sizes, mesh, rows, length, width)
         options = {"is_selective": recompute == "selective"}
         each = [
@@ -187,7 +187,8 @@ class Layout:
     def _logits(self, stage: int, rows: int) -> int:
         if stage < self.config.mesh.pipeline - 1 or not _has_vocabulary(self.outputs):
             return 0
-        return logits(self.sizes, self.config.mesh, rows * self.workload.completion_tokens, self.width)
+        tokens = min(self.workload.completion_tokens, -(-self.workload.row_tokens // self.config.mesh.context))
+        return logits(self.sizes, self.config.mesh, rows * tokens, self.width)
 
     def _stage(self, layer: int) -> int:
         return layer * self.config.mesh.pipeline // self.sizes.layers

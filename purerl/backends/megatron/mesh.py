@@ -1,13 +1,15 @@
 """How the ranks of a run divide a model for Megatron-core: the settings, and the groups of ranks that follow from them.
 
-    ranks = pipeline x data x tensor, the last one counting fastest
+    ranks = pipeline x data x context x tensor, the last one counting fastest
 
     data      different rows, each with all weights but those of experts
+    context   the same rows, each rank a part of the positions, with all weights but those of experts
     tensor    the same rows, each rank a part of every layer's matrices
     pipeline  the same rows, each rank a part of the layers
 
-The ranks of an expert group are neighbors in one stage, and may be tensor and data ranks: each has other experts, as
-whole matrices, and they exchange tokens. Without expert groups, tensor ranks split the matrices of experts too.
+The ranks of an expert group are neighbors in one stage, and may be tensor, context and data ranks: each has other
+experts, as whole matrices, and they exchange tokens. Without expert groups, tensor ranks split the matrices of experts
+too.
 """
 
 from __future__ import annotations
@@ -30,10 +32,16 @@ __all__ = ["Groups", "MegatronMesh", "current_device", "open_groups"]
 
 @frozen(kw_only=True)
 class MegatronMesh:
-    """How many ranks share what. Data ranks are as many as the product of tensor and pipeline leaves."""
+    """How many ranks share what. Data ranks are as many as the product of tensor, context and pipeline leaves."""
 
     tensor: int = setting(
         "ranks among which the matrices of each layer are split",
+        default=1,
+        may_change="rounding",
+        **at_least(1),
+    )
+    context: int = setting(
+        "ranks among which the positions of each row are divided; attention exchanges heads for positions (Ulysses)",
         default=1,
         may_change="rounding",
         **at_least(1),
@@ -69,9 +77,10 @@ class MegatronMesh:
 
     def data(self, ranks: int) -> int:
         """The number of data ranks among this number of ranks. Raises ConfigError if the sizes do not fit them."""
-        model = self.tensor * self.pipeline
+        model = self.tensor * self.context * self.pipeline
         if ranks % model:
-            got = f"tensor {self.tensor} x pipeline {self.pipeline} = {model}, with {_number(ranks)}"
+            product = f"tensor {self.tensor} x context {self.context} x pipeline {self.pipeline}"
+            got = f"{product} = {model}, with {_number(ranks)}"
             do = f"start a multiple of {model} ranks, or change trainer.mesh"
             raise ConfigError("mesh", got=got, need="a product that divides the number of ranks", do=do)
         stage = ranks // self.pipeline
@@ -91,6 +100,8 @@ class Groups(NamedTuple):
     all            every rank
     data           the ranks that read different rows
     tensor         the ranks that split the matrices of this rank's layers
+    context        the ranks that have the other positions of its rows, in their order
+    positions      the ranks that may have other positions of its rows between matrices: tensor and context ranks
     pipeline       the ranks that have the other layers, in their order
     expert         the ranks that have the other experts
     expert_tensor  the ranks that split the matrices of this rank's experts
@@ -100,6 +111,8 @@ class Groups(NamedTuple):
     all: Ranks
     data: Ranks
     tensor: ProcessGroup
+    context: ProcessGroup
+    positions: ProcessGroup
     pipeline: ProcessGroup
     expert: ProcessGroup
     expert_tensor: ProcessGroup
@@ -113,7 +126,7 @@ class Groups(NamedTuple):
     @property
     def is_source(self) -> bool:
         """Whether this rank is the one that reports the outputs of its rows."""
-        return self.is_last_stage and self.tensor.rank() == 0
+        return self.is_last_stage and self.positions.rank() == 0
 
 
 _opened: list[tuple[object, MegatronMesh]] = []  # the process group of Megatron's groups, and their mesh
@@ -147,6 +160,8 @@ def open_groups(mesh: MegatronMesh) -> Groups:
         all=ranks,
         data=Ranks(data.rank(), data.size(), data),
         tensor=parallel_state.get_tensor_model_parallel_group(),
+        context=parallel_state.get_context_parallel_group(),
+        positions=parallel_state.get_tensor_and_context_parallel_group(),
         pipeline=parallel_state.get_pipeline_model_parallel_group(),
         expert=parallel_state.get_expert_model_parallel_group(),
         expert_tensor=parallel_state.get_expert_tensor_parallel_group(),
@@ -183,6 +198,7 @@ def _initialize(mesh: MegatronMesh) -> None:
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=mesh.tensor,
         pipeline_model_parallel_size=mesh.pipeline,
+        context_parallel_size=mesh.context,
         expert_model_parallel_size=mesh.expert,
         expert_tensor_parallel_size=mesh.expert_tensor,
         create_gloo_process_groups=False,

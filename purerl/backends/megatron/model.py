@@ -18,6 +18,7 @@ from torch.nn import functional
 
 from purerl.backends.hf.architecture import CLASSIFIER_SCORE
 from purerl.backends.hf.module import HEADS
+from purerl.backends.megatron.context import split_angles, split_attention
 from purerl.backends.megatron.mesh import Groups, MegatronMesh, current_device
 from purerl.backends.megatron.names import Weight
 from purerl.backends.megatron.shape import Shape
@@ -55,12 +56,11 @@ def build_model(
     """
     from megatron.core.models.gpt import GPTModel
 
-    has_engine = find_spec("transformer_engine") is not None
     config = transformer_config(shape, mesh, dtype=dtype, recompute=recompute)
     stage = groups.pipeline.rank()
     model = GPTModel(
         config,
-        _layers(config, use_engine=has_engine),
+        _layers(config, groups),
         padded_vocabulary(shape, mesh),
         shape.max_sequence_length,
         pre_process=stage == 0,
@@ -72,6 +72,7 @@ def build_model(
         share_embeddings_and_output_weights=shape.tied and has_vocabulary(outputs),
     )
     model._postprocess = _hidden_states  # noqa: SLF001 - nothing public is between the layers and the head
+    split_angles(model, groups.context)
     if groups.is_last_stage and not has_vocabulary(outputs):
         model.output_layer = None
     if groups.is_last_stage:
@@ -142,6 +143,7 @@ def transformer_config(shape: Shape, mesh: MegatronMesh, *, dtype: torch.dtype, 
         persist_layer_norm=False,
         gradient_accumulation_fusion=False,
         tensor_model_parallel_size=mesh.tensor,
+        context_parallel_size=mesh.context,
         pipeline_model_parallel_size=mesh.pipeline,
         expert_model_parallel_size=mesh.expert,
         expert_tensor_parallel_size=mesh.expert_tensor,
@@ -154,12 +156,17 @@ def transformer_config(shape: Shape, mesh: MegatronMesh, *, dtype: torch.dtype, 
     )
 
 
-def _layers(config: TransformerConfig, *, use_engine: bool) -> TransformerBlockSubmodules:
-    """Megatron's specification of the layers of this stage."""
+def _layers(config: TransformerConfig, groups: Groups) -> TransformerBlockSubmodules:
+    """Megatron's specification of the layers of this stage, with attention that context ranks divide."""
     from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 
-    block = get_gpt_decoder_block_spec(config, use_engine, normalization="RMSNorm")
-    if use_engine:
+    has_engine = find_spec("transformer_engine") is not None
+    block = get_gpt_decoder_block_spec(config, has_engine, normalization="RMSNorm")
+    attentions = [layer.submodules.self_attention.submodules for layer in block.layer_specs]
+    if config.context_parallel_size > 1:
+        for attention in {id(each): each for each in attentions}.values():  # layers share them
+            attention.core_attention = split_attention(attention.core_attention, groups)
+    if has_engine:
         return block
     for layer in block.layer_specs:
         layer.submodules.input_layernorm = layer.submodules.pre_mlp_layernorm = _Norm

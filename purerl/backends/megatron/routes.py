@@ -11,7 +11,7 @@ backward pass, and no other one that has a value for each token. Here it is the 
     number = 0    padding
 
 So a router finds the record of its tokens, whatever micro-batch its layer is in. A rank has the records of the routers
-of its stage. With sequence parallelism each tensor rank records its own positions.
+of its stage. Each context rank, and with sequence parallelism each tensor rank, records its own positions.
 """
 
 from __future__ import annotations

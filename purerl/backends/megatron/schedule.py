@@ -7,7 +7,7 @@ pipeline must make the same calls; the last ones may be empty. Micro-batches are
 the stages tell each other.
 
 Losses are divided by the counts of the whole step before they get here, so gradients are summed: over micro-batches and
-over data ranks. Megatron divides neither, see `purerl.backends.megatron.model.transformer_config`.
+over data and context ranks. Megatron divides neither, see `purerl.backends.megatron.model.transformer_config`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from purerl.backends.hf.architecture import scores_of_classes
+from purerl.backends.hf.sequence import sum_over
+from purerl.backends.megatron.context import own_positions
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.routes import NUMBER
 from purerl.backends.megatron.shape import Shape
@@ -28,7 +30,7 @@ from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.partition import rank_microbatches, tokens_needed
 from purerl.ranks import Ranks
-from purerl.types import TokenBool, TokenInt
+from purerl.types import TokenBool
 
 # pyright: reportMissingImports=false
 
@@ -71,34 +73,44 @@ class Reader(NamedTuple):
     def hidden(self, rows: TensorDict) -> Tensor:
         """What this stage computes of the hidden states [time, rows, hidden] of `rows`, whose tokens have numbers.
 
-        Without rows one token is read, and nothing of it is used, so that gradients exist and are 0.
+        Of the positions of this context rank. Without rows one token is read, or as many as there are ranks that divide
+        positions, and nothing of it is used, so that gradients exist and are 0.
         """
-        parallel, split = self.model.config.sequence_parallel, self.groups.tensor.size()
-        width = rows[NUMBER].shape[1]
-        width = -(-width // split) * split if parallel else width
-        tokens, number = (_columns(rows[name], width) for name in ("tokens", NUMBER))
-        options = {"padding_mask": self._own_positions(number)} if self.shape.experts else {}
-        positions = torch.arange(width, device=tokens.device).expand(tokens.shape)
+        split = self.groups.context.size() * (self.groups.tensor.size() if self._is_split else 1)
+        width = -(-rows[NUMBER].shape[1] // split) * split
+        columns = (_columns(rows[name], width) for name in ("tokens", NUMBER))
+        tokens, number = (own_positions(values, self.groups.context) for values in columns)
+        if self._is_split and not self.model.pre_process:
+            # The first stage hands these on to its layers as a whole, like the tokens.
+            number = own_positions(number, self.groups.tensor)
+        options = {"padding_mask": number} if self.shape.experts else {}
+        positions = torch.arange(tokens.shape[1], device=tokens.device).expand(tokens.shape)  # not used: there is RoPE
         return self.module(tokens, positions, None, **options)
 
-    def _own_positions(self, number: TokenInt) -> TokenInt:
-        """What the stage reads of the numbers of tokens: after the first one, those of the positions of this rank."""
-        if not self.model.config.sequence_parallel or self.model.pre_process:
-            return number
-        return number.chunk(self.groups.tensor.size(), 1)[self.groups.tensor.rank()]
+    @property
+    def _is_split(self) -> bool:
+        """Whether the tensor ranks divide positions between matrices."""
+        return self.model.config.sequence_parallel
 
     def outputs(
         self, hidden: Tensor, rows: TensorDict, names: Sequence[str], choices: Tensor | None
     ) -> dict[str, Tensor]:
-        """The outputs `names` [rows, time, ...] at the action tokens, from the `hidden` states of the last stage."""
-        if self.model.config.sequence_parallel:
+        """The outputs `names` [rows, time, ...] at the action tokens, from the `hidden` states of the last stage.
+
+        Each context rank computes those that are read from its positions, and gets those of the others.
+        """
+        if self._is_split:
             from megatron.core.tensor_parallel import gather_from_sequence_parallel_region
 
             # What follows has the same gradient on each rank, so it is split and not summed.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
-        action = rows["action"]
-        row, time = self.positions(action).nonzero(as_tuple=True)
-        hidden = hidden.flatten(0, 1).index_select(0, (time - 1) * hidden.shape[1] + row)
+        context, first = self.groups.context, self.groups.context.rank() * len(hidden)
+        read = self.positions(rows["action"])
+        column = torch.arange(read.shape[1], device=read.device)
+        read = read & (first < column) & (column <= first + len(hidden))
+        row, time = read.nonzero(as_tuple=True)
+        hidden = hidden.flatten(0, 1).index_select(0, (time - 1 - first) * hidden.shape[1] + row)
+        action = read[:, -rows["action"].shape[1] :]
         heads = getattr(self.model, "heads", {})
         results = {name: scores_of_classes(heads[name], hidden) for name in names if name in heads}
         if language := [name for name in names if name in LANGUAGE_OUTPUTS]:
@@ -118,7 +130,8 @@ class Reader(NamedTuple):
                 softcap=None,
                 shard=shard,
             )
-        return {name: _at_action(results[name], action) for name in names}
+        own = {name: _at_action(results[name], action) for name in names}
+        return {name: sum_over(values, context) for name, values in own.items()} if context.size() > 1 else own
 
     def _head(self) -> tuple[Tensor, VocabularyShard | None]:
         """The rows of the output head that this rank has, without padding."""
@@ -153,7 +166,7 @@ def run(
     """What `evaluate` returns for each of `parts`, the rows of a micro-batch; empty except on the last stage.
 
     evaluate       (hidden states, rows) -> (loss, result) with a gradient, otherwise the result
-    with_gradient  add the gradients of the losses to those of the parameters, and sum them over the data ranks
+    with_gradient  add the gradients of the losses to those of the parameters, and sum them over data and context ranks
     """
     from megatron.core.pipeline_parallel import get_forward_backward_func
 

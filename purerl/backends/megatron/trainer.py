@@ -57,7 +57,7 @@ class Config(training.Config):
 
     mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
     distributed_optimizer: bool = setting(
-        "divide the moments, and the copies of bfloat16 weights in float32, among the data ranks",
+        "divide the moments, and the copies of bfloat16 weights in float32, among the data and context ranks",
         default=False,
         may_change="rounding",
         **boolean(),
@@ -227,6 +227,7 @@ def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
     shape, mesh = shape_of(own), config.mesh
     _check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
     _check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
+    _check_divides("context", mesh.context, "attention heads of a tensor rank", shape.heads // mesh.tensor)
     _check_divides("pipeline", mesh.pipeline, "layers", shape.layers)
     if mesh.expert > 1 and not shape.experts:
         raise ConfigError("mesh.expert", got=mesh.expert, need="1 for a model without experts", do="leave it out")
