@@ -55,7 +55,7 @@ def test_the_numbers_of_the_text_are_those_of_the_plan(command: list[str]) -> No
 def test_the_page_of_megatron_says_what_offload_saves(command: list[str]) -> None:
     changed = [*command, "--set", "trainer.optimizer_offload=true", "--json"]
     before, after = (json.loads(CliRunner().invoke(app, each).stdout) for each in ([*command, "--json"], changed))
-    host = sum(max(phases.values()) for name, phases in after["host"].items() if name.startswith("policy: "))
+    host = sum(max(phases.values()) for name, phases in after["main_memory"].items() if name.startswith("policy: "))
     page = (ROOT / "docs" / "megatron.md").read_text(encoding="utf-8")
     of_device = f"{after['peak'] / 2**30:.1f} GiB of a GPU instead of {before['peak'] / 2**30:.1f}, and each rank"
     assert f"{of_device} {host / 2**30:.1f} GiB of main memory" in " ".join(page.split())
