@@ -20,9 +20,9 @@ with the operations of torch that they call, in each step of the trainer:
 
 Clipping counts as own code, although the bare step has to clip too.
 
-Nine rounds on an otherwise idle AMD EPYC: median and best are 2.077 s and 1.861 s of the trainer, 2.047 s and 1.947 s of
-the bare step. The difference is -0.2 % (rounds: -8.4 % to 12.7 %). The own code is 0.6 % of a step (twelve rounds beside
-other work: 0.5 % to 0.6 %).
+Nine rounds on an otherwise idle AMD EPYC: median and best are 2.077 s and 1.861 s of the trainer, and 2.047 s and
+1.947 s of the bare step. The difference is -0.2 % (rounds: -8.4 % to 12.7 %). The own code is 0.6 % of a step (twelve
+rounds beside other work: 0.5 % to 0.6 %).
 """
 
 from __future__ import annotations
