@@ -18,6 +18,7 @@ __all__ = ["Suggestion", "suggest"]
 _MAX_RANKS = 64
 _MAX_SHOWN = 5
 _MIN_BUDGET = 256
+_ON_CPU = "slower: AdamW runs on the CPU"
 
 
 @frozen
@@ -119,13 +120,15 @@ def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[l
         yield [f"trainer.mesh.shard={ranks}"], ""
     yield from _more_ranks(now, max(ranks, mesh.shard), config.placement.count_key)
     if mesh.is_divided and now.capacity.is_accelerator and not trainer.cpu_offload:
-        yield ["trainer.cpu_offload=true"], "slower: AdamW runs on the CPU"
+        yield ["trainer.cpu_offload=true"], _ON_CPU
 
 
 def _of_megatron(trainer: Any) -> Iterator[tuple[list[str], str]]:
     """Twice as many ranks that divide the model, among the same ranks."""
     if not trainer.distributed_optimizer:
         yield ["trainer.distributed_optimizer=true"], ""
+    if not trainer.optimizer_offload:
+        yield ["trainer.optimizer_offload=true"], _ON_CPU
     mesh = trainer.mesh
     parallel = [] if mesh.sequence_parallel else ["trainer.mesh.sequence_parallel=true"]
     yield [f"trainer.mesh.tensor={2 * mesh.tensor}", *parallel], "more traffic between tensor ranks"

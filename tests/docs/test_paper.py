@@ -52,6 +52,15 @@ def test_the_numbers_of_the_text_are_those_of_the_plan(command: list[str]) -> No
     assert f"the weights take {2 * PARAMETERS / 32 / 2**30:.1f} GiB" in PAGE
 
 
+def test_the_page_of_megatron_says_what_offload_saves(command: list[str]) -> None:
+    changed = [*command, "--set", "trainer.optimizer_offload=true", "--json"]
+    before, after = (json.loads(CliRunner().invoke(app, each).stdout) for each in ([*command, "--json"], changed))
+    host = sum(max(phases.values()) for name, phases in after["main_memory"].items() if name.startswith("policy: "))
+    page = (ROOT / "docs" / "megatron.md").read_text(encoding="utf-8")
+    of_device = f"{after['peak'] / 2**30:.1f} GiB of a GPU instead of {before['peak'] / 2**30:.1f}, and each rank"
+    assert f"{of_device} {host / 2**30:.1f} GiB of main memory" in " ".join(page.split())
+
+
 def test_the_number_of_parameters_is_that_of_transformers() -> None:
     causal = fake_model(Model(str(ROOT / "docs" / "deepseek_v3")))
     assert sum(parameter.numel() for parameter in causal.parameters()) == PARAMETERS

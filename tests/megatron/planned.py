@@ -54,15 +54,17 @@ def check_parameters(path: str, mesh: Mesh, role: str) -> None:
     assert planned == own, f"{planned} parameters planned, and {own} in stage {stage} with {mesh}"
 
 
-def check_states(path: str, mesh: Mesh, dtype: str, *, is_distributed: bool) -> None:
+def check_states(path: str, mesh: Mesh, dtype: str, *, is_distributed: bool, is_offloaded: bool = False) -> None:
     """The bytes of all states, in the sum over the ranks; a rank has up to one element more of each kind."""
-    ranks, settings = current_ranks(), Config(mesh=mesh, distributed_optimizer=is_distributed)
+    options = {"distributed_optimizer": is_distributed, "optimizer_offload": is_offloaded}
+    ranks, settings = current_ranks(), Config(mesh=mesh, **options)
     workload = Workload(rows=8, group_size=1, minibatches=1, prompt_tokens=8, completion_tokens=8, ranks=ranks.size)
-    trainer = open_trainer(path, mesh, dtype=dtype, distributed_optimizer=is_distributed)
+    trainer = open_trainer(path, mesh, dtype=dtype, **options)
     causal, stage = fake_model(Model(path, dtype=dtype)), trainer.groups.pipeline.rank()
     layout = memory.Layout(settings, sizes_of(causal), causal, OUTPUTS, workload, is_trained=True)
-    planned, own = layout.states(stage), _states(trainer)
+    planned, own = {**layout.states(stage), **layout.host(stage)}, _states(trainer)
     trainer.close()
+    assert layout.host(stage).keys() == ({COPIES, MOMENTS} if is_offloaded else set())
     assert planned.keys() == {name for name, size in own.items() if size}
     for name, size in planned.items():
         all_planned, all_own = (sum(ranks.gather(value)) for value in (size, own[name]))
@@ -73,13 +75,13 @@ def _states(trainer: MegatronTrainer) -> dict[str, int]:
     parameters = list(trainer.reader.model.parameters())
     optimizers = [part for part in parts_of(trainer.optimizer) if part.optimizer is not None]
     moments = [part.optimizer.state[p] for part in optimizers for p in part.optimizer.state]
-    is_narrow = parameters[0].dtype == torch.bfloat16
-    owned = [p for part in optimizers for group in part.optimizer.param_groups for p in group["params"]]
+    copies = [getattr(parameter, "main_param", None) for parameter in parameters]
+    copies += [state.get("weight") for state in moments]
     return {
         PARAMETERS: _size(parameters),
         GRADIENTS: _size(parameter.main_grad for parameter in parameters),
         MOMENTS: _size(state[name] for state in moments for name in ("exp_avg", "exp_avg_sq")),
-        COPIES: _size(owned) if is_narrow else 0,
+        COPIES: _size(copy for copy in copies if copy is not None),
     }
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
@@ -33,8 +34,19 @@ def weights_of(trainer: Trainer) -> dict[str, Tensor]:
     return {name: weight.detach().clone() for name, weight in trainer.weights()}
 
 
-def check_resume(path: str, first: Mesh, second: Mesh, *, tolerance: float, **settings: Any) -> None:
-    """What `first` has saved, `second` resumes from: equal weights, and an equal step up to rounding."""
+def check_resume(
+    path: str,
+    first: Mesh,
+    second: Mesh,
+    *,
+    tolerance: float,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+    **settings: Any,
+) -> None:
+    """What `first` has saved, `second` resumes from: equal weights, and an equal step up to rounding.
+
+    changes  settings of the trainer that resumes
+    """
     with shared_directory() as directory:
         saved = open_trainer(path, first, **SETTINGS, **settings)
         saved.step(*make_step(0))
@@ -43,7 +55,7 @@ def check_resume(path: str, first: Mesh, second: Mesh, *, tolerance: float, **se
         saved.step(*make_step(1))
         expected = weights_of(saved)
         saved.close()
-        loaded = open_trainer(path, second, **SETTINGS, **settings)
+        loaded = open_trainer(path, second, **SETTINGS, **{**settings, **changes})
         loaded.load(directory)
     assert_close(f"{first} as {second}", weights_of(loaded), weights, 0)
     loaded.step(*make_step(1))

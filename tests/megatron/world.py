@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.serving.process import free_port
-from tests.megatron import planned, replayed, roundtrip, saved, training
+from tests.megatron import offloaded, planned, replayed, roundtrip, saved, training
 from tests.megatron.conformance import count_checks
 from tests.megatron.cuda_stand_in import install
 from tests.ranks import TIMEOUT, count_cases, print_on_first
@@ -30,6 +30,7 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
         "suite: qwen3": partial(count_checks, "qwen3", Mesh()),
         "round trip": partial(count_cases, roundtrip.cases),
         "planned": partial(count_cases, planned.cases),
+        "offloaded": partial(count_cases, offloaded.cases),
     },
     2: {
         "suite: qwen3": partial(count_checks, "qwen3", Mesh()),
@@ -42,6 +43,7 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
         "planned": partial(count_cases, planned.cases),
         "training": partial(count_cases, training.cases),
         "replayed routes": partial(count_cases, replayed.cases),
+        "offloaded": partial(count_cases, offloaded.cases),
         "resumes": partial(count_cases, saved.resumes),
         "files": partial(count_cases, saved.files),
     },

@@ -130,10 +130,22 @@ def test_states_are_those_of_the_formulas(tmp_path: Path, dtype: str, *, is_dist
     assert use.states == states | copies
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_an_offloaded_optimizer_is_in_main_memory(tmp_path: Path, dtype: str) -> None:
+    model, mesh = evolve(_write(tmp_path), dtype=dtype), Mesh(tensor=2)
+    whole = _memory(Config(mesh=mesh, distributed_optimizer=True), model)
+    use = _memory(Config(mesh=mesh, distributed_optimizer=True, optimizer_offload=True), model)
+    assert (whole.host, use.states.keys()) == ({}, {PARAMETERS, GRADIENTS})
+    assert {**use.states, **use.host} == whole.states
+    assert sum(use.transient.pop("optimizer").values()) == 0 < sum(whole.transient.pop("optimizer").values())
+    assert use.transient == whole.transient
+
+
 def test_a_model_that_is_not_trained_has_its_parameters_only(tmp_path: Path) -> None:
     model, mesh = _write(tmp_path), Mesh(pipeline=2)
-    use = memory_of_trainer(Config(mesh=mesh), model=model, outputs=OUTPUTS, is_trained=False, workload=WORKLOAD)
-    assert list(use.states) == [PARAMETERS]
+    for config in (Config(mesh=mesh), Config(mesh=mesh, optimizer_offload=True)):
+        use = memory_of_trainer(config, model=model, outputs=OUTPUTS, is_trained=False, workload=WORKLOAD)
+        assert (list(use.states), use.host) == ([PARAMETERS], {})
     assert set(use.transient) == {"scoring", "weight sync"}
 
 
@@ -234,6 +246,7 @@ def test_suggestions_divide_the_model_further_and_are_not_refused(tmp_path: Path
     small = evolve(config, model=model, trainer=Config(mesh=mesh))
     settings = {setting for each in suggest(small, ranks=16) for setting in each.settings}
     assert {"trainer.distributed_optimizer=true", "trainer.mesh.tensor=4", "trainer.mesh.pipeline=2"} <= settings
+    assert "trainer.optimizer_offload=true" in settings
     odd = evolve(small, model=_write(tmp_path / "odd", num_hidden_layers=5, hidden_size=2048))
     assert "trainer.mesh.pipeline=2" not in {s for each in suggest(odd, ranks=16) for s in each.settings}
 

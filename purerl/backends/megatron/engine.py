@@ -273,7 +273,7 @@ class MegatronTrainer:
         self.bridge.copy(weights, mix=mix)
         self.replaced = True
         if self.optimizer is not None:
-            self.optimizer.reload_model_params()
+            optimizer.reload_weights(self.optimizer)
 
     def save(self, path: Path) -> dict[str, str]:
         steps = 0 if self.optimizer is None else steps_of(self.optimizer)

@@ -15,7 +15,7 @@ can be: layer i is in stage floor(i * pipeline / layers). With b bytes for each 
     AdamW's moments            2 n max(b, 4) / d
 
 where d is the number of ranks that divide the optimizer: of data x context ranks, 1 without `distributed_optimizer`,
-and of experts the number of ranks that have the same experts.
+and of experts the number of ranks that have the same experts. With `optimizer_offload` the last two are in main memory.
 
 The activations are in `activations.py`. The schedule 1F1B keeps those of min(pipeline - s, micro-batches) micro-batches
 in stage s (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
@@ -89,6 +89,7 @@ def memory_of_trainer(
     remark = f"the rank that needs most is in stage {stage + 1} of {config.mesh.pipeline} of the pipeline"
     return MemoryUse(
         states=layout.states(stage),
+        host=layout.host(stage),
         transient=layout.transient(stage),
         assumed=(_LOCAL, *([_BALANCED] if layout.sizes.experts else [])),
         refused=_refusal(config, model),
@@ -138,12 +139,21 @@ class Layout:
         return -(-count.shared // same) - (-count.experts // of_experts)
 
     def states(self, stage: int) -> dict[str, int]:
+        """Bytes of what stays in the memory of the device."""
         total, wide = self.count(stage).total, max(self.width, 4)
         if not self.is_trained:
             return {PARAMETERS: total * self.width}
-        copies = 4 * self.optimized(stage) if self.width < 4 else 0
-        states = {PARAMETERS: total * self.width, GRADIENTS: total * wide, COPIES: copies}
-        return {**{k: v for k, v in states.items() if v}, MOMENTS: 2 * wide * self.optimized(stage)}
+        weights = {PARAMETERS: total * self.width, GRADIENTS: total * wide}
+        return weights if self.config.optimizer_offload else weights | self._optimizer(stage)
+
+    def host(self, stage: int) -> dict[str, int]:
+        """Bytes of what stays in main memory."""
+        return self._optimizer(stage) if self.is_trained and self.config.optimizer_offload else {}
+
+    def _optimizer(self, stage: int) -> dict[str, int]:
+        number = self.optimized(stage)
+        copies = {COPIES: 4 * number} if self.width < 4 else {}
+        return {**copies, MOMENTS: 2 * max(self.width, 4) * number}
 
     def transient(self, stage: int) -> dict[str, dict[str, int]]:
         tensors = [size * self.width for size in _tensors(self.causal, self.sizes)]
@@ -154,7 +164,8 @@ class Layout:
         }
         if self.is_trained:
             phases["training"] = self._training(stage)
-            phases["optimizer"] = {"temporary tensors of AdamW": max(self.width, 4) * self.optimized(stage)}
+            on_device = 0 if self.config.optimizer_offload else self.optimized(stage)
+            phases["optimizer"] = {"temporary tensors of AdamW": max(self.width, 4) * on_device}
         return phases
 
     def _training(self, stage: int) -> dict[str, int]:

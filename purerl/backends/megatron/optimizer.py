@@ -1,4 +1,4 @@
-"""AdamW by Megatron-core, on one rank or divided among the data ranks, and the norm of gradients."""
+"""AdamW by Megatron-core, on one rank or divided among the data ranks, or on the CPU; and the norm of gradients."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from purerl.backends.megatron.mesh import current_device
+from purerl.backends.megatron.offload import HostAdamW
 
 if TYPE_CHECKING:
     from megatron.core.distributed import DistributedDataParallel
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 # pyright: reportMissingImports=false
 
-__all__ = ["build_optimizer", "clip_gradients", "parts_of", "set_learning_rate", "wrap"]
+__all__ = ["build_optimizer", "clip_gradients", "is_divided", "parts_of", "reload_weights", "set_learning_rate", "wrap"]
 
 
 def wrap(model: GPTModel, config: MegatronTrainerConfig) -> DistributedDataParallel:
@@ -60,11 +61,13 @@ def build_optimizer(module: DistributedDataParallel, config: MegatronTrainerConf
         adam_beta1=config.betas[0],
         adam_beta2=config.betas[1],
         adam_eps=config.eps,
-        bf16=dtype == torch.bfloat16,
+        bf16=dtype == torch.bfloat16 and not config.optimizer_offload,
         params_dtype=dtype,
         use_distributed_optimizer=config.distributed_optimizer,
         clip_grad=0.0,
     )
+    # Megatron then makes no copies of bfloat16 weights, and gradients, which are in float32, are `decoupled_grad`.
+    settings.use_precision_aware_optimizer_no_fp8_or_ds_fp8 = config.optimizer_offload
     is_tied = module.module.share_embeddings_and_output_weights
     names = ("*word_embeddings.weight", *(["*output_layer.weight"] if is_tied else []))
     no_decay = ParamKey(name=names, predicate=ParamPredicate("is a vector", lambda parameter: parameter.ndim < 2))
@@ -72,7 +75,7 @@ def build_optimizer(module: DistributedDataParallel, config: MegatronTrainerConf
         settings, [module], config_overrides={no_decay: {"wd_mult": 0.0}}, use_gloo_process_groups=False
     )
     set_learning_rate(optimizer, config.lr)
-    _initialize_state(optimizer)
+    _initialize_state(optimizer, is_offloaded=config.optimizer_offload)
     return optimizer
 
 
@@ -81,10 +84,20 @@ def parts_of(optimizer: Any) -> list[Any]:
     return getattr(optimizer, "chained_optimizers", [optimizer])
 
 
-def _initialize_state(optimizer: Any) -> None:
+def is_divided(part: Any) -> bool:
+    """Whether the optimizer `part` is divided among data ranks."""
+    from megatron.core.optimizer import DistributedOptimizer
+
+    return isinstance(part, DistributedOptimizer)
+
+
+def _initialize_state(optimizer: Any, *, is_offloaded: bool) -> None:
     """Create the moments, so that a checkpoint before the first step has them too."""
     for part in parts_of(optimizer):
         if part.optimizer is None or part.init_state_fn is None:
+            continue
+        if is_offloaded:
+            part.optimizer = HostAdamW(part.optimizer.param_groups)
             continue
         part.init_state_fn(part.optimizer, part.config)
         if isinstance(part.optimizer, torch.optim.AdamW):  # TransformerEngine's and Apex's count in their groups
@@ -106,7 +119,8 @@ def clip_gradients(optimizer: Any, max_norm: float) -> float:
 
     The experts have a group of ranks of their own, in which their sum is added up.
     """
-    optimizer.prepare_grads()
+    for part in parts_of(optimizer):
+        _prepare_gradients(part)
     square = sum(_square(part) for part in parts_of(optimizer))
     norm = float(square) ** 0.5
     scale = max_norm / (norm + 1e-6)
@@ -114,6 +128,15 @@ def clip_gradients(optimizer: Any, max_norm: float) -> float:
         for gradient in _gradients(optimizer):
             gradient.mul_(scale)
     return norm
+
+
+def _prepare_gradients(part: Any) -> None:
+    """Let the weights of the optimizer have their summed gradients, which stay on their device."""
+    if not isinstance(part.optimizer, HostAdamW) or is_divided(part):
+        part.prepare_grads()
+        return
+    for weight in part.get_parameters():  # torch refuses a `grad` in float32 of a weight in bfloat16
+        weight.decoupled_grad = weight.main_grad
 
 
 def _square(part: Any) -> Tensor:
@@ -128,4 +151,14 @@ def _square(part: Any) -> Tensor:
 
 def _gradients(optimizer: Any) -> Iterator[Tensor]:
     for part in parts_of(optimizer):
-        yield from (parameter.grad for parameter in part.get_parameters() if parameter.grad is not None)
+        name = "decoupled_grad" if isinstance(part.optimizer, HostAdamW) else "grad"
+        gradients = (getattr(parameter, name, None) for parameter in part.get_parameters())
+        yield from (gradient for gradient in gradients if gradient is not None)
+
+
+def reload_weights(optimizer: Any) -> None:
+    """Copy weights that were replaced into the copies that the optimizer has."""
+    for part in parts_of(optimizer):
+        part.reload_model_params()
+        if isinstance(part.optimizer, HostAdamW):
+            part.optimizer.reload()

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from purerl.backends.megatron.optimizer import parts_of
+from purerl.backends.megatron.offload import HostAdamW
+from purerl.backends.megatron.optimizer import is_divided, parts_of
 
 # pyright: reportMissingImports=false
 
@@ -54,17 +55,10 @@ def restore(optimizer: Any, loaded: Mapping[str, Tensor]) -> None:
             own[key].copy_(loaded[f"{number}.{key}"].flatten()[start:stop].view_as(own[key]))
 
 
-def _is_divided(part: Any) -> bool:
-    """Whether the optimizer `part` is divided among data ranks."""
-    from megatron.core.optimizer import DistributedOptimizer
-
-    return isinstance(part, DistributedOptimizer)
-
-
 def _parameters(optimizer: Any) -> Iterator[tuple[Any, Tensor]]:
     """Each parameter with its optimizer, in the same order on the ranks that divide it."""
     for part in parts_of(optimizer):
-        if _is_divided(part):
+        if is_divided(part):
             yield from ((part, parameter) for buffer in part.buffers for parameter in buffer.params)
         elif hasattr(part, "float16_groups"):
             groups = (*part.float16_groups, *part.fp32_from_fp32_groups)
@@ -85,21 +79,21 @@ def _dtype(part: Any, parameter: Tensor) -> torch.dtype:
 def _own(part: Any, parameter: Tensor) -> tuple[dict[str, Tensor], int, int]:
     """The tensors that this rank has, and the first and the last but one of the elements that they are for."""
     start, stop, main = 0, parameter.numel(), parameter
-    if _is_divided(part):
+    if is_divided(part):
         if parameter not in part.model_param_group_index_map:
             return {}, 0, 0
         span = part._get_model_param_range_map(parameter)["param"]  # noqa: SLF001 - nothing public says it
         group, index = part.model_param_group_index_map[parameter]
         start, stop, main = span.start, span.end, part.optimizer.param_groups[group]["params"][index]
-    elif parameter.dtype == torch.bfloat16:
+    elif parameter.dtype == torch.bfloat16 and not isinstance(part.optimizer, HostAdamW):
         main = parameter.main_param  # pyright: ignore[reportAttributeAccessIssue]
-    return {**part.optimizer.state[main], "weight": main}, start, stop
+    return {"weight": main, **part.optimizer.state[main]}, start, stop
 
 
 def _whole(part: Any, parameter: Tensor, key: str) -> Tensor:
     """The tensor `key`, as large as the parameter, from the data ranks that divide it."""
     own, start, stop = _own(part, parameter)
-    if not _is_divided(part):
+    if not is_divided(part):
         return own[key]
     whole = torch.zeros_like(parameter, dtype=_dtype(part, parameter)).flatten()
     if stop > start:
@@ -121,7 +115,7 @@ def steps_of(optimizer: Any) -> int:
 def set_steps(optimizer: Any, steps: int) -> None:
     """Set that number: torch's AdamW has it beside each moment, others in each group."""
     for part in parts_of(optimizer):
-        if isinstance(part.optimizer, torch.optim.AdamW):
+        if isinstance(part.optimizer, (torch.optim.AdamW, HostAdamW)):
             for state in part.optimizer.state.values():
                 state["step"] = torch.tensor(float(steps))
         elif part.optimizer is not None:

@@ -62,6 +62,13 @@ class Config(training.Config):
         may_change="rounding",
         **boolean(),
     )
+    optimizer_offload: bool = setting(
+        "keep the moments, and the copies of bfloat16 weights in float32, in the memory of the CPU, and compute AdamW "
+        "there",
+        default=False,
+        may_change="rounding",
+        **boolean(),
+    )
     recompute: Literal["none", "layers", "selective"] = setting(
         "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: "
         "those of attention",
