@@ -24,6 +24,7 @@ __all__ = [
     "Cases",
     "check_cases",
     "count_cases",
+    "leave_process_group",
     "print_on_first",
     "results_of_ranks",
     "run_cases",
@@ -98,6 +99,12 @@ def run_cases(cases: Cases) -> None:
     dist.init_process_group(timeout=TIMEOUT)
     count = count_cases(cases)
     print_on_first(f"{count} cases are equal")
+    leave_process_group()
+
+
+def leave_process_group() -> None:
+    """End the process group when no rank needs the store any more, which rank 0 may have."""
+    dist.barrier()
     dist.destroy_process_group()
 
 

@@ -21,7 +21,7 @@ from purerl.backends.serving.process import free_port
 from tests.megatron import offloaded, planned, replayed, roundtrip, saved, training
 from tests.megatron.conformance import count_checks
 from tests.megatron.cuda_stand_in import install
-from tests.ranks import TIMEOUT, count_cases, print_on_first
+from tests.ranks import TIMEOUT, count_cases, leave_process_group, print_on_first
 
 __all__ = ["JOBS"]
 
@@ -67,7 +67,7 @@ def run_jobs(rank: int, ranks: int, names: Iterable[str], port: int) -> None:
         dist.init_process_group("gloo", timeout=TIMEOUT)
     for name in names or JOBS[ranks]:
         print_on_first(f"{ranks} ranks, {name}: {JOBS[ranks][name]()} passed")
-    dist.destroy_process_group()
+    leave_process_group()
 
 
 def main(ranks: Iterable[int], names: Iterable[str]) -> int:
