@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.attention import attend, decode_faster
+from purerl.backends.hf.attention import _with_stored_columns, attend, decode_faster
 from purerl.backends.hf.cache import cache_argument
 from purerl.backends.hf.model import load_model
 from purerl.settings import Model
@@ -46,6 +46,30 @@ def test_attention_of_one_token_equals_its_definition(
     expected = reference(query, key, value, attention_mask, 0.3)
     output = attend(query, key, value, attention_mask.to(dtype).log() if is_masked else None, 0.3)
     torch.testing.assert_close(output.double(), expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("first", [0, 2, COLUMNS])
+def test_stored_columns_that_are_not_in_use_have_no_effect(groups: int, first: int) -> None:
+    """In a table, keys and values are columns of larger tensors. Values are finite there, keys may be anything."""
+    rng = torch.Generator().manual_seed(first)
+    query = torch.randn(ROWS, 2 * groups, 1, 8, generator=rng).double()
+    key, value = torch.randn(2, ROWS + 1, 2, 2 * COLUMNS, 8, generator=rng).double()
+    used, mask = slice(first, first + COLUMNS), torch.ones(ROWS, 1, 1, COLUMNS, dtype=torch.bool)
+    unused = torch.arange(2 * COLUMNS).sub(first).div(COLUMNS, rounding_mode="floor") != 0
+    key[:, :, unused], value[:, :, unused] = torch.nan, 1e6
+    key, value = key[:ROWS, :, used], value[:ROWS, :, used]
+    torch.testing.assert_close(attend(query, key, value, None, 0.3), reference(query, key, value, mask, 0.3))
+    assert _with_stored_columns(key)[0].shape[2] == 2 * COLUMNS  # they are read
+
+
+@pytest.mark.parametrize("order", [(0, 2, 1, 3), (2, 1, 0, 3), (0, 1, 3, 2)])
+def test_keys_and_values_may_have_any_strides(order: tuple[int, ...]) -> None:
+    rng = torch.Generator().manual_seed(0)
+    query, mask = torch.randn(4, 4, 1, 4, generator=rng).double(), torch.ones(4, 1, 1, 4, dtype=torch.bool)
+    key, value = torch.randn(2, 4, 4, 4, 4, generator=rng).double()
+    key, value = key.permute(order), value.permute(order)
+    torch.testing.assert_close(attend(query, key, value, None, 0.3), reference(query, key, value, mask, 0.3))
 
 
 @pytest.mark.parametrize("groups", [1, 3])

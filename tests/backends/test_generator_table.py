@@ -84,6 +84,13 @@ class TableMachine(RuleBasedStateMachine):
             values = self.table.view(name, slice(0, len(self.rows)), start, self.now + 1)
             assert torch.equal(values, expected[:, None, :, None].expand(-1, 2, -1, 3))
 
+    @invariant()
+    def stored_columns_that_are_not_in_use_are_0(self):
+        for name in self.names:
+            plane, used = self.table._planes[name][: len(self.rows)], self.table.start - self.table._origin
+            assert (plane[:, :, : max(used, 0)] == 0).all()
+            assert (plane[:, :, used + self.now + 1 - self.table.start :] == 0).all()
+
 
 TestTableMachine = TableMachine.TestCase
 TestTableMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
@@ -102,6 +109,27 @@ def test_new_rows_are_0_where_earlier_rows_were_nan():
     table.view("plane", added, -1, 0).fill_(1.0)
     values = table.view("plane", slice(0, 4), table.start, table.now)[:, 0, :, 0]
     assert values.tolist() == [[0, 0, 7.0], [1.0] * 3, [1.0] * 3, [0, 0, 1.0]]
+
+
+def test_stored_columns_that_are_not_in_use_are_0_in_new_memory(monkeypatch):
+    """A decoding step may read them, and 0 times NaN is NaN."""
+    monkeypatch.setattr(torch.Tensor, "new_empty", lambda like, *size: like.new_full(size, torch.nan))
+    table = Table(4)
+    table.add_plane("plane", torch.zeros(1, 1, 1, 1))
+    for rows in (1, 2):
+        table.view("plane", table.add_rows(rows, before=2), table.now - 2, table.now).fill_(1.0)
+        for _ in range(9):
+            table.view("plane", slice(0, table.rows), table.now, table.now + 1).fill_(1.0)
+            assert not table._planes["plane"][: table.rows].isnan().any()
+            table.add_column()
+
+
+def test_row_that_moves_leaves_all_values_of_the_row_before_it():
+    table = Table(2)
+    table.add_plane("plane", torch.zeros(1, 1, 1, 1))
+    table.view("plane", table.add_rows(2, before=3), -3, 1).copy_(torch.tensor([torch.nan, 1.0])[:, None, None, None])
+    table.remove_rows([1], [0], rows=1, start=-1)
+    assert not table._planes["plane"][:1].isnan().any()
 
 
 def test_plane_added_to_rows_in_use_is_0():

@@ -2,7 +2,8 @@
 
 transformers repeats keys and values for each query head that shares them. Here, the query heads that share a key head
 become further queries of one head, so keys and values are read once, and not copied. For one token and narrow heads two
-plain matrix products are faster than torch's kernel, which is made for many queries.
+plain matrix products are faster than torch's kernel, which is made for many queries. They read all columns that the
+table has stored, also those that are not in use: memory is read up to three times as fast without gaps.
 
 This file imports transformers. It is imported when a generator is built.
 """
@@ -51,10 +52,32 @@ def attend(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | N
         mask = attention_mask if attention_mask is None or time == 1 else attention_mask.repeat(1, 1, shared, 1)
         output = scaled_dot_product_attention(grouped, key, value, attn_mask=mask, scale=scale)
     else:
-        score = (scale * grouped) @ key.mT
-        score = score if attention_mask is None else score.add_(attention_mask)
-        output = score.softmax(-1) @ value
+        output = _products(scale * grouped, key, value, attention_mask)
     return output.unflatten(2, (shared, time)).flatten(1, 2)
+
+
+def _products(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """softmax(q . k + attention_mask) v, with weights of 0 for the stored columns that are no part of the views."""
+    (key, of_key), (value, of_value) = _with_stored_columns(key), _with_stored_columns(value)
+    score = (query @ key.mT)[..., of_key]
+    score = score if attention_mask is None else score.add_(attention_mask)
+    weight = score.new_zeros(*score.shape[:-1], value.shape[2])
+    weight[..., of_value] = score.softmax(-1)
+    return weight @ value
+
+
+def _with_stored_columns(view: Tensor) -> tuple[Tensor, slice]:
+    """All columns of the contiguous tensor [rows, heads, columns, width] of which `view` has some, and which it has.
+
+    Any other tensor is returned as it is.
+    """
+    rows, heads, columns, width = view.shape
+    stored = view.stride(1) // width
+    first = view.storage_offset() // width % max(1, stored)
+    if view.stride() != (heads * stored * width, stored * width, width, 1) or first + columns > stored:
+        return view, slice(0, columns)
+    whole = view.as_strided((rows, heads, stored, width), view.stride(), view.storage_offset() - first * width)
+    return whole, slice(first, first + columns)
 
 
 def _forward(

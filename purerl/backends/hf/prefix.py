@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from purerl.backends.hf.cache import PastCache, cache_argument
 from purerl.backends.hf.inputs import Inputs, at, token_inputs
@@ -164,7 +165,8 @@ class _SuffixCache(PastCache):
 
     def _of_members(self, stored: Tensor) -> Tensor:
         moved = stored if self.origin is None else torch.take_along_dim(stored, self.origin[:, None, :, None], 2)
-        return moved.index_select(0, self.member)
+        # `embedding` is `index_select`, with a faster gradient: that of `cat` has gaps.
+        return functional.embedding(self.member, moved.flatten(1)).unflatten(1, moved.shape[1:])
 
 
 @torch.no_grad()

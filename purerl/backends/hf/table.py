@@ -30,8 +30,9 @@ class Table:
     rows        number of rows in use; they are the first ones
     start, now  the columns in use: from `start` to `now`, which is included
 
-    New rows are 0 in the columns before their own, and never contain values of earlier rows: attention multiplies
-    masked values by 0, and 0 times NaN is NaN, so that a row with NaN would change other rows.
+    Rows are 0 in the columns in use before their own. In no stored column do they contain values of other rows, or
+    memory that was not initialized: attention multiplies values of other columns by 0, and 0 times NaN is NaN, so that
+    a row with NaN would change other rows.
     """
 
     def __init__(self, max_rows: int) -> None:
@@ -82,7 +83,7 @@ class Table:
         self.rows = new.stop
         for plane in self._planes.values():
             self._columns(plane, old, self.start, start).zero_()
-            self._columns(plane, new, self.start, self.now - before).zero_()
+            _clear_outside(plane[new], self.now - before - self._origin, self.now - self._origin)
         return new
 
     def add_column(self) -> None:
@@ -98,8 +99,7 @@ class Table:
         device = next(iter(self._planes.values())).device
         moved, target = (torch.tensor(indices, device=device) for indices in (sources, holes))
         for plane in self._planes.values():
-            view = self._columns(plane, slice(None), start, self.now + 1)
-            view.index_copy_(0, target, view.index_select(0, moved))
+            plane.index_copy_(0, target, plane.index_select(0, moved))
 
     def release(self) -> None:
         """Free the memory if no row is in use, so that training can use it between two phases of sampling."""
@@ -132,8 +132,16 @@ class Table:
         if self.rows:
             first = max(self.start, self._origin)
             used = self._columns(plane, slice(0, self.rows), first, self.now + 1)
-            new[: self.rows, :, first - origin : self.now + 1 - origin] = used.clone() if is_same_size else used
+            own = slice(first - origin, self.now + 1 - origin)
+            new[: self.rows, :, own] = used.clone() if is_same_size else used
+            _clear_outside(new[: self.rows], own.start, own.stop)
         return new
+
+
+def _clear_outside(rows: Tensor, start: int, stop: int) -> None:
+    """Set the columns of `rows` [rows, heads, columns, width] before `start` and from `stop` on to 0."""
+    rows[:, :, :start].zero_()
+    rows[:, :, stop:].zero_()
 
 
 def moves(removed: Sequence[int], rows: int) -> tuple[list[int], list[int]]:
