@@ -73,10 +73,11 @@ def _with_stored_columns(view: Tensor) -> tuple[Tensor, slice]:
     """
     rows, heads, columns, width = view.shape
     stored = view.stride(1) // width
-    first = view.storage_offset() // width % max(1, stored)
+    offset = int(view.storage_offset())
+    first = offset // width % max(1, stored)
     if view.stride() != (heads * stored * width, stored * width, width, 1) or first + columns > stored:
         return view, slice(0, columns)
-    whole = view.as_strided((rows, heads, stored, width), view.stride(), view.storage_offset() - first * width)
+    whole = view.as_strided((rows, heads, stored, width), view.stride(), offset - first * width)
     return whole, slice(first, first + columns)
 
 
