@@ -103,7 +103,8 @@ def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     for dtype, divided in (("float64", False), ("float32", True), ("bfloat16", False), ("bfloat16", True)):
         yield f"{dtype}, divided: {divided}", functools.partial(check_equal, dense, Mesh(), dtype, divided=divided)
     if ranks.size > 1:
-        for path, mesh in ((dense, Mesh(tensor=2)), (dense, Mesh(pipeline=2)), (experts, EXPERTS)):
+        of_dense = [(dense, Mesh(**{name: 2})) for name in ("tensor", "context", "pipeline")]
+        for path, mesh in (*of_dense, (experts, EXPERTS)):
             for divided in (False, True):
                 run = functools.partial(check_equal, path, mesh, "bfloat16", divided=divided)
                 yield f"{mesh}, divided: {divided}", run
