@@ -240,13 +240,14 @@ def test_layers_that_cannot_be_divided_are_planned_and_refused(tmp_path: Path) -
         _memory(Config(mesh=Mesh(pipeline=3)), _write(tmp_path, num_hidden_layers=24))
 
 
+@mock.patch("purerl.planning.suggest._MAX_SHOWN", 20)
 def test_suggestions_divide_the_model_further_and_are_not_refused(tmp_path: Path, config: RunConfig) -> None:
     mesh = Mesh(tensor=2, sequence_parallel=True)
     model = _write(tmp_path, hidden_size=2048, intermediate_size=8192, num_hidden_layers=6)
     small = evolve(config, model=model, trainer=Config(mesh=mesh))
     settings = {setting for each in suggest(small, ranks=16) for setting in each.settings}
     assert {"trainer.distributed_optimizer=true", "trainer.mesh.tensor=4", "trainer.mesh.pipeline=2"} <= settings
-    assert "trainer.optimizer_offload=true" in settings
+    assert {"trainer.optimizer_offload=true", "trainer.mesh.context=2"} <= settings
     odd = evolve(small, model=_write(tmp_path / "odd", num_hidden_layers=5, hidden_size=2048))
     assert "trainer.mesh.pipeline=2" not in {s for each in suggest(odd, ranks=16) for s in each.settings}
 
