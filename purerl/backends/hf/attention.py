@@ -3,7 +3,7 @@
 transformers repeats keys and values for each query head that shares them. Here, the query heads that share a key head
 become further queries of one head, so keys and values are read once, and not copied. For one token and narrow heads two
 plain matrix products are faster than torch's kernel, which is made for many queries. They read all columns that the
-table has stored, also those that are not in use: memory is read up to three times as fast without gaps.
+table has stored, also those that are not in use: memory is read faster without gaps.
 
 This file imports transformers. It is imported when a generator is built.
 """
