@@ -16,10 +16,6 @@ __all__ = ["OUTPUTS", "meshes", "open_trainer"]
 OUTPUTS = {"critic": ("value",), "reward": ("classifier_score",)}
 """Of roles that have no log-probabilities."""
 
-_states: dict[
-    Mesh, dict[str, Any]
-] = {}  # what megatron-core knows about its groups, by the mesh that they were opened for
-
 
 def meshes(ranks: int, model: str) -> Iterator[Mesh]:
     """Meshes of `ranks` ranks that can divide the model: each of them for some model, and not for every one."""

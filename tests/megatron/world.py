@@ -73,7 +73,7 @@ def run_jobs(rank: int, ranks: int, names: Iterable[str], port: int) -> None:
 def main(ranks: Iterable[int], names: Iterable[str]) -> int:
     """Run the jobs of these `names`, or all, on each of these numbers of ranks; how many of the numbers have failed.
 
-    The errors are the last that is written, after all warnings.
+    Errors are written last, after all warnings.
     """
     errors = []
     for number in ranks:

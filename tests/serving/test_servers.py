@@ -123,7 +123,7 @@ def test_run_stops_after_too_many_restarts(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("max_restarts", [2, 3])
 def test_server_that_fails_while_it_is_started_again(tmp_path: Path, max_restarts: int) -> None:
-    """Each start counts: the third one works."""
+    """Each start counts. Two restarts fail, and the third one works."""
     toy = Toy(starts=[(), ("--fail", "Error: no memory"), ("--fail", "Error: no port")])
     with toys(tmp_path, toy, max_restarts=max_restarts) as generator:
         generator.load_weights(WEIGHTS, version=3)
