@@ -10,7 +10,7 @@ from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
 
-from purerl.diagnosis.history import History, has_improved, is_solved, mean, recent, start
+from purerl.diagnosis.history import History, has_improved, is_solved, mean, recent, recent_known, start
 
 __all__ = ["CHECKS", "Check"]
 
@@ -26,10 +26,12 @@ _FLAT = 0.1  # standard deviations of the reward in ten steps
 _MISMATCH = 0.05  # nats
 _STALE_MISMATCH = 0.5  # nats, if rollouts may be older than the weights
 _MISMATCH_GROWTH = 3.0
+_OTHER_MODEL = 0.5  # nats: more than any precision explains
 _SAMPLE_SIZE = 0.9  # effective, as a fraction of the tokens
 _STALE_SAMPLE_SIZE = 0.5  # if rollouts may be older than the weights
 _FAILURES = 0.5  # of reward_workers.max_failure_rate
 _LARGE_KL = 0.5  # nats
+_LOGP_ABS_DIFF = "mismatch/logp_abs_diff"
 
 
 class Check(NamedTuple):
@@ -127,13 +129,24 @@ def _is_flat(history: History) -> bool:
 
 
 def mismatch(history: History) -> str | None:
-    """The log-probabilities of sampler and trainer differ more and more, or so much that few tokens count."""
-    return _growing_mismatch(history) or _large_mismatch(history)
+    """The log-probabilities of sampler and trainer differ more and more, or so much that few tokens count.
+
+    Or they are those of different models, which a few steps show.
+    """
+    return _other_model(history) or _growing_mismatch(history) or _large_mismatch(history)
+
+
+def _other_model(history: History) -> str | None:
+    values = recent_known(history, _LOGP_ABS_DIFF, _FEW_STEPS)
+    if history.facts.max_staleness or not values or min(values) < _OTHER_MODEL:
+        return None
+    what = f"differ by {min(values):.3g} nats or more in each of the last {_FEW_STEPS} steps, with the same weights"
+    return f"the log-probabilities of sampler and trainer {what}"
 
 
 def _growing_mismatch(history: History) -> str | None:
-    name = "mismatch/logp_abs_diff"
-    before, after = mean(start(history, name)), mean(recent(history, name, _STEPS))
+    before = mean(start(history, _LOGP_ABS_DIFF))
+    after = mean(recent_known(history, _LOGP_ABS_DIFF, _STEPS))
     limit = _STALE_MISMATCH if history.facts.max_staleness else _MISMATCH
     if not after > max(limit, _MISMATCH_GROWTH * before):
         return None
@@ -141,7 +154,7 @@ def _growing_mismatch(history: History) -> str | None:
 
 
 def _large_mismatch(history: History) -> str | None:
-    size = mean(recent(history, "mismatch/effective_sample_size", _STEPS))
+    size = mean(recent_known(history, "mismatch/effective_sample_size", _STEPS))
     if not size < (_STALE_SAMPLE_SIZE if history.facts.max_staleness else _SAMPLE_SIZE):
         return None
     what = f"by importance weights, the tokens of the last {_STEPS} steps count as {size:.0%} of their number"
@@ -160,7 +173,7 @@ def reward_failures(history: History) -> str | None:
 def large_updates(history: History) -> str | None:
     """The policy changes so much within a step that its rollouts no longer describe it."""
     names = ("policy/approx_kl", "policy/sampler_kl")
-    values = next(filter(None, (recent(history, name, _FEW_STEPS) for name in names)), None)
+    values = next(filter(None, (recent_known(history, name, _FEW_STEPS) for name in names)), None)
     if not values or not median(values) > _LARGE_KL:
         return None
     return f"the policy moved {median(values):.3g} nats (KL divergence) in a step, the median of {_FEW_STEPS} steps"
@@ -243,8 +256,10 @@ CHECKS = (
         "mismatch",
         _STEPS,
         mismatch,
-        "sampler and trainer use different weights, precision, kernels or temperature, or training drives them apart",
-        "use one dtype, lower rollout.max_staleness, or set algorithm.importance_weight or algorithm.rejection",
+        "sampler and trainer use different weights, configurations of the model, precision, kernels or temperature, or "
+        "training drives them apart",
+        "compare the arguments of the engine with the model's config.json, use one dtype, lower rollout.max_staleness, "
+        "or set algorithm.importance_weight or algorithm.rejection",
     ),
     Check(
         "reward_failures",

@@ -6,7 +6,19 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["START", "Facts", "History", "Record", "add", "has_improved", "is_solved", "mean", "recent", "start"]
+__all__ = [
+    "START",
+    "Facts",
+    "History",
+    "Record",
+    "add",
+    "has_improved",
+    "is_solved",
+    "mean",
+    "recent",
+    "recent_known",
+    "start",
+]
 
 Record = Mapping[str, Any]
 
@@ -73,6 +85,16 @@ def recent(history: History, name: str, steps: int) -> Sequence[float]:
     records = history.recent[-steps:]
     is_complete = len(records) == steps and all(name in record for record in records)
     return [record[name] for record in records] if is_complete else []
+
+
+def recent_known(history: History, name: str, steps: int) -> Sequence[float]:
+    """The values of the metric `name` in the last `steps` steps; empty if there are fewer, or if most have no value.
+
+    It is for metrics that do not exist in a step that trains on no row.
+    """
+    records = history.recent[-steps:]
+    values = [record[name] for record in records if name in record]
+    return values if len(records) == steps and 2 * len(values) > steps else []
 
 
 def start(history: History, name: str) -> Sequence[float]:

@@ -183,3 +183,29 @@ def test_remedies_name_settings_and_commands_that_exist() -> None:
     for setting in sorted(settings):
         resolve("addition", [f"{setting}={values.get(setting, '2')}"])
     check(resolve("addition", ["algorithm.entropy_bonus=0.01"]))
+
+
+@pytest.mark.parametrize(("staleness", "expected"), [(0, {"mismatch": 5}), (1, {})])
+def test_log_probabilities_of_another_model_are_reported_soon(staleness: int, expected: Mapping[str, int]) -> None:
+    """Rollouts that are older than the weights may differ as much."""
+    facts = Facts(max_staleness=staleness)
+    assert _raised(lambda step: {"mismatch/logp_abs_diff": 0.6}, facts=facts) == expected
+    assert _raised(lambda step: {"mismatch/logp_abs_diff": 0.6 if step % 5 else 0.4}, facts=facts) == {}
+
+
+@pytest.mark.parametrize(("trained", "is_raised"), [(lambda step: step % 3, True), (lambda step: step % 3 == 0, False)])
+@pytest.mark.parametrize(
+    ("metric", "value", "name"),
+    [
+        ("mismatch/logp_abs_diff", 2.0, "mismatch"),
+        ("mismatch/effective_sample_size", 0.5, "mismatch"),
+        ("policy/approx_kl", 2.0, "large_updates"),
+    ],
+)
+def test_steps_that_train_on_no_row_have_no_mismatch_and_no_kl(
+    metric: str, value: float, name: str, trained: Callable[[int], object], is_raised: bool
+) -> None:
+    """If most steps train on rows, their values count; a few do not say enough."""
+    missing = dict.fromkeys(("mismatch/logp_abs_diff", "mismatch/effective_sample_size", "policy/approx_kl"))
+    raised = _raised(lambda step: {metric: value} if trained(step) else missing)
+    assert (name in raised) == is_raised
