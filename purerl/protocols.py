@@ -10,14 +10,16 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from attrs import frozen
+from attrs import cmp_using, field, frozen
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
 from purerl.images import ImageStore
 from purerl.ranks import Ranks
+from purerl.routes import RouteStore
 from purerl.sampling import SAMPLING_PARAMETERS, Sampling
 from purerl.types import TensorDict
 
@@ -35,6 +37,7 @@ __all__ = [
     "SupportsFlops",
     "SupportsGradients",
     "SupportsImages",
+    "SupportsRoutes",
     "SupportsSleep",
     "SupportsStaging",
     "Trainer",
@@ -61,6 +64,7 @@ class Capabilities:
     adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
     sleeps                generators: also have the method of `SupportsSleep`
     images                rows and requests may have images; also has the method of `SupportsImages`
+    routes                generators: completions have `routes`
     sampling              generators: which of `SAMPLING_PARAMETERS` a request may have; others are refused
     """
 
@@ -72,6 +76,7 @@ class Capabilities:
     adapters: bool = False
     sleeps: bool = False
     images: bool = False
+    routes: bool = False
     sampling: frozenset[str] = frozenset()
 
 
@@ -110,6 +115,18 @@ class SupportsImages(Protocol):
         An image is in the store before a request or a row has its content id.
 
         Raises: ConfigError if the engine cannot read images with its model or its settings.
+        """
+        ...
+
+
+@runtime_checkable
+class SupportsRoutes(Protocol):
+    """An optional method of trainers that replay the experts through which a generator has sampled."""
+
+    def use_routes(self, routes: RouteStore) -> None:
+        """Look for the records of rows in `routes`, by the number in their field `routes`. Called once, before a step.
+
+        From then on the tokens of rows with a record go through its experts, in `score` and in `step`.
         """
         ...
 
@@ -158,7 +175,13 @@ class Request:
 
 @frozen
 class Completion:
-    """The answer to a request. Each token has its id, its log-probability in nats and the version of the weights."""
+    """The answer to a request. Each token has its id, its log-probability in nats and the version of the weights.
+
+    `routes` are the experts that tokens went through, int16 [n, layers, k], if `capabilities.routes`: of the first n
+    tokens of the request and the completion together, for each layer with a router. They are those that the engine has
+    read, so usually all but the last one. If it has read a token several times, its first record counts: that of the
+    pass from which the next token was sampled. A token without a record has `LIVE` (`purerl.routes`).
+    """
 
     key: str
     tokens: Sequence[int]
@@ -166,6 +189,7 @@ class Completion:
     version: Sequence[int]
     finish: FinishReason
     error: str | None = None
+    routes: np.ndarray | None = field(default=None, eq=cmp_using(eq=np.array_equal), hash=False, repr=False)
 
 
 @runtime_checkable
