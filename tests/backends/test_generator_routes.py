@@ -100,7 +100,7 @@ def records_of_turns_begin_with_the_prompt(family: str = "qwen3_moe", **settings
 
 
 def the_first_record_of_a_token_counts(family: str = "qwen3_moe") -> None:
-    """New weights arrive while requests are in flight: the record is that of the pass that has sampled the next token."""
+    """New weights arrive in flight: the record of a token is that of the pass that has sampled the next one."""
     generator = generator_of(family)
     generator.submit(requests())
     completions: list[Completion] = []
