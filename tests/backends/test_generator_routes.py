@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 from purerl.backends.hf.generator import Config, HFGenerator, preview
 from purerl.backends.hf.route_recorder import RouteRecorder
@@ -19,7 +17,7 @@ from purerl.errors import ConfigError
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.routes import LIVE
 from purerl.settings import Model
-from tests.backends.routed_models import FAMILIES, causal_model
+from tests.backends.routed_models import FAMILIES, causal_model, choices_of, in_order
 from tests.backends.tiny import write_model
 
 LENGTHS = (5, 9, 3, 7, 9, 5)
@@ -49,24 +47,8 @@ def plain(family: str, seed: int = 0) -> Any:
     return causal_model(family, seed=seed)
 
 
-@torch.no_grad()
 def choices(family: str, tokens: Sequence[int], *, seed: int = 0) -> np.ndarray:
-    """[tokens, layers, k] what the routers of the plain model return in one pass over `tokens`."""
-    chosen: list[Tensor] = []
-    model = plain(family, seed)
-    routers = [m for m in model.modules() if type(m).__name__.lower().endswith("topkrouter")]
-    handles = [each.register_forward_hook(lambda _, args, output: chosen.append(output[-1])) for each in routers]
-    try:
-        model(input_ids=torch.tensor([[*tokens]]), use_cache=False)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return torch.stack(chosen, 1).numpy()
-
-
-def in_order(routes: np.ndarray) -> np.ndarray:
-    """`routes` with the experts of a token in the order of their indices: scores may be equal except for rounding."""
-    return np.sort(routes, axis=-1)
+    return choices_of(plain(family, seed), tokens)
 
 
 def check_completion(family: str, tokens: Sequence[int], completion: Completion) -> None:
