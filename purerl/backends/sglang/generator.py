@@ -108,6 +108,9 @@ def check(config: Config) -> None:
 
     check_engine(config.server, "sglang")
     devices_of_servers(config.server)
+    if config.return_routes and not config.server.urls and is_on_cpu(config.server):
+        need = "servers on a GPU: the memory in which SGLang keeps experts is registered with CUDA"
+        raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf")
 
 
 def check_adapter_rank(config: Config, rank: int | None) -> None:

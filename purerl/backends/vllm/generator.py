@@ -105,7 +105,7 @@ def check(config: Config) -> None:
     if config.return_routes and not config.server.urls:
         if is_on_cpu(config.server):
             need = "servers on a GPU: vLLM's runner for CPUs does not return experts"
-            raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf, or sglang")
+            raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf")
         if not config.server.enable_prefix_caching:
             need = "true with return_routes: vLLM keeps experts by the blocks of its prefix cache"
             raise ConfigError("server.enable_prefix_caching", got=False, need=need, do="leave it out")
