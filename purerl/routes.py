@@ -60,7 +60,7 @@ class RouteStore:
         """The record with this `number`. Raises BatchError if there is none."""
         try:
             return np.load(self.path(number))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, EOFError) as error:
             got, need = f"record {number}: {error}", "a record of a row that has been sampled in this run"
             raise BatchError("field 'routes'", got=got, need=need) from error
 

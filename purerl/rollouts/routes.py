@@ -20,14 +20,13 @@ def store_routes(group: Group, store: RouteStore | None) -> Group:
 
 
 def _stored(row: Trajectory, store: RouteStore | None) -> Trajectory:
-    fields = dict(row.fields)
-    record = fields.pop("routes", None)
+    record = row.fields.get("routes")
     if store is None:
-        return row if record is None else evolve(row, fields=fields)
-    if record is None and any(fields["action"]):
+        return row if record is None else evolve(row, fields={n: v for n, v in row.fields.items() if n != "routes"})
+    if record is None and any(row.fields["action"]):
         need = "the field `routes`, as `token_fields` of purerl.rollouts.fields makes it from completions"
         raise RolloutError("trainer.replay_routes", got="a sampled row without `routes`", need=need)
-    number = 0 if record is None else number_of(fields["row"])
-    if number:
+    number = 0 if record is None else number_of(row.fields["row"])
+    if record is not None:
         store.write(number, record)
-    return evolve(row, fields={**fields, "routes": number})
+    return evolve(row, fields={**row.fields, "routes": number})

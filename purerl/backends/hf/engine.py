@@ -38,7 +38,7 @@ from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
 from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.hf.router import LOAD, balance_loss
-from purerl.backends.hf.routes import ROUTES, changed_fraction
+from purerl.backends.hf.routes import ROUTES, changed_choices
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
 from purerl.backends.weights import check_adapter
@@ -169,8 +169,7 @@ class HFTrainer:
         check_call(self.mesh.all, call, batch, objective)
         replayed = [ROUTES] if self.routes and (call == "step" or ROUTES in batch.keys()) else []
         parts = self._arrange(batch, (*_READS, *replayed, *objective.reads), objective.unit)
-        if replayed:
-            parts = self._with_routes(batch, parts)
+        parts = self._with_routes(batch, parts) if replayed else parts
         clear_gradients(self.trained.values())
         device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
@@ -280,10 +279,11 @@ class HFTrainer:
         read = with_fields(select_fields(rows, objective.reads), **watched, **learned)
         loss, metrics = compute_loss(objective, read, counts)
         # Over the whole step the totals add up to the mean over action tokens, and the weights to 1.
-        weight = rows["action"].sum() / batch["action"].sum().clamp(min=1).to(loss.device)
+        action_tokens = batch["action"].sum().clamp(min=1).to(loss.device)
+        weight = rows["action"].sum() / action_tokens
         if routes is not None:
-            changed = changed_fraction(outputs[ROUTES], routes, rows["action"])
-            metrics = {**metrics, "router_changed_fraction": Weighted(changed * weight, weight)}
+            changed = changed_choices(outputs[ROUTES], routes, rows["action"])
+            metrics = {**metrics, "router_changed_fraction": Weighted(*(n / action_tokens for n in changed))}
         if experts is not None:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
             loss = loss + self.router_coefficient * balance

@@ -46,7 +46,7 @@ __all__ = [
     "RoutedInputs",
     "Routers",
     "Routing",
-    "changed_fraction",
+    "changed_choices",
     "hook_routers",
     "probe_routes",
     "routes_of",
@@ -92,15 +92,15 @@ def top_k(scores: Tensor, live: Tensor, replayed: Tensor) -> tuple[Tensor, Tenso
     return scores.gather(-1, indices), indices
 
 
-def changed_fraction(live: Tensor, replayed: Tensor, action: TokenBool) -> Tensor:
-    """The fraction of tokens and layers in which `live` are other experts than `replayed`, in any order.
+def changed_choices(live: Tensor, replayed: Tensor, action: TokenBool) -> tuple[Tensor, Tensor]:
+    """The number of tokens for which `live` are other experts than `replayed`, in any order, and of all tokens.
 
-    Both are [rows, time, layers, k]. The tokens are those from which action tokens are predicted, if their choices were
-    replayed. It is 0 without such tokens.
+    Both are [rows, time, layers, k], and the numbers are means over layers. The tokens are those from which action
+    tokens are predicted, if their choices were replayed.
     """
     differs = (live.sort(-1).values != replayed.sort(-1).values).any(-1)
     read = action.roll(-1, -1)[..., None] & (replayed != LIVE).all(-1)
-    return (differs & read).sum() / read.sum().clamp(min=1)
+    return (differs & read).sum() / read.shape[-1], read.sum() / read.shape[-1]
 
 
 # --- routers -------------------------------------------------------------------------------------------------------
