@@ -141,12 +141,12 @@ class SampledRoutes:
     def _of_model(self, record: Tensor) -> Tensor:
         """`record` of the layers of this process. Raises BatchError if it is one of another model."""
         columns, experts = self.routers.columns(record.shape[1]), self.routers.experts
-        if record.shape[1] <= max(columns) or record.shape[2] != self.routers.k:
+        if record.shape[1] <= max(columns, default=-1) or record.shape[2] != self.routers.k:
             got = f"{record.shape[2]} experts of a token in {record.shape[1]} layers"
             need = f"{self.routers.k} in {len(self.routers.routed)}, as in the model that is trained"
             raise BatchError("field 'routes'", got=got, need=need)
         record = record[:, columns]
-        if len(record) and not LIVE <= int(record.min()) <= int(record.max()) < experts:
+        if record.numel() and not LIVE <= int(record.min()) <= int(record.max()) < experts:
             got = f"experts from {int(record.min())} to {int(record.max())}"
             raise BatchError("field 'routes'", got=got, need=f"experts from 0 to {experts - 1}, or {LIVE}")
         return record
