@@ -103,7 +103,9 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     anything other than keys and values, and for `return_routes` with one whose routers cannot be recorded.
     """
     device_of(config.device)
-    return HFGenerator(config, load_model(model), model)
+    generator = HFGenerator(config, load_model(model), model)
+    generator.probe()
+    return generator
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -146,7 +148,7 @@ class HFGenerator:
         self._device = device_of(config.device)
         self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
         decode_faster(self._model.get_decoder())
-        self._routes = RouteRecorder(self._model).probed() if config.return_routes else None
+        self._routes = RouteRecorder(self._model) if config.return_routes else None
         self._merger = AdapterMerger(self._model)
         self._keys: set[str] = set()
         self._waiting = WaitingRequests()
@@ -158,6 +160,11 @@ class HFGenerator:
         self._table = Table(config.max_num_seqs)
         self._table.add_plane("ids", self._tensor([[[[0]]]]))
         self._table.add_plane("logp", self._tensor([[[[0.0]]]], torch.float32))
+
+    def probe(self) -> None:
+        """Test on a few tokens that the experts of the model can be recorded. Raises ConfigError as `probe_routes`."""
+        if self._routes is not None:
+            self._routes.probe()
 
     # --- the interface Generator -----------------------------------------------------------------------------------
 

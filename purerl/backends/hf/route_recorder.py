@@ -7,7 +7,7 @@ episode. They stay on the device of the model until a row ends: 2 k bytes for ea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,10 +32,9 @@ class RouteRecorder:
         self.model, self.routers = model, hook_routers(model.get_decoder(), _KEY)
         self.routing = Routing()
 
-    def probed(self) -> Self:
-        """This recorder, after a test of the model on a few tokens. Raises ConfigError as `probe_routes`."""
+    def probe(self) -> None:
+        """Test the model on a few tokens. Raises ConfigError as `probe_routes`."""
         probe_routes(self.model, _KEY)
-        return self
 
     def argument(self) -> dict[str, Any]:
         """The argument of the model in the next forward pass."""
