@@ -19,7 +19,6 @@ from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
 from purerl.images import ImageStore
 from purerl.ranks import Ranks
-from purerl.routes import RouteStore
 from purerl.sampling import SAMPLING_PARAMETERS, Sampling
 from purerl.types import TensorDict
 
@@ -37,7 +36,6 @@ __all__ = [
     "SupportsFlops",
     "SupportsGradients",
     "SupportsImages",
-    "SupportsRoutes",
     "SupportsSleep",
     "SupportsStaging",
     "Trainer",
@@ -115,18 +113,6 @@ class SupportsImages(Protocol):
         An image is in the store before a request or a row has its content id.
 
         Raises: ConfigError if the engine cannot read images with its model or its settings.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsRoutes(Protocol):
-    """An optional method of trainers that replay the experts through which a generator has sampled."""
-
-    def use_routes(self, routes: RouteStore) -> None:
-        """Look for the records of rows in `routes`, by the number in their field `routes`. Called once, before a step.
-
-        From then on the tokens of rows with a record go through its experts, in `score` and in `step`.
         """
         ...
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 from attrs import frozen
 
 from purerl.errors import BatchError
 
-__all__ = ["LIVE", "RouteStore", "first_records", "number_of"]
+__all__ = ["LIVE", "RouteStore", "SupportsRoutes", "first_records", "number_of"]
 
 LIVE = -1
 """In place of an expert: the token goes through the experts that the live router chooses."""
@@ -84,3 +85,15 @@ class RouteStore:
     def path(self, number: int) -> Path:
         """The file of the record with this `number`."""
         return self.folder / f"{number}.npy"
+
+
+@runtime_checkable
+class SupportsRoutes(Protocol):
+    """An optional method of trainers that replay the experts through which a generator has sampled."""
+
+    def use_routes(self, routes: RouteStore) -> None:
+        """Look for the records of rows in `routes`, by the number in their field `routes`. Called once, before a step.
+
+        From then on the tokens of rows with a record go through its experts, in `score` and in `step`.
+        """
+        ...

@@ -14,9 +14,9 @@ import numpy as np
 
 from purerl.config.routes import replayed_routes
 from purerl.config.schema import RunConfig
-from purerl.protocols import SupportsRoutes, Trainer
+from purerl.protocols import Trainer
 from purerl.rollouts.types import Group
-from purerl.routes import RouteStore
+from purerl.routes import RouteStore, SupportsRoutes
 from purerl.store.directory import RunDirectory
 
 __all__ = ["drop_trained", "records_of", "route_store", "use_routes"]

@@ -109,7 +109,7 @@ def check(config: Config) -> None:
     check_engine(config.server, "sglang")
     devices_of_servers(config.server)
     if config.return_routes and not config.server.urls and is_on_cpu(config.server):
-        need = "servers on a GPU: the memory in which SGLang keeps experts is registered with CUDA"
+        need = "servers on a GPU: SGLang keeps experts in memory that it registers with the device"
         raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf")
 
 
