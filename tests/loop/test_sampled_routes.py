@@ -20,12 +20,14 @@ from purerl.loop import resume
 from purerl.loop import steps as loop
 from purerl.loop.open import Run
 from purerl.loop.train import train
+from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
 from purerl.routes import RouteStore
 from purerl.store.groups import read_routes, write_routes
 from purerl.store.settings import Checkpoint
+from tests.loop import dialogs
 from tests.loop.runs import records, train_until, without_times
-from tests.loop.test_replayed_routes import sevens_of_experts
+from tests.loop.test_replayed_routes import sevens_of_experts, write_experts
 
 KINDS = "hf, vllm and sglang"
 CHANGED = "policy/router_changed_fraction"
@@ -74,6 +76,46 @@ def test_records_of_another_row_are_noticed(monkeypatch, tmp_path):
     monkeypatch.setattr(RouteStore, "write", lambda self, number, record: write(self, (number - 1 ^ 1) + 1, record))
     run = train(config_of(1, num_minibatches=1), directory=tmp_path / "run")
     assert records(run)[1][CHANGED] > 0
+
+
+def prepare_rewritten(folder: Path, seed: int) -> None:
+    """Prompts with messages, a chat template that changes earlier turns, and a mixture of experts."""
+    dialogs.prepare(folder, seed)
+    write_experts(folder, seed)
+
+
+def prepare_appended(folder: Path, seed: int) -> None:
+    """The same with a chat template that changes no earlier turn."""
+    prepare_rewritten(folder, seed)
+    tokenizer = character_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / "model")
+
+
+TEMPLATE = """\
+{%- for message in messages -%}
+{{ message.content + ('<eos>' if message.role == 'assistant' else '=') }}
+{%- endfor -%}"""
+
+
+@pytest.mark.parametrize("history", ["append", "rerender"])
+@pytest.mark.parametrize("max_cached_tokens", [0, 4096])
+def test_turns_of_episodes_have_the_experts_that_sampled_them(tmp_path, history, max_cached_tokens):
+    """In one row, whose beginning the generator has kept or reads again; or in several rows."""
+    prepare = "appended" if history == "append" else "rewritten"
+    config = dialogs.rerendered(
+        environment=dialogs.game(history=history),
+        prepare_data=f"tests.loop.test_sampled_routes:prepare_{prepare}",
+        num_minibatches=1,
+        max_steps=1,
+    )
+    generator = evolve(config.generator, return_routes=True, max_cached_tokens=max_cached_tokens)
+    trainer = evolve(config.trainer, replay_routes="generator", warmup_steps=0)
+    run = train(evolve(config, generator=generator, trainer=trainer), directory=tmp_path / "run")
+    [record] = records(run)[1:]
+    assert record["environment/turns"] == 3
+    assert (record["environment/rows"] > 1) == (history == "rerender")
+    assert record[CHANGED] == 0
 
 
 # --- groups that wait ----------------------------------------------------------------------------------------------
