@@ -79,7 +79,7 @@ class RouteStore:
         """Remove all records but those with these `numbers`."""
         kept = {self.path(number).name for number in numbers}
         for path in self.folder.glob("*"):
-            if path.name not in kept:
+            if path.suffix in (".npy", ".partial") and path.name not in kept:
                 path.unlink(missing_ok=True)
 
     def path(self, number: int) -> Path:

@@ -123,7 +123,7 @@ def test_a_model_without_experts_is_refused(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         module.preview(module.Config(return_routes=True), model=Model(path))
     assert str(error.value).splitlines() == [
-        "return_routes",
+        "generator.return_routes",
         f"  got:  {path!r}, of the architecture qwen3",
         "  need: a mixture of experts",
         "  do:   leave it out",

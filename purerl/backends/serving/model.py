@@ -68,7 +68,7 @@ class ServedModel:
         k = getattr(self._text, "num_experts_per_tok", None)
         if not k:
             got = f"{self._model.path!r}, of the architecture {self.type}"
-            raise ConfigError("return_routes", got=got, need="a mixture of experts", do="leave it out")
+            raise ConfigError("generator.return_routes", got=got, need="a mixture of experts", do="leave it out")
         return self._text.num_hidden_layers, k
 
     def max_sequence_length(self, limit: int | None) -> int | None:
