@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
+import numpy as np
 import torch
-from attrs import frozen
+from attrs import cmp_using, field, frozen
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
@@ -61,6 +62,7 @@ class Capabilities:
     adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
     sleeps                generators: also have the method of `SupportsSleep`
     images                rows and requests may have images; also has the method of `SupportsImages`
+    routes                generators: completions have `routes`
     sampling              generators: which of `SAMPLING_PARAMETERS` a request may have; others are refused
     """
 
@@ -72,6 +74,7 @@ class Capabilities:
     adapters: bool = False
     sleeps: bool = False
     images: bool = False
+    routes: bool = False
     sampling: frozenset[str] = frozenset()
 
 
@@ -158,7 +161,13 @@ class Request:
 
 @frozen
 class Completion:
-    """The answer to a request. Each token has its id, its log-probability in nats and the version of the weights."""
+    """The answer to a request. Each token has its id, its log-probability in nats and the version of the weights.
+
+    `routes` are the experts that tokens went through, int16 [n, layers, k], if `capabilities.routes`: of the first n
+    tokens of the request and the completion together, for each layer with a router. They are those that the engine has
+    read, so usually all but the last one. If it has read a token several times, its first record counts: that of the
+    pass from which the next token was sampled. A token without a record has `LIVE` (`purerl.routes`).
+    """
 
     key: str
     tokens: Sequence[int]
@@ -166,6 +175,7 @@ class Completion:
     version: Sequence[int]
     finish: FinishReason
     error: str | None = None
+    routes: np.ndarray | None = field(default=None, eq=cmp_using(eq=np.array_equal), hash=False, repr=False)
 
 
 @runtime_checkable

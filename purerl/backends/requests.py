@@ -6,10 +6,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 
+import numpy as np
 from attrs import define, field
 
 from purerl.errors import InputError
 from purerl.protocols import Capabilities, Completion, FinishReason, Request
+from purerl.routes import first_records
 
 __all__ = ["PendingRequest", "check_keys", "check_requests"]
 
@@ -88,12 +90,13 @@ def _check_request(request: Request, vocab_size: int, capabilities: Capabilities
 
 @define(eq=False)
 class PendingRequest:
-    """A request in flight, with the tokens sampled so far."""
+    """A request in flight, with the tokens sampled so far, and the experts of the tokens that were read, if known."""
 
     request: Request
     tokens: list[int] = field(factory=list)
     logp: list[float] = field(factory=list)
     version: list[int] = field(factory=list)
+    routes: np.ndarray | None = None
 
     def add(self, tokens: Sequence[int], logp: Sequence[float], version: int) -> None:
         """Append tokens sampled with the weights of `version`."""
@@ -101,9 +104,13 @@ class PendingRequest:
         self.logp += logp
         self.version += [version] * len(tokens)
 
+    def add_routes(self, routes: np.ndarray) -> None:
+        """Append the experts of tokens without a record, from `routes` [n, layers, k] of the first n tokens."""
+        self.routes = first_records([*([] if self.routes is None else [self.routes]), routes])
+
     def restart(self) -> None:
         """Drop all tokens: they are sampled again."""
-        self.tokens, self.logp, self.version = [], [], []
+        self.tokens, self.logp, self.version, self.routes = [], [], [], None
 
     @property
     def all_tokens(self) -> list[int]:
@@ -135,4 +142,5 @@ class PendingRequest:
             version=tuple(self.version[:valid]),
             finish=finish if valid is None else "error",
             error=None if valid is None else f"the model's logits are not finite after {valid} new tokens",
+            routes=None if self.routes is None else self.routes[: len(self.request.tokens) + len(self.tokens[:valid])],
         )

@@ -21,6 +21,7 @@ from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role
+from purerl.config.routes import check_routes
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
@@ -145,7 +146,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     _check_truncation(config)
     check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
     _check_fields(config, algorithm, kind)
-    _check_routes(config, algorithm, kind)
+    check_routes(config, algorithm, kind)
     _check_models(config, algorithm)
     check_placement(config, algorithm)
     _check_steps(config, algorithm, kind)
@@ -213,23 +214,6 @@ def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             raise ConfigError(
                 f"algorithm {kind!r} cannot be used here", got="no such field in the run", need=need, do=do
             )
-
-
-def _check_routes(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
-    """Refuse to replay the choices of routers if no pass records them.
-
-    An engine that replays them has a function `replays_routes` in its module. If a step is one optimizer step, only
-    what advantages and corrections read is computed beforehand.
-    """
-    replays_routes = getattr(find("trainer", kind_of(config.trainer)), "replays_routes", None)
-    if replays_routes is None or not replays_routes(config.trainer):
-        return
-    has_pass = config.ppo_epochs * config.minibatches > 1
-    read = [*algorithm.reads, *(name for each in algorithm.objectives for name in each.reads if has_pass)]
-    if "old_logp" not in read:
-        need = f"a pass that computes old_logp before the optimizer steps of a step; this run of {kind} has none"
-        do = "leave it out, or set num_minibatches or ppo_epochs above 1 with an algorithm that reads old_logp"
-        raise no_effect("trainer.replay_routes", config.trainer.replay_routes, need, do)
 
 
 def _check_models(config: RunConfig, algorithm: Algorithm) -> None:

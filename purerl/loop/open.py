@@ -52,6 +52,7 @@ from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import ModelRewards, check_questions, open_model_rewards, reward_chats
 from purerl.loop.recorded import check_recorded, check_recorded_tokens, recorded_files
+from purerl.loop.routes import use_routes
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.sources import Source
 from purerl.loop.step import Learner
@@ -241,6 +242,7 @@ def _open(
     use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
+    use_routes(config, directory, trainers["policy"])
     learner = _learner(config, algorithm, trainers)
     capabilities = [trainer.capabilities for name, trainer in trainers.items() if not is_reward(name)]
     sampling = [generator.capabilities] if generator else []

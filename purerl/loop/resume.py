@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 from attrs import asdict, evolve, frozen
 
 from purerl.config.continuing import describe_changes
 from purerl.errors import EngineError
 from purerl.loop.open import Run
 from purerl.loop.origin import check_length
+from purerl.loop.routes import records_of, route_store
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.window import Contents
 from purerl.ranks import Ranks
@@ -22,26 +24,31 @@ from purerl.store.best import best_step
 from purerl.store.checkpoint import clean, restore, saved_steps
 from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
-from purerl.store.groups import read_groups, write_groups
+from purerl.store.groups import read_groups, read_routes, write_groups, write_routes
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
 __all__ = ["best_of", "describe_start", "resume", "save_before_stop", "save_checkpoint", "saved_if_sampling_fails"]
 
-_WAITING, _FILE = "waiting", "groups.parquet"
+_WAITING, _FILE, _ROUTES = "waiting", "groups.parquet", "routes.safetensors"
 
 
 @frozen
 class _WaitingGroups:
-    """Groups that have not been trained yet, which every rank has. They are written like the state of a trainer."""
+    """Groups that have not been trained yet, which every rank has. They are written like the state of a trainer.
+
+    `routes` are the records of the experts of their rows, by number, on rank 0.
+    """
 
     groups: Sequence[Group]
+    routes: Mapping[int, np.ndarray]
 
     def write(self, path: Path, ranks: Ranks) -> dict[str, str]:
         """Write them into `path`, on rank 0."""
         if not ranks.is_first:
             return {}
-        return {_FILE: write_groups(path / _FILE, self.groups)}
+        routes = {_ROUTES: write_routes(path / _ROUTES, self.routes)} if self.routes else {}
+        return {_FILE: write_groups(path / _FILE, self.groups), **routes}
 
 
 def resume(run: Run, directory: RunDirectory) -> LoopState:
@@ -71,6 +78,10 @@ def resume(run: Run, directory: RunDirectory) -> LoopState:
     in_flight = state.in_flight
     if origin is not None and origin["step"] == state.step:  # other data or settings: nothing was sampled with them
         in_flight, waiting = (*(group.draw for group in waiting), *in_flight), []
+    store, file = route_store(config, directory), path / _WAITING / _ROUTES
+    if store is not None:
+        records = read_routes(file) if waiting and file.exists() else {}
+        ranks.on_first(lambda: store.replace_all(records), "the experts of waiting groups")
     run.source.window.restore(state.num_draws, in_flight, waiting, step=state.step)
     return state
 
@@ -109,18 +120,19 @@ def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory, writer:
 def _stage(
     run: Run, state: LoopState, directory: RunDirectory, contents: Contents, *, in_background: bool
 ) -> StagedCheckpoint:
-    settings = run.config.checkpoint
+    settings, waiting, ranks = run.config.checkpoint, contents.waiting, run.context.ranks
+    routes = records_of(waiting if ranks.is_first else (), route_store(run.config, directory))
     unflushed = range(max(saved_steps(directory.checkpoints), default=0), state.step + 1)
     return stage(
         directory.checkpoints,
         state.step,
         asdict(evolve(state, in_flight=contents.in_flight), recurse=False),
         run.trainers,
-        {_WAITING: _WaitingGroups(contents.waiting)} if contents.waiting else {},
+        {_WAITING: _WaitingGroups(waiting, routes)} if waiting else {},
         keep=settings.keep,
         protected=_protected(directory, settings, state.step),
         flush_records=partial(directory.sync, unflushed),
-        ranks=run.context.ranks,
+        ranks=ranks,
         in_background=in_background,
     )
 

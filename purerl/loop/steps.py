@@ -33,6 +33,7 @@ from purerl.loop.resume import (
     save_checkpoint,
     saved_if_sampling_fails,
 )
+from purerl.loop.routes import drop_trained, route_store
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.shown import log_evaluation
 from purerl.loop.step_log import StepLog
@@ -153,6 +154,8 @@ def advance(run: Run, state: LoopState, log: StepLog, writer: CheckpointWriter) 
     clock, number, ranks = Clock(), state.step + 1, run.context.ranks
     with clock("step"), run.measured_generation(clock):
         step = run.learner.step(state, partial(_rows, run, log.directory, writer), clock)
+        if ranks.is_first:
+            drop_trained(run.source.window.waiting, route_store(run.config, log.directory))
         _follow_policy(run.trainers, run.roles, number, clock)
         run.load_weights(number, clock)
     record = log.record(number, ranks.on_first(lambda: step.metrics, "the metrics of a step"))

@@ -17,6 +17,7 @@ from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.failures import RunFailures
 from purerl.loop.model_rewards import ModelRewards
 from purerl.loop.recorded import RecordedGroups
+from purerl.loop.routes import route_store
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.protocols import Sampling
@@ -74,7 +75,7 @@ def open_source(
         workflow, draw = _sampling_workflow(rollout, algorithm, data, interaction, runner, sampler), sampler.draw
     failures = RunFailures(directory, rollout.samples_per_prompt, max_rate)
     window = Window(
-        distributed(Rollouts(runtime, workflow), ranks),
+        distributed(Rollouts(runtime, workflow, route_store(config, directory)), ranks),
         draw,
         batch_size=size,
         max_staleness=rollout.max_staleness,

@@ -8,6 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.protocols import Completion
+from purerl.routes import first_records
 
 __all__ = ["RowTurn", "token_fields"]
 
@@ -34,11 +35,13 @@ class RowTurn:
 
 def token_fields(
     prompt: Sequence[int], turns: Sequence[RowTurn], *, has_reward: bool = True, image: Sequence[int] = ()
-) -> dict[str, list[Any]]:
+) -> dict[str, Any]:
     """The fields `tokens`, `action`, `mask`, `reward`, `rollout_logp`, `version` and `turn` of a row.
 
     The reward of a turn is at its last token. Without a reward, because something failed, the row is masked out. With
-    the `image` of each token of the prompt there is also the field `image`.
+    the `image` of each token of the prompt there is also the field `image`. If completions have `routes`, there is the
+    field `routes`, with the experts of the tokens of the row as `Completion.routes`: the run stores them, and puts the
+    number of the record in their place.
 
     >>> first, second = Completion("a", [5, 6], [-0.1, -0.2], [0, 0], "stop"), Completion("b", [7], [-0.3], [1], "stop")
     >>> fields = token_fields([1, 2], [RowTurn(0, [], first), RowTurn(1, [3], second, 1.0)])
@@ -48,7 +51,7 @@ def token_fields(
     [0, 0, 1, 1, 0, 1]
     """
     before = len(prompt)
-    fields: dict[str, list[Any]] = {
+    fields: dict[str, Any] = {
         "tokens": [*prompt],
         "action": [False] * before,
         "reward": [0.0] * before,
@@ -66,7 +69,9 @@ def token_fields(
         fields["turn"] += [turn.number] * (added + sampled)
     if image:
         fields["image"] = [*image, *(each for turn in turns for each in _images_of(turn))]
-    return {**fields, "mask": [is_action and has_reward for is_action in fields["action"]]}
+    routes = first_records(turn.completion.routes for turn in turns if turn.completion.routes is not None)
+    record = {} if routes is None else {"routes": routes}
+    return {**fields, **record, "mask": [is_action and has_reward for is_action in fields["action"]]}
 
 
 def _images_of(turn: RowTurn) -> list[int]:

@@ -13,8 +13,10 @@ from purerl.errors import ImageError, InputError, PurerlError
 from purerl.protocols import Completion, Request
 from purerl.rewards.outcomes import Failure, failure_of_exception
 from purerl.rollouts.engine import Ticket
+from purerl.rollouts.routes import store_routes
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Group, Workflow
+from purerl.routes import RouteStore
 
 __all__ = ["Rollouts"]
 
@@ -28,10 +30,13 @@ class _Running:
 
 
 class Rollouts:
-    """Runs `workflow` on draws, in the event loop of `runtime`. One thread calls all methods."""
+    """Runs `workflow` on draws, in the event loop of `runtime`. One thread calls all methods.
 
-    def __init__(self, runtime: Runtime, workflow: Workflow) -> None:
-        self.runtime, self.workflow = runtime, workflow
+    The experts of rows go into the store `routes`, if there is one, when their group is collected.
+    """
+
+    def __init__(self, runtime: Runtime, workflow: Workflow, routes: RouteStore | None = None) -> None:
+        self.runtime, self.workflow, self.routes = runtime, workflow, routes
         self._running: dict[int, _Running] = {}
         self._finished: deque[tuple[_Running, Group]] = deque()  # the event loop appends
         self._wake_is_due = False  # used in the event loop only
@@ -105,7 +110,7 @@ class Rollouts:
             return f"the groups of {len(numbers)} draws, such as {min(numbers)}"
 
         self.runtime.drive(is_done, waits_for=waits_for, timeout=timeout)
-        groups, self._arrived = [*self._arrived.values()], {}
+        groups, self._arrived = [store_routes(group, self.routes) for group in self._arrived.values()], {}
         for group in groups:
             del self._running[group.draw]
         return groups

@@ -79,6 +79,7 @@ class SingleTurn:
             "temperature": self.sampling.temperature,
             "truncated": completion.finish == "length",
             **({"image": [*request.image, *[0] * after]} if request.image else {}),
+            **({} if completion.routes is None else {"routes": completion.routes}),
         }
         texts = {"prompt": draw.prompt.text, "completion": text, "finish": completion.finish}
         texts |= self.images.texts(draw.prompt.images)

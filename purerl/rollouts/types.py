@@ -45,7 +45,8 @@ class Draw:
 class Trajectory:
     """One row of a batch.
 
-    fields   the fields of the schema: one value each, or one for each token
+    fields   the fields of the schema: one value each, or one for each token. A workflow may give the experts of tokens
+             as `routes`, [n, layers, k]; the run stores them, and puts the number of the record in their place
     texts    what people read: "prompt", "completion", "finish" and "ground_truth"; and of an episode of several turns
              "messages", its conversation from the prompt on as JSON
     result   of the reward functions. A row with a failure has no reward, and is masked out

@@ -56,6 +56,7 @@ _CONTENT = (
     "tokenizer",
     "metrics.jsonl",
     "images",
+    "routes",
     "rollouts",
     "evaluations",
     "failures.jsonl",
@@ -99,6 +100,10 @@ class RunDirectory:
     @property
     def images(self) -> Path:
         return self.path / "images"
+
+    @property
+    def routes(self) -> Path:
+        return self.path / "routes"
 
     @property
     def rollouts(self) -> Path:

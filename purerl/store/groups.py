@@ -24,9 +24,10 @@ from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
-__all__ = ["read_groups", "write_groups"]
+__all__ = ["read_groups", "read_routes", "write_groups", "write_routes"]
 
 _VERSION = 1
 _METADATA_KEY = b"purerl.groups"
@@ -53,6 +54,27 @@ def write_groups(path: Path, groups: Sequence[Group]) -> str:
         writer = DigestWriter(file)
         writer.write(memoryview(sink.getvalue()))
     return writer.digest
+
+
+def write_routes(path: Path, records: Mapping[int, np.ndarray]) -> str:
+    """Write the `records` of experts of the rows of groups, by number, to the file at `path`; return its digest."""
+    from safetensors.numpy import save
+
+    with path.open("wb") as file:
+        writer = DigestWriter(file)
+        writer.write(save({str(number): record for number, record in records.items()}))
+    return writer.digest
+
+
+def read_routes(path: Path) -> dict[int, np.ndarray]:
+    """The records in the file at `path`, as they were written. Raises CheckpointError if it is damaged or missing."""
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return {int(number): record for number, record in load_file(path).items()}
+    except (OSError, SafetensorError) as error:
+        raise _unreadable(path, str(error)) from error
 
 
 def read_groups(path: Path) -> list[Group]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
@@ -100,6 +101,25 @@ def token_model(family: str) -> TokenModel:
     module = TokenModel(causal_model(family), ("logp",), path=Path("nowhere"))
     module.replay_routes()
     return module
+
+
+@torch.no_grad()
+def choices_of(causal: Any, tokens: Sequence[int]) -> np.ndarray:
+    """[tokens, layers, k] the experts that the routers of `causal` return in one pass over `tokens`."""
+    chosen: list[Tensor] = []
+    routers = [m for m in causal.modules() if type(m).__name__.lower().endswith("topkrouter")]
+    handles = [each.register_forward_hook(lambda _, args, output: chosen.append(output[-1])) for each in routers]
+    try:
+        causal(input_ids=torch.tensor([[*tokens]]), use_cache=False)
+    finally:
+        for handle in handles:
+            handle.remove()
+    return torch.stack(chosen, 1).numpy()
+
+
+def in_order(routes: np.ndarray) -> np.ndarray:
+    """`routes` with the experts of a token in the order of their indices."""
+    return np.sort(routes, axis=-1)
 
 
 def routers_in(module: TokenModel) -> list[Any]:

@@ -16,7 +16,7 @@ from purerl.backends.hf import routes
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.packing import pack
 from purerl.backends.hf.parallel import layers_of, recompute
-from purerl.backends.hf.routes import LIVE, ROUTES, changed_fraction, hook_routers, probe_routes
+from purerl.backends.hf.routes import LIVE, ROUTES, changed_choices, hook_routers, probe_routes
 from purerl.errors import ConfigError
 from tests.backends.routed_models import EXPERTS, FAMILIES, K, causal_model, chosen_experts, routers_in, token_model
 from tests.backends.training import make_batch
@@ -252,13 +252,13 @@ def test_the_law_of_packs_catches_records_of_other_tokens(mutant, is_caught):
 # --- the metric ----------------------------------------------------------------------------------------------------
 
 
-def test_the_changed_fraction_counts_tokens_and_layers_with_other_experts():
+def test_changed_choices_count_tokens_and_layers_with_other_experts():
     action = torch.tensor([[False, True, True, True]])
     replayed = torch.tensor([[[[0, 1], [2, 3]], [[0, 1], [0, 1]], [[LIVE, LIVE]] * 2, [[0, 1], [0, 1]]]])
     live = torch.tensor([[[[1, 0], [2, 1]], [[2, 3], [0, 1]], [[0, 1], [0, 1]], [[2, 3], [2, 3]]]])
     # The tokens at 0 and 1, in two layers; the one at 2 has no record, and nothing is predicted from the one at 3.
-    assert float(changed_fraction(live, replayed, action)) == 2 / 4
-    assert float(changed_fraction(live, replayed, torch.zeros_like(action))) == 0
+    assert [float(count) for count in changed_choices(live, replayed, action)] == [2 / 2, 4 / 2]
+    assert [float(count) for count in changed_choices(live, replayed, torch.zeros_like(action))] == [0, 0]
 
 
 # --- refused -------------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ LAYERS = (
         "files",
         "images",
         "process",
+        "routes",
         "seeds",
         "ranks",
         "sampling",
@@ -61,7 +62,10 @@ IMPORTS_FOR_ANNOTATIONS = {("composition", "algos")}
 
 # Pure packages may import the standard library and these libraries.
 PURE_IMPORTS = {"torch", "tensordict", "einops", "attrs", "purerl"}
-EXTRA_PURE_IMPORTS = {"batch": {"numpy"}}  # numpy converts nested lists faster than torch
+EXTRA_PURE_IMPORTS = {
+    "batch": {"numpy"},  # it converts nested lists faster than torch
+    "routes": {"numpy"},  # engines return arrays of it
+}
 PURE_PACKAGES = (*LAYERS[0], "composition", "kernels", "algos")
 DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 

@@ -19,10 +19,15 @@ from tests.loop.runs import records
 
 def prepare(folder: Path, seed: int) -> None:
     """The task of the adapter, with a mixture of experts in place of the model."""
+    prepare_dense(folder, seed)
+    write_experts(folder, seed)
+
+
+def write_experts(folder: Path, seed: int) -> None:
+    """Write a mixture of experts in place of the model in `folder`."""
     import torch
     from transformers import Qwen3Config, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
-    prepare_dense(folder, seed)
     dense = Qwen3Config.from_pretrained(folder / "model").to_dict()
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim")
     names += ("max_position_embeddings", "initializer_range", "bos_token_id", "eos_token_id", "pad_token_id")

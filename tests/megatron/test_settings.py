@@ -158,8 +158,8 @@ def test_replayed_routes_of_a_model_without_experts_are_refused(tmp_path):
         trainer.check_model(config, model=model, outputs=("logp",), is_trained=True)
     trainer.check_model(config, model=model, outputs=("logp",), is_trained=False)
     trainer.check_model(config, model=model, outputs=("value",), is_trained=True)
-    assert trainer.replays_routes(config)
-    assert not trainer.replays_routes(Config())
+    assert trainer.replayed_routes(config) == "old_logp"
+    assert trainer.replayed_routes(Config()) == "off"
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("Token", 1), ("Sequence", 2)])

@@ -18,7 +18,7 @@ from torch.multiprocessing.spawn import ProcessException, start_processes
 
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.serving.process import free_port
-from tests.megatron import offloaded, planned, replayed, roundtrip, saved, training
+from tests.megatron import offloaded, planned, replayed, roundtrip, sampled, saved, training
 from tests.megatron.conformance import count_checks
 from tests.megatron.cuda_stand_in import install
 from tests.ranks import TIMEOUT, count_cases, leave_process_group, print_on_first
@@ -43,6 +43,7 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
         "planned": partial(count_cases, planned.cases),
         "training": partial(count_cases, training.cases),
         "replayed routes": partial(count_cases, replayed.cases),
+        "sampled routes": partial(count_cases, sampled.cases),
         "offloaded": partial(count_cases, offloaded.cases),
         "resumes": partial(count_cases, saved.resumes),
         "files": partial(count_cases, saved.files),
@@ -53,6 +54,7 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
         "planned": partial(count_cases, planned.cases),
         "training": partial(count_cases, training.cases),
         "replayed routes": partial(count_cases, replayed.cases),
+        "sampled routes": partial(count_cases, sampled.cases),
     },
 }
 """What returns the number of its checks or cases, by the number of ranks that it needs, and by its name."""

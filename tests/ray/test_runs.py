@@ -21,6 +21,7 @@ from purerl.store.settings import Checkpoint
 from tests.loop.classifiers import write_classifier
 from tests.loop.runs import records, without_times
 from tests.loop.small import fake, small_real
+from tests.loop.test_sampled_routes import CHANGED, config_of
 from tests.placement.worlds import assert_close, run_world
 
 pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an environment with it")
@@ -131,3 +132,10 @@ def test_a_process_of_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigError, match="start it without the environment"):
         train(on_ray(fake()), directory=tmp_path / "run")
+
+
+def test_actors_replay_the_experts_of_the_generator(tmp_path: Path) -> None:
+    """The first optimizer step would choose the same experts: those of rows that another actor has sampled."""
+    run = train(on_ray(config_of(1, num_minibatches=1), generators=Actors(count=2)), directory=tmp_path / "run")
+    assert records(run)[1][CHANGED] == 0
+    assert not [*(tmp_path / "run" / "routes").iterdir()]

@@ -223,7 +223,7 @@ class BaseTrainer:
 
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
         with self._adapter.disabled():
-            return self._trainer.score(batch, outputs)
+            return self._trainer.score(batch.exclude("routes"), outputs)  # its routers are those of another model
 
     def step(self, batch: TensorDict, objective: Any, counts: Any) -> Metrics:
         raise InputError("an optimizer step", got="a model without its adapter", need="a role that is trained")

@@ -66,9 +66,10 @@ class PrefillCache(PastCache):
         self.index = sources[:, None] * width + columns.clamp(min=0)
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
-        return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)
+        return self.store(("key", layer_idx), key_states), self.store(("value", layer_idx), value_states)
 
-    def _store(self, name: tuple[str, int], block: Tensor) -> Tensor:
+    def store(self, name: Hashable, block: Tensor) -> Tensor:
+        """Store `block` [prompts, heads, columns, width] in the plane `name`; what attention reads."""
         tokens = block.transpose(1, 2).flatten(0, 1)
         aligned = tokens.index_select(0, self.index.flatten()).unflatten(0, self.index.shape)
         self.table.add_plane(name, block)
@@ -108,9 +109,10 @@ class ContinuedCache(PastCache):
         self.sources, self.firsts, self.is_new = sources, firsts, is_new[:, None, :, None]
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
-        return self._store(("key", layer_idx), key_states), self._store(("value", layer_idx), value_states)
+        return self.store(("key", layer_idx), key_states), self.store(("value", layer_idx), value_states)
 
-    def _store(self, name: tuple[str, int], block: Tensor) -> Tensor:
+    def store(self, name: Hashable, block: Tensor) -> Tensor:
+        """Store `block` [prompts, heads, columns, width] in the plane `name`; what attention reads."""
         self.table.add_plane(name, block)
         view = self.table.view(name, self.rows, self.table.now - self.width, self.table.now)
         view.copy_(self.kept(name))
@@ -127,9 +129,10 @@ class DecodeCache(PastCache):
         self.table = table
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> KeyValue:
-        return self._append(("key", layer_idx), key_states), self._append(("value", layer_idx), value_states)
+        return self.store(("key", layer_idx), key_states), self.store(("value", layer_idx), value_states)
 
-    def _append(self, name: tuple[str, int], column: Tensor) -> Tensor:
+    def store(self, name: Hashable, column: Tensor) -> Tensor:
+        """Store `column` [rows, heads, 1, width] in the plane `name`; what attention reads."""
         self.table.add_plane(name, column)
         view = self.table.view(name, slice(0, self.table.rows), self.table.start, self.table.now + 1)
         view[:, :, -1:] = column

@@ -36,9 +36,9 @@ from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
-from purerl.backends.hf.route_records import RouteRecords
+from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.hf.router import LOAD, balance_loss
-from purerl.backends.hf.routes import ROUTES, changed_fraction
+from purerl.backends.hf.routes import ROUTES, changed_choices
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
 from purerl.backends.weights import check_adapter
@@ -46,6 +46,7 @@ from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Metrics, Trainer, Weights
+from purerl.routes import RouteStore
 from purerl.settings import Model
 
 if TYPE_CHECKING:
@@ -87,11 +88,12 @@ class HFTrainer:
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
         self.optimizer = build_optimizer(module, config) if self.trained else None
-        self.routes = module.routers and RouteRecords(mesh.data, mesh.device, module.routers)
+        self.routes = module.routers and open_records(config.replay_routes, mesh.data, mesh.device, module.routers)
+        self.outputs = [o for o in module.outputs if o != ROUTES or isinstance(self.routes, RouteRecords)]
         self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
             max_sequence_length=module.limits.max_sequence_length,
-            outputs=frozenset(module.outputs),
+            outputs=frozenset(self.outputs),
             images=module.reads_images and config.mesh.tensor == 1,
         )
 
@@ -102,6 +104,9 @@ class HFTrainer:
         self.images = ImageReader(self.model, self.module.model, images)
         self.module.verify_images(self.images)
         restore_shards(self.fsdp)
+
+    def use_routes(self, routes: RouteStore) -> None:
+        set_store(self.routes, routes)
 
     # --- scores and steps --------------------------------------------------------------------------------------------
 
@@ -116,12 +121,15 @@ class HFTrainer:
         check_call(self.mesh.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
         scores = {name: self._zeros(batch, name) for name in outputs}
-        if self.routes and ROUTES in outputs:
-            self.routes.begin(batch["action"])
+        if isinstance(self.routes, SampledRoutes) and ROUTES in batch.keys():
+            parts = self._with_routes(batch, parts)
+        records = self.routes if isinstance(self.routes, RouteRecords) and ROUTES in outputs else None
+        if records:
+            records.begin(batch["action"])
         for part in parts:
             rows, images = self._rows(batch, part, _READS), self._row_images(batch, part)
             for name, result in self._forward(rows, part, outputs, images).items():
-                kept = self.routes.keep(part.rows, result) if self.routes and name == ROUTES else result
+                kept = records.keep(part.rows, result) if records and name == ROUTES else result
                 scores[name][part.rows] = kept.to(scores[name])
         restore_shards(self.fsdp)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
@@ -161,9 +169,7 @@ class HFTrainer:
         check_call(self.mesh.all, call, batch, objective)
         replayed = [ROUTES] if self.routes and (call == "step" or ROUTES in batch.keys()) else []
         parts = self._arrange(batch, (*_READS, *replayed, *objective.reads), objective.unit)
-        if self.routes and replayed:
-            records = self.routes.fetch(batch[ROUTES], batch["action"], [part.rows for part in parts])
-            parts = [part._replace(routes=numbers) for part, numbers in zip(parts, records, strict=True)]
+        parts = self._with_routes(batch, parts) if replayed else parts
         clear_gradients(self.trained.values())
         device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
@@ -173,10 +179,15 @@ class HFTrainer:
         self.mesh.all.sum_in_place([p.grad for p in self.trained.values() if not isinstance(p, DTensor)])
         return sum_metrics(on_host(metrics), self.mesh.data)
 
+    def _with_routes(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> list[MicroBatch]:
+        """`parts` with the numbers of the records of their rows, which are then on this rank."""
+        numbers = self.routes.fetch(batch[ROUTES], batch["action"], [part.rows for part in parts])
+        return [part._replace(routes=of_part) for part, of_part in zip(parts, numbers, strict=True)]
+
     def _check_outputs(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self.module.outputs]
+        unknown = [name for name in names if name not in self.outputs]
         if unknown:
-            got, need = ", ".join(unknown), "among " + ", ".join(self.module.outputs)
+            got, need = ", ".join(unknown), "among " + ", ".join(self.outputs)
             raise InputError("an output that this trainer was not built for", got=got, need=need)
 
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[MicroBatch]:
@@ -268,10 +279,11 @@ class HFTrainer:
         read = with_fields(select_fields(rows, objective.reads), **watched, **learned)
         loss, metrics = compute_loss(objective, read, counts)
         # Over the whole step the totals add up to the mean over action tokens, and the weights to 1.
-        weight = rows["action"].sum() / batch["action"].sum().clamp(min=1).to(loss.device)
+        action_tokens = batch["action"].sum().clamp(min=1).to(loss.device)
+        weight = rows["action"].sum() / action_tokens
         if routes is not None:
-            changed = changed_fraction(outputs[ROUTES], routes, rows["action"])
-            metrics = {**metrics, "router_changed_fraction": Weighted(changed * weight, weight)}
+            changed = changed_choices(outputs[ROUTES], routes, rows["action"])
+            metrics = {**metrics, "router_changed_fraction": Weighted(*(n / action_tokens for n in changed))}
         if experts is not None:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
             loss = loss + self.router_coefficient * balance

@@ -28,6 +28,7 @@ from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.merge import AdapterMerger
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
+from purerl.backends.hf.route_recorder import RouteRecorder
 from purerl.backends.hf.steps import STEPS_PER_DRAW, Slot, StepInputs
 from purerl.backends.hf.stop_strings import StopStrings, window
 from purerl.backends.hf.table import Table, moves
@@ -39,14 +40,14 @@ from purerl.devices.accelerator import device_of
 from purerl.devices.kinds import DEVICE
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
-from purerl.settings import Model, at_least, setting
+from purerl.settings import Model, at_least, boolean, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from purerl.resources.memory import MemoryUse, Workload
 
-__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview"]
+__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes"]
 
 _MAX_DELAY = 8
 """Decoding steps that a request waits for others, so that several are read in one forward pass."""
@@ -79,6 +80,9 @@ class Config:
         may_change="rounding",
         **at_least(0),
     )
+    return_routes: bool = setting(
+        "record the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
+    )
     device: str = setting(DEVICE, default="auto", may_change="rounding")
 
 
@@ -87,14 +91,21 @@ def capabilities() -> Capabilities:
     return Capabilities(batch_invariant=True, seeded=True, in_process=True, adapters=True, sampling=FILTERS)
 
 
+def returns_routes(config: Config) -> bool:
+    """Whether completions have `routes`."""
+    return config.return_routes
+
+
 def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     """A generator of `model`. `seed` has no effect, because each request has its own seed.
 
-    Raises: ConfigError for a device that does not exist, and for a model that cannot be loaded or has layers that store
-    anything other than keys and values.
+    Raises: ConfigError for a device that does not exist, for a model that cannot be loaded or has layers that store
+    anything other than keys and values, and for `return_routes` with one whose routers cannot be recorded.
     """
     device_of(config.device)
-    return HFGenerator(config, load_model(model), model)
+    generator = HFGenerator(config, load_model(model), model)
+    generator.probe()
+    return generator
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -103,8 +114,11 @@ def preview(config: Config, *, model: Model) -> Capabilities:
 
     module = without_weights(model, device=config.device)
     check_layers(module)
+    if config.return_routes:
+        RouteRecorder(module)
     limit = limits_of(module).max_sequence_length
-    return evolve(capabilities(), max_sequence_length=limit, images=reads_images(module))
+    images = reads_images(module)
+    return evolve(capabilities(), max_sequence_length=limit, images=images, routes=config.return_routes)
 
 
 def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
@@ -126,12 +140,15 @@ class HFGenerator:
         check_layers(causal)
         self._limits = limits_of(causal)
         limit = self._limits.max_sequence_length
-        self.capabilities = evolve(capabilities(), max_sequence_length=limit, images=reads_images(causal))
+        self.capabilities = evolve(
+            capabilities(), max_sequence_length=limit, images=reads_images(causal), routes=config.return_routes
+        )
         self._config, self._source, self._stop_strings, self._version = config, model, StopStrings(model), 0
         self._images: ImageReader | None = None
         self._device = device_of(config.device)
         self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
         decode_faster(self._model.get_decoder())
+        self._routes = RouteRecorder(self._model) if config.return_routes else None
         self._merger = AdapterMerger(self._model)
         self._keys: set[str] = set()
         self._waiting = WaitingRequests()
@@ -143,6 +160,11 @@ class HFGenerator:
         self._table = Table(config.max_num_seqs)
         self._table.add_plane("ids", self._tensor([[[[0]]]]))
         self._table.add_plane("logp", self._tensor([[[[0.0]]]], torch.float32))
+
+    def probe(self) -> None:
+        """Test on a few tokens that the experts of the model can be recorded. Raises ConfigError as `probe_routes`."""
+        if self._routes is not None:
+            self._routes.probe()
 
     # --- the interface Generator -----------------------------------------------------------------------------------
 
@@ -212,9 +234,12 @@ class HFGenerator:
             position_ids=(now - inputs.origin)[:, None],
             attention_mask=self._attention_mask() if inputs.is_padded else None,
             **cache_argument(self._model, DecodeCache(table)),
+            **({} if self._routes is None else self._routes.argument()),
             use_cache=True,
             logits_to_keep=1,
         ).logits[:, -1]
+        if self._routes is not None:
+            self._routes.store(DecodeCache(table), rows=table.rows)
         if inputs.filters is not None:
             logits = filter_logits(logits.float(), inputs.filters)
         token, logp = choose(logits, inputs.temperature, inputs.uniform[:, now - inputs.now])
@@ -267,7 +292,8 @@ class HFGenerator:
         admitted = self._waiting.take(count, self._prefixes.room - kept)
         prompts = [prompt_of(pending, self._prefixes) for pending in admitted]
         for batch in batches(prompts, self._config.max_prefill_tokens):
-            rows, shifts = read(self._model, self._table, self._prefixes, [prompts[k] for k in batch], self._images)
+            chosen, options = [prompts[k] for k in batch], {"images": self._images, "routes": self._routes}
+            rows, shifts = read(self._model, self._table, self._prefixes, chosen, **options)
             self._slots += [
                 Slot(admitted[k], self._table.now, len(admitted[k].tokens), shift)
                 for k, shift in zip(batch, shifts, strict=True)
@@ -317,6 +343,8 @@ class HFGenerator:
             requests, self._sampled(slots, "ids"), self._sampled(slots, "logp"), strict=True
         ):
             pending.add(tokens, logp, self._version)
+        for slot, pending in zip(slots, requests, strict=True) if self._routes is not None else ():
+            pending.add_routes(self._routes.read(self._table, slot, self._slots[slot].first))
         return requests
 
     def _sampled(self, slots: Sequence[int], name: str, last: int | None = None) -> list[list]:

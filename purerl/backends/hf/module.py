@@ -29,7 +29,7 @@ from purerl.backends.hf.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.model import no_progress_bars
 from purerl.backends.hf.router import LOAD, load_of
-from purerl.backends.hf.routes import ROUTES, RoutedInputs, hook_routers, probe_routes, routes_of
+from purerl.backends.hf.routes import ROUTES, RoutedInputs, Routers, hook_routers, probe_routes, routes_of
 from purerl.errors import ConfigError
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
@@ -70,7 +70,7 @@ class TokenModel(nn.Module):
         super().__init__()
         self.sequence: ProcessGroup | None = None
         self.is_packed = False
-        self.routers: tuple[int, int] | None = None  # their number and k, if their choices can be replayed
+        self.routers: Routers | None = None  # if their choices can be replayed
         self.attention: Any = causal.config._attn_implementation  # noqa: SLF001 - transformers has no public attribute
         self.multiple_of = 1  # the number of tokens that are read of each row, for compiled layers
         self.has_vocabulary = any(name in LANGUAGE_OUTPUTS for name in outputs)

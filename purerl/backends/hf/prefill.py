@@ -14,6 +14,7 @@ import torch
 from purerl.backends.hf.cache import ContinuedCache, PrefillCache, cache_argument
 from purerl.backends.hf.images import ImageReader, image_inputs
 from purerl.backends.hf.prefix_cache import CachedSequence, PrefixCache
+from purerl.backends.hf.route_recorder import RouteRecorder
 from purerl.backends.hf.table import Table
 from purerl.backends.requests import PendingRequest
 
@@ -75,8 +76,9 @@ def read(
     prefixes: PrefixCache,
     prompts: Sequence[Prompt],
     images: ImageReader | None = None,
+    routes: RouteRecorder | None = None,
 ) -> tuple[slice, list[int]]:
-    """Read `prompts` into new rows of the table. Equal prompts are read once.
+    """Read `prompts` into new rows of the table. Equal prompts are read once. `routes` records the experts of tokens.
 
     Either all of them continue a kept sequence, or none does.
 
@@ -90,7 +92,10 @@ def read(
         if images is not None and any(prompt.image for prompt in prompts):
             shifts = _add_images(arguments, model, images, prompts)
         decoder, cache = model.get_decoder(), arguments.pop("cache")
-        decoder(**cache_argument(decoder, cache), use_cache=True, **arguments)
+        recording = {} if routes is None else routes.argument()
+        decoder(**cache_argument(decoder, cache), use_cache=True, **arguments, **recording)
+        if routes is not None:
+            routes.store(cache, rows=len(_numbered(prompts)))
     return rows, shifts
 
 

@@ -1,28 +1,31 @@
-"""The experts that a scoring pass has recorded, each on the rank that has computed the row.
+"""Records of the experts of rows, for the passes that replay them: of a scoring pass, or of a generator.
 
-The experts of a token are layers x k numbers. So they do not travel with the batch: its field `routes` has the number
-of the record of each row.
+The records of a scoring pass are on the rank that has computed the row. The experts of a token are layers x k numbers.
+So they do not travel with the batch: its field `routes` has the number of the record of each row.
 
     number = 1 + rank + ranks * (rows of earlier passes + index of the row in this pass),  0: no record
 
 From it every rank knows where a record is. An optimizer step may read a row on another rank: then its record is sent
 there, and nowhere else. Only the records of the last pass exist.
+
+The records of a generator are in the store of the run (`purerl.routes`), from which each rank reads those of its rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.routes import DTYPE, LIVE
-from purerl.errors import BatchError
+from purerl.backends.hf.routes import DTYPE, LIVE, Routers
+from purerl.errors import BatchError, InputError
 from purerl.kernels.partition import tokens_needed
 from purerl.ranks import Ranks
+from purerl.routes import RouteStore
 from purerl.types import RowInt, TokenBool
 
-__all__ = ["RouteRecords"]
+__all__ = ["RouteRecords", "SampledRoutes", "open_records", "set_store"]
 
 
 class RouteRecords:
@@ -77,14 +80,7 @@ class RouteRecords:
 
         None without numbers.
         """
-        if numbers is None:
-            return None
-        routes = torch.full((len(numbers), time, *self.shape), LIVE, dtype=DTYPE)
-        for row, number in enumerate(numbers.tolist()):
-            if number:
-                record = self.records[number]
-                routes[row, : len(record)] = record
-        return routes.to(self.device)
+        return None if numbers is None else _padded(self.records, numbers, time, self.shape).to(self.device)
 
     def _by_rank(self, numbers: Sequence[int]) -> list[list[int]]:
         """`numbers` by the rank that has the record."""
@@ -107,3 +103,81 @@ class RouteRecords:
             raise BatchError("field 'routes'", got="numbers of records that do not exist", need=need, do=do)
         if not torch.equal(self.lengths[index], lengths[has_record]):
             raise BatchError("field 'routes'", got="rows of another length than the records", need="the same rows")
+
+
+class SampledRoutes:
+    """The records that a generator has made, of the rows that this rank reads.
+
+    ranks    those that read different rows
+    device   of tensors of records
+    routers  of the model
+    store    has the records of all rows; set by `set_store`. They may have tokens after those that are read
+    """
+
+    def __init__(self, ranks: Ranks, device: torch.device, routers: Routers) -> None:
+        self.ranks, self.device, self.routers = ranks, device, routers
+        self.store: RouteStore | None = None
+        self.records: dict[int, Tensor] = {}
+
+    def fetch(self, numbers: RowInt, action: TokenBool, parts: Sequence[Tensor]) -> list[RowInt]:
+        """The numbers of the records of each micro-batch of this rank, which are read from the store. Collective.
+
+        numbers, action  of all rows of the step
+        parts            the indices of the rows of each micro-batch
+
+        Raises: BatchError, on every rank, for records that do not exist, or do not fit the model.
+        """
+        own = [numbers[rows] for rows in parts]
+        self.ranks.on_all(lambda: self._read(torch.cat([numbers[:0], *own]).unique().tolist()), "records of routes")
+        return own
+
+    def _read(self, numbers: Sequence[int]) -> None:
+        if self.store is None:
+            need = "the store of the experts of a generator"
+            raise InputError("a batch with routes", got="a trainer without a store", need=need, do="use_routes first")
+        records = self.store.read_all(numbers)
+        self.records = {number: self._of_model(torch.from_numpy(record)) for number, record in records.items()}
+
+    def _of_model(self, record: Tensor) -> Tensor:
+        """`record` of the layers of this process. Raises BatchError if it is one of another model."""
+        columns, experts = self.routers.columns(record.shape[1]), self.routers.experts
+        if record.shape[1] <= max(columns, default=-1) or record.shape[2] != self.routers.k:
+            got = f"{record.shape[2]} experts of a token in {record.shape[1]} layers"
+            need = f"{self.routers.k} in {len(self.routers.routed)}, as in the model that is trained"
+            raise BatchError("field 'routes'", got=got, need=need)
+        record = record[:, columns]
+        if record.numel() and not LIVE <= int(record.min()) <= int(record.max()) < experts:
+            got = f"experts from {int(record.min())} to {int(record.max())}"
+            raise BatchError("field 'routes'", got=got, need=f"experts from 0 to {experts - 1}, or {LIVE}")
+        return record
+
+    def padded(self, numbers: RowInt | None, time: int) -> Tensor | None:
+        """[rows, time, layers, k] the records of these numbers, on the device; `LIVE` where there is none.
+
+        None without numbers.
+        """
+        return None if numbers is None else _padded(self.records, numbers, time, self.routers.shape).to(self.device)
+
+
+def _padded(records: Mapping[int, Tensor], numbers: RowInt, time: int, shape: tuple[int, int]) -> Tensor:
+    routes = torch.full((len(numbers), time, *shape), LIVE, dtype=DTYPE)
+    for row, number in enumerate(numbers.tolist()):
+        if number:
+            record = records[number][:time]
+            routes[row, : len(record)] = record
+    return routes
+
+
+def open_records(source: str, ranks: Ranks, device: torch.device, routers: Routers) -> RouteRecords | SampledRoutes:
+    """What a trainer with this setting `replay_routes` replays; the other arguments are those of `SampledRoutes`."""
+    if source == "generator":
+        return SampledRoutes(ranks, device, routers)
+    return RouteRecords(ranks, device, routers.shape)
+
+
+def set_store(records: RouteRecords | SampledRoutes | None, store: RouteStore) -> None:
+    """Let `records`, those of a trainer, be in `store`. Raises InputError if they are not those of a generator."""
+    if not isinstance(records, SampledRoutes):
+        got, need = "a trainer that does not replay them", "trainer.replay_routes=generator"
+        raise InputError("experts of a generator", got=got, need=need)
+    records.store = store

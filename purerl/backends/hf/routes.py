@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from attrs import define, field, frozen
@@ -33,6 +33,7 @@ from torch.overrides import TorchFunctionMode
 from purerl.backends.hf.inputs import Inputs, Part
 from purerl.backends.hf.parallel import layers_of
 from purerl.errors import ConfigError
+from purerl.routes import LIVE
 from purerl.types import TokenBool
 
 if TYPE_CHECKING:
@@ -43,16 +44,14 @@ __all__ = [
     "LIVE",
     "ROUTES",
     "RoutedInputs",
+    "Routers",
     "Routing",
-    "changed_fraction",
+    "changed_choices",
     "hook_routers",
     "probe_routes",
     "routes_of",
     "top_k",
 ]
-
-LIVE = -1
-"""In place of an expert: the token goes through the experts that the live router chooses."""
 
 ROUTES = "routes"
 """The name of the output of a model, of the field of a batch, and of what a model reads."""
@@ -76,6 +75,11 @@ class Routing:
     replayed: Tensor | None = None
     live: dict[int, Tensor] = field(factory=dict)
 
+    @property
+    def choices(self) -> Tensor:
+        """[n, layers, k] the live choices of all routers."""
+        return torch.stack([self.live[index] for index in sorted(self.live)], 1)
+
 
 def top_k(scores: Tensor, live: Tensor, replayed: Tensor) -> tuple[Tensor, Tensor]:
     """The scores and indices [n, k] of the replayed experts, and of the `live` ones for tokens that have a `LIVE`.
@@ -88,15 +92,15 @@ def top_k(scores: Tensor, live: Tensor, replayed: Tensor) -> tuple[Tensor, Tenso
     return scores.gather(-1, indices), indices
 
 
-def changed_fraction(live: Tensor, replayed: Tensor, action: TokenBool) -> Tensor:
-    """The fraction of tokens and layers in which `live` are other experts than `replayed`, in any order.
+def changed_choices(live: Tensor, replayed: Tensor, action: TokenBool) -> tuple[Tensor, Tensor]:
+    """The number of tokens for which `live` are other experts than `replayed`, in any order, and of all tokens.
 
-    Both are [rows, time, layers, k]. The tokens are those from which action tokens are predicted, if their choices were
-    replayed. It is 0 without such tokens.
+    Both are [rows, time, layers, k], and the numbers are means over layers. The tokens are those from which action
+    tokens are predicted, if their choices were replayed.
     """
     differs = (live.sort(-1).values != replayed.sort(-1).values).any(-1)
     read = action.roll(-1, -1)[..., None] & (replayed != LIVE).all(-1)
-    return (differs & read).sum() / read.sum().clamp(min=1)
+    return (differs & read).sum() / read.shape[-1], read.sum() / read.shape[-1]
 
 
 # --- routers -------------------------------------------------------------------------------------------------------
@@ -131,31 +135,62 @@ class _Choice(TorchFunctionMode):
         return torch.return_types.topk(top_k(scores, result.indices, self.replayed.view_as(result.indices)))
 
 
-def hook_routers(decoder: PreTrainedModel) -> tuple[int, int]:
-    """Let the layers of `decoder` take an argument `routing`; the number of its routers, and k.
+class Routers(NamedTuple):
+    """The routers of a model that are in this process.
 
-    It comes before recomputation. Raises: ConfigError for a model without routers that have this interface.
+    layers   indices of their layers, among all layers of the model
+    experts  of each router
+    k        experts that it chooses
+    routed   indices of all layers of the model that have a router
+    """
+
+    layers: tuple[int, ...]
+    experts: int
+    k: int
+    routed: tuple[int, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Of the choices for a token: (routers, k)."""
+        return len(self.layers), self.k
+
+    def columns(self, count: int) -> list[int]:
+        """Where their choices are among those of `count` layers: all that have a router, or all layers of the model.
+
+        >>> routers = Routers(layers=(2,), experts=8, k=2, routed=(1, 2))
+        >>> routers.columns(2), routers.columns(3)
+        ([1], [2])
+        """
+        return [*map(self.routed.index, self.layers)] if count == len(self.routed) else [*self.layers]
+
+
+def hook_routers(decoder: PreTrainedModel, key: str = "trainer.replay_routes") -> Routers:
+    """Let the layers of `decoder` take an argument `routing`; its routers.
+
+    It comes before recomputation. Raises: ConfigError, at the setting `key`, for a model without routers that have this
+    interface.
     """
     found = list(_routers(decoder))
-    if not found or len({router.top_k for _, router in found}) > 1:
+    if not found or len({(router.top_k, router.num_experts) for _, _, router in found}) > 1:
         has_experts = any(hasattr(module, "experts") for module in decoder.modules())
-        raise _refused(decoder, "routers with another interface" if has_experts else "no experts")
-    for index, (layer, router) in enumerate(found):
+        raise _refused(decoder, "routers with another interface" if has_experts else "no experts", key)
+    for index, (_, layer, router) in enumerate(found):
         slot = _Slot(index)
         # The mode is not compiled.
         router.forward = torch.compiler.disable(partial(_route, router.forward, router, slot))
         layer.forward = partial(_with_routing, layer.forward, slot)
-    return len(found), found[0][1].top_k
+    layers = tuple(number for number, _, _ in found)
+    return Routers(layers, found[0][2].num_experts, found[0][2].top_k, routed=layers)
 
 
-def _routers(decoder: nn.Module) -> Iterator[tuple[Any, Any]]:
-    """Each layer that has one router, with it: a neighbor of `experts` that knows `top_k` and `num_experts`."""
-    for layer in layers_of(decoder):
+def _routers(decoder: nn.Module) -> Iterator[tuple[int, Any, Any]]:
+    """Each layer that has one router, with its number and the router: a neighbor of `experts` with `top_k`."""
+    for number, layer in enumerate(layers_of(decoder)):
         blocks = [module for module in layer.modules() if isinstance(getattr(module, "experts", None), nn.Module)]
         children = [child for block in blocks for child in block.children() if child is not block.experts]
         routers = [child for child in children if _is_int(child, "top_k") and _is_int(child, "num_experts")]
         if len(routers) == 1:
-            yield layer, routers[0]
+            yield number, layer, routers[0]
 
 
 def _is_int(module: nn.Module, name: str) -> bool:
@@ -217,7 +252,7 @@ class RoutedInputs:
 
         Of tokens that were read several times (padding of a line repeats one) the first counts.
         """
-        live = torch.stack([self.routing.live[index] for index in sorted(self.routing.live)], 1).int() - LIVE
+        live = self.routing.choices.int() - LIVE
         n = len(self.position)
         first = self.position.new_full((self.shape.numel() + 1,), n)
         first = first.scatter_reduce(0, self.position, torch.arange(n, device=first.device), "amin")
@@ -234,20 +269,19 @@ def routes_of(counted: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def probe_routes(causal: PreTrainedModel) -> None:
+def probe_routes(causal: PreTrainedModel, key: str = "trainer.replay_routes") -> None:
     """Test on a few tokens that each router makes one choice, and that its experts get a choice that is replayed.
 
-    Raises: ConfigError that says what is different.
+    Raises: ConfigError, at the setting `key`, that says what is different.
     """
     decoder: Any = causal.get_decoder()
     weight: Any = causal.get_input_embeddings().weight
-    tokens, routers = torch.arange(4, device=weight.device)[None] % len(weight), [r for _, r in _routers(decoder)]
+    tokens, routers = torch.arange(4, device=weight.device)[None] % len(weight), [r for _, _, r in _routers(decoder)]
     recorded, blocks = Routing(), [m for m in decoder.modules() if isinstance(getattr(m, "experts", None), nn.Module)]
     decoder(input_ids=tokens, use_cache=False, routing=recorded)
     if recorded.live.keys() != set(range(len(routers))):
-        raise _refused(causal, "a router that calls topk never or several times")
-    live = torch.stack([recorded.live[index] for index in range(len(routers))], 1)
-    replayed, received = (live + 1) % routers[0].num_experts, list[Any]()
+        raise _refused(causal, "a router that calls topk never or several times", key)
+    replayed, received = (recorded.choices + 1) % routers[0].num_experts, list[Any]()
     handles = [b.experts.register_forward_pre_hook(lambda _, args: received.append(args)) for b in blocks]
     try:
         decoder(input_ids=tokens, use_cache=False, routing=Routing(replayed))
@@ -257,8 +291,8 @@ def probe_routes(causal: PreTrainedModel) -> None:
     for index in range(len(routers)):
         expected = replayed[:, index]
         if not any(isinstance(x, Tensor) and torch.equal(x.to(expected), expected) for x in received[index]):
-            raise _refused(causal, "experts that do not get the indices of topk")
+            raise _refused(causal, "experts that do not get the indices of topk", key)
 
 
-def _refused(model: nn.Module, got: str) -> ConfigError:
-    return ConfigError("trainer.replay_routes", got=f"{type(model).__name__}: {got}", need=_NEED, do="leave it out")
+def _refused(model: nn.Module, got: str, key: str) -> ConfigError:
+    return ConfigError(key, got=f"{type(model).__name__}: {got}", need=_NEED, do="leave it out")

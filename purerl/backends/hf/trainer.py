@@ -39,7 +39,7 @@ __all__ = [
     "depends_on_length",
     "memory",
     "preview",
-    "replays_routes",
+    "replayed_routes",
 ]
 
 OUTPUTS = (
@@ -128,11 +128,12 @@ class Config(training.Config):
         may_change="rounding",
         **boolean(),
     )
-    replay_routes: Literal["off", "old_logp"] = setting(
+    replay_routes: Literal["off", "old_logp", "generator"] = setting(
         "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
-        "that computed old_logp; common prefixes are then computed for each row",
+        "that computed old_logp; generator: through those that the generator has recorded, also in that pass; common "
+        "prefixes are then computed for each row",
         default="off",
-        **one_of("off", "old_logp"),
+        **one_of("off", "old_logp", "generator"),
     )
     device: str = setting(
         DEVICE,
@@ -170,9 +171,9 @@ def adapter_rank(config: Config) -> int | None:
     return None if config.lora is None else config.lora.rank
 
 
-def replays_routes(config: Config) -> bool:
-    """Whether the pass that computes `old_logp` records the experts of each token, for optimizer steps."""
-    return config.replay_routes == "old_logp"
+def replayed_routes(config: Config) -> str:
+    """Who records the experts that the policy replays, as `purerl.config.routes.replayed_routes`."""
+    return config.replay_routes
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -200,7 +201,7 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     from purerl.backends.hf.routes import hook_routers
 
     architecture_of(model, outputs, is_trained=is_trained)
-    if replays_routes(config) and is_trained and "logp" in outputs:
+    if config.replay_routes != "off" and is_trained and "logp" in outputs:
         hook_routers(without_weights(model, device=config.device).get_decoder())
 
 

@@ -22,19 +22,20 @@ from torch import distributed as dist
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.hf.limits import Limits, check_rows
-from purerl.backends.hf.route_records import RouteRecords
-from purerl.backends.hf.routes import ROUTES
+from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
+from purerl.backends.hf.routes import ROUTES, Routers
 from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.export import export
 from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_of
-from purerl.backends.megatron.router import RouterLoad, install
+from purerl.backends.megatron.router import RouterLoad, install, routed_layers
 from purerl.backends.megatron.routes import NUMBER, number_tokens
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
 from purerl.protocols import Capabilities, Metrics, Weights
+from purerl.routes import RouteStore
 from purerl.settings import Model
 
 if TYPE_CHECKING:
@@ -66,13 +67,15 @@ class MegatronTrainer:
     ) -> None:
         self.config, self.bridge, self.updates, self.model = config, bridge, updates, model
         self.groups, self.router_coefficient = reader.groups, router_coefficient
-        self.outputs = (*outputs, ROUTES) if replays else tuple(outputs)
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
         self.load_of_routers = RouterLoad(reader.shape.top_k)
         self.choices = install(reader.model, self.load_of_routers, k=reader.shape.top_k)
-        records = RouteRecords(self.groups.data, self.groups.device, (self.choices.routers, self.choices.k))
+        routed = tuple(index for index, is_moe in enumerate(reader.shape.moe_layers) if is_moe)
+        routers = Routers(routed_layers(reader.model), reader.shape.experts, reader.shape.top_k, routed)
+        records = open_records(config.replay_routes, self.groups.data, self.groups.device, routers)
         self.routes = records if replays else None
+        self.outputs = (*outputs, ROUTES) if isinstance(self.routes, RouteRecords) else tuple(outputs)
         self.optimizer: Any = None
         if updates:
             reader = reader._replace(module=optimizer.wrap(reader.model, config))
@@ -84,6 +87,9 @@ class MegatronTrainer:
         self.capabilities = Capabilities(
             max_sequence_length=reader.shape.max_sequence_length, outputs=frozenset(self.outputs)
         )
+
+    def use_routes(self, routes: RouteStore) -> None:
+        set_store(self.routes, routes)
 
     # --- scores and steps --------------------------------------------------------------------------------------------
 
@@ -99,7 +105,9 @@ class MegatronTrainer:
         rows_of_parts = self._rows(batch, parts, _READS)
         scores = {name: self._zeros(batch, name) for name in outputs}
         computed = [name for name in outputs if name != ROUTES]
-        records = self.routes if ROUTES in outputs else None
+        if isinstance(self.routes, SampledRoutes) and ROUTES in batch.keys():
+            self._replay(self.routes, batch, parts, rows_of_parts)
+        records = self.routes if isinstance(self.routes, RouteRecords) and ROUTES in outputs else None
         if records:
             records.begin(batch["action"])
             self.choices.record(rows_of_parts, self.groups.device)
@@ -108,6 +116,7 @@ class MegatronTrainer:
             return self.reader.outputs(hidden, rows, computed, rows.get(_CHOICES, None))
 
         results = run(self.reader, rows_of_parts, evaluate, with_gradient=False)
+        self.choices.stop()
         if records:
             routes = self.choices.records(rows_of_parts, self.groups.positions)
             numbers = [records.keep(part, of_part) for part, of_part in zip(parts, routes, strict=True)]
@@ -162,9 +171,7 @@ class MegatronTrainer:
         indices = self._arrange(batch, reads, objective.unit)
         parts = self._rows(batch, indices, reads)
         if records:
-            numbers = records.fetch(batch[ROUTES], batch["action"], indices)
-            padded = [records.padded(n, part[NUMBER].shape[1]) for n, part in zip(numbers, parts, strict=True)]
-            self.choices.replay(padded, self.groups.device)
+            self._replay(records, batch, indices, parts)
         device = self.groups.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
 
@@ -181,6 +188,14 @@ class MegatronTrainer:
         metrics = self._tell_stages(sum_metrics(_on_host(merge(*results)), self.groups.data) if results else {})
         changed = self._changed_fraction() if records else {}
         return {**metrics, **changed, **self._router_metrics(router_coefficient)}
+
+    def _replay(
+        self, records: RouteRecords | SampledRoutes, batch: TensorDict, indices: Sequence[Tensor], parts: Sequence[Any]
+    ) -> None:
+        """Use the experts of `records` from now on, in the micro-batches `parts`, which have the rows `indices`."""
+        numbers = records.fetch(batch[ROUTES], batch["action"], indices)
+        padded = [records.padded(n, part[NUMBER].shape[1]) for n, part in zip(numbers, parts, strict=True)]
+        self.choices.replay(padded, self.groups.device)
 
     def _loss(
         self, hidden: Tensor, rows: TensorDict, objective: Objective, counts: Mapping[str, Counts]

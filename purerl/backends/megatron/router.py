@@ -26,7 +26,7 @@ from purerl.backends.megatron.routes import Choices
 
 # pyright: reportMissingImports=false
 
-__all__ = ["RouterLoad", "install"]
+__all__ = ["RouterLoad", "install", "routed_layers"]
 
 
 @define(eq=False)
@@ -86,11 +86,11 @@ class _WithLoss(torch.autograd.Function):
 def install(model: nn.Module, load: RouterLoad, *, k: int) -> Choices:
     """Let `load` observe every router of `model`; what they choose, k experts for each token.
 
+    The order of the routers is that of `routed_layers`.
+
     Layers then take the numbers of tokens (`routes.py`) in place of Megatron's ``padding_mask``.
     """
-    from megatron.core.transformer.moe.moe_layer import MoELayer
-
-    layers: list[Any] = [module for module in model.modules() if isinstance(module, MoELayer)]
+    layers = _layers_with_routers(model)
     choices = Choices(len(layers), k)
     for index, layer in enumerate(layers):
         slot = _Slot(index, load, choices)
@@ -98,6 +98,17 @@ def install(model: nn.Module, load: RouterLoad, *, k: int) -> Choices:
         layer.router.routing = partial(_routing, layer.router.routing, slot)
         layer.router.router_replay = slot
     return choices
+
+
+def routed_layers(model: nn.Module) -> tuple[int, ...]:
+    """The indices of the layers of `model` with a router, among the layers of all stages."""
+    return tuple(layer.layer_number - 1 for layer in _layers_with_routers(model))
+
+
+def _layers_with_routers(model: nn.Module) -> list[Any]:
+    from megatron.core.transformer.moe.moe_layer import MoELayer
+
+    return [module for module in model.modules() if isinstance(module, MoELayer)]
 
 
 @define(eq=False)

@@ -36,7 +36,7 @@ __all__ = [
     "depends_on_length",
     "memory",
     "preview",
-    "replays_routes",
+    "replayed_routes",
 ]
 
 OUTPUTS = (
@@ -76,11 +76,11 @@ class Config(training.Config):
         may_change="rounding",
         **one_of("none", "layers", "selective"),
     )
-    replay_routes: Literal["off", "old_logp"] = setting(
+    replay_routes: Literal["off", "old_logp", "generator"] = setting(
         "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
-        "that computed old_logp",
+        "that computed old_logp; generator: through those that the generator has recorded, also in that pass",
         default="off",
-        **one_of("off", "old_logp"),
+        **one_of("off", "old_logp", "generator"),
     )
 
     @property
@@ -101,9 +101,9 @@ def depends_on_length(config: Config) -> bool:
     return config.depends_on_run
 
 
-def replays_routes(config: Config) -> bool:
-    """Whether the pass that computes `old_logp` records the experts of each token, for optimizer steps."""
-    return config.replay_routes == "old_logp"
+def replayed_routes(config: Config) -> str:
+    """Who records the experts that the policy replays, as `purerl.config.routes.replayed_routes`."""
+    return config.replay_routes
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -131,7 +131,7 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     """Refuse a model that is not supported, or that the mesh cannot divide, from its configuration alone."""
     shape, _ = _shape(config, model)
     _starts_classifier(model, outputs, is_trained=is_trained)
-    if replays_routes(config) and is_trained and "logp" in outputs:
+    if config.replay_routes != "off" and is_trained and "logp" in outputs:
         _check_experts(shape, model)
 
 
@@ -165,7 +165,7 @@ def build(
     check(config, role=role, outputs=outputs, updates=updates)
     check_installed(config)
     shape, own = _shape(config, model)
-    replays = replays_routes(config) and role == "policy" and updates > 0
+    replays = config.replay_routes != "off" and role == "policy" and updates > 0
     if replays:
         _check_experts(shape, model)
     is_new = _starts_classifier(model, outputs, is_trained=updates > 0)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
+
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.http import Http
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 
-__all__ = ["Answer", "Call", "Command", "EngineApi"]
+__all__ = ["Answer", "Call", "Command", "EngineApi", "checked_routes"]
 
 
 class Command(NamedTuple):
@@ -30,12 +32,26 @@ class Answer(NamedTuple):
     """New tokens of a request. `versions` has (the engine's name of a version, number of tokens), in order.
 
     finish  "interrupted": by an abort, which somebody has asked for, or by new weights
+    routes  [n, layers, k] the experts of the first n tokens that the server has read; None: it has not returned any
     """
 
     tokens: Sequence[int]
     logp: Sequence[float]
     versions: Sequence[tuple[str, int]]
     finish: Literal["stop", "length", "interrupted"]
+    routes: np.ndarray | None = None
+
+
+def checked_routes(answer: Answer, pending: PendingRequest) -> Answer:
+    """`answer`, which must have the experts of all tokens but the last, unless it was interrupted.
+
+    Raises: ValueError.
+    """
+    needed = len(pending.all_tokens) + len(answer.tokens) - 1
+    got = 0 if answer.routes is None else len(answer.routes)
+    if got > needed or (got < needed and answer.finish != "interrupted"):
+        raise ValueError(f"the experts of {got} tokens in place of {needed}")
+    return answer
 
 
 class EngineApi(Protocol):

@@ -62,6 +62,15 @@ class ServedModel:
     def vocab_size(self) -> int:
         return self._text.vocab_size
 
+    @property
+    def routes(self) -> tuple[int, int]:
+        """The number of layers, and of experts of a token. Raises ConfigError for a model without experts."""
+        k = getattr(self._text, "num_experts_per_tok", None)
+        if not k:
+            got = f"{self._model.path!r}, of the architecture {self.type}"
+            raise ConfigError("generator.return_routes", got=got, need="a mixture of experts", do="leave it out")
+        return self._text.num_hidden_layers, k
+
     def max_sequence_length(self, limit: int | None) -> int | None:
         """The positions of the model, or the smaller `limit`. Raises ConfigError if `limit` is larger."""
         positions = getattr(self._text, "max_position_embeddings", None)

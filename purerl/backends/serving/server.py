@@ -177,6 +177,8 @@ class Server:
             end = start + count
             pending.add(answer.tokens[start:end], answer.logp[start:end], _number(version))
             start = end
+        if answer.routes is not None:
+            pending.add_routes(answer.routes)
 
     def cancel(self, request: ServedRequest) -> None:
         """Let the request finish with the tokens so far."""

@@ -15,11 +15,12 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from attrs import frozen
 
 from purerl.backends.requests import PendingRequest
-from purerl.backends.serving.api import Answer, Call, Command
+from purerl.backends.serving.api import Answer, Call, Command, checked_routes
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
@@ -41,7 +42,8 @@ _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 class SGLangApi:
     """SGLang with `model`, which has `vocab_size` token ids; `arguments` are command-line options of its server.
 
-    With `is_streamed`, its processes must be able to receive weights.
+    With `is_streamed`, its processes must be able to receive weights. With `routes`, the number of layers and of
+    experts of a token, it returns the experts.
     """
 
     model: Model
@@ -51,6 +53,7 @@ class SGLangApi:
     stale_cache: bool
     is_streamed: bool
     vocab_size: int
+    routes: tuple[int, int] | None = None
 
     name = "sglang"
 
@@ -82,6 +85,7 @@ class SGLangApi:
             parameters |= {"regex": sampling.regex, "json_schema": sampling.json_schema}
         tokens = [*pending.request.tokens, *pending.tokens]
         body = {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "rid": identity}
+        body |= {"return_routed_experts": True} if self.routes is not None else {}
         return Call("/generate", {**body, "return_sampling_mask": True} if is_filtered else body)
 
     def answer(self, response: Any, pending: PendingRequest) -> Answer:
@@ -96,12 +100,19 @@ class SGLangApi:
         versions = [(each["version"], each["end"] - each["start"]) for each in info["weight_versions"] or ()]
         if not len(tokens) == len(logp) == sum(count for _, count in versions):
             raise ValueError(f"{len(tokens)} tokens, {len(logp)} log-probabilities, versions {versions}")
-        return Answer(tokens, logp, versions, _FINISH[end["type"]])
+        answer = Answer(tokens, logp, versions, _FINISH[end["type"]])
+        if self.routes is None:
+            return answer
+        encoded = info.get("routed_experts")
+        routes = None if encoded is None else _experts(encoded, self.routes)
+        return checked_routes(answer._replace(routes=routes), pending)
 
     async def check(self, http: Http, *, timeout: float) -> str | None:
         info = await http.get("/server_info", timeout=timeout)
         if "version" not in info:
             return f"no version in /server_info: SGLang {VERSION} is needed"
+        if self.routes is not None and not info.get("enable_return_routed_experts"):
+            return "no experts of tokens: --enable-return-routed-experts is needed"
         if self.is_streamed and LOADER not in (info.get("custom_weight_loader") or ()):
             return NO_RECEIVER  # it would end with the first weights
         warn_of_version(http.url, self.name, info["version"], VERSION)
@@ -149,6 +160,12 @@ class SGLangApi:
                 return await http.post("/flush_cache", timeout=timeout)
             except RefusedError:
                 await asyncio.sleep(_POLL)
+
+
+def _experts(encoded: str, shape: tuple[int, int]) -> np.ndarray:
+    """[tokens, layers, k] what SGLang has serialized: int32 in base64, without a shape."""
+    flat = np.frombuffer(base64.b64decode(encoded, validate=True), np.int32)
+    return flat.reshape(-1, *shape).astype(np.int16)
 
 
 def _is_filtered(sampling: Sampling) -> bool:

@@ -21,7 +21,7 @@ from purerl.backends.serving.settings import (
 )
 from purerl.errors import ConfigError
 from purerl.protocols import Capabilities
-from purerl.settings import Model, at_least, setting
+from purerl.settings import Model, at_least, boolean, setting
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -29,7 +29,17 @@ if TYPE_CHECKING:
     from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.sglang.api import SGLangApi
 
-__all__ = ["VERSION", "Config", "build", "capabilities", "check", "check_adapter_rank", "command", "preview"]
+__all__ = [
+    "VERSION",
+    "Config",
+    "build",
+    "capabilities",
+    "check",
+    "check_adapter_rank",
+    "command",
+    "preview",
+    "returns_routes",
+]
 
 VERSION = "0.5.20"
 """The version of SGLang whose interface is used."""
@@ -46,6 +56,7 @@ _RESERVED = {
     "enable_weights_cpu_backup": "server.sleep_level",
     "disable_radix_cache": "server.enable_prefix_caching",
     "dtype": "server.dtype",
+    "enable_return_routed_experts": "return_routes",
     "model_path": "model.path",
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
@@ -74,6 +85,10 @@ class Config:
         **at_least(1),
     )
 
+    return_routes: bool = setting(
+        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
+    )
+
     def __attrs_post_init__(self) -> None:
         check_arguments(self.server, _RESERVED)
 
@@ -93,6 +108,9 @@ def check(config: Config) -> None:
 
     check_engine(config.server, "sglang")
     devices_of_servers(config.server)
+    if config.return_routes and not config.server.urls and is_on_cpu(config.server):
+        need = "servers on a GPU: SGLang keeps experts in memory that it registers with the device"
+        raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf")
 
 
 def check_adapter_rank(config: Config, rank: int | None) -> None:
@@ -102,10 +120,17 @@ def check_adapter_rank(config: Config, rank: int | None) -> None:
         raise ConfigError("kind", got="sglang", need=need, do=do)
 
 
+def returns_routes(config: Config) -> bool:
+    """Whether completions have `routes`."""
+    return config.return_routes
+
+
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of SGLang with `model`, which is not loaded. Raises ConfigError if there is no such model."""
-    limit = ServedModel(model).max_sequence_length(config.max_sequence_length)
-    return evolve(capabilities(), max_sequence_length=limit, sleeps=config.server.sleep_level > 0)
+    served = ServedModel(model)
+    limit = served.max_sequence_length(config.max_sequence_length)
+    routes = config.return_routes and bool(served.routes)
+    return evolve(capabilities(), max_sequence_length=limit, sleeps=config.server.sleep_level > 0, routes=routes)
 
 
 def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | SharedGenerator:
@@ -145,6 +170,7 @@ def _api(config: Config, model: Model, seed: int) -> SGLangApi:
         stale_cache=server.stale_cache,
         is_streamed=server.transfer != "directory",
         vocab_size=served.vocab_size,
+        routes=served.routes if config.return_routes else None,
     )
 
 
@@ -181,6 +207,7 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "enable_memory_saver": config.server.sleep_level > 0 or None,
         "enable_weights_cpu_backup": config.server.sleep_level == 1 or None,
         "disable_radix_cache": True if not config.server.enable_prefix_caching else None,
+        "enable_return_routed_experts": config.return_routes or None,
         "skip_server_warmup": True,
         "sleep_on_idle": True,  # otherwise a scheduler without requests takes a whole core
         "custom_weight_loader": LOADER,

@@ -6,16 +6,19 @@ computes them again with the new weights. Each token's log-probability is then t
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import sys
 from collections.abc import Mapping
+from io import BytesIO
 from typing import Any, Literal
 
+import numpy as np
 from attrs import define, field
 
 from purerl.backends.requests import PendingRequest
-from purerl.backends.serving.api import Answer, Call, Command
+from purerl.backends.serving.api import Answer, Call, Command, checked_routes
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
@@ -37,6 +40,7 @@ _PREFIX = "generate-tokens-"  # of the identity of a request, in calls about it
 _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 _SAME = frozenset({"top_p", "top_k", "min_p", "repetition_penalty"})  # parameters that have the same name in vLLM
 _LOGPROBS = "processed_logprobs"  # after temperature and sampling parameters
+_ROUTES = "enable_return_routed_experts"
 _ADAPTER = "purerl-"  # what the names of adapters begin with
 
 
@@ -109,7 +113,11 @@ class VLLMApi:
         versions = [(each["version"], each["end"] - each["start"]) for each in choice["weight_versions"] or ()]
         if not len(tokens) == len(logp) == sum(count for _, count in versions):
             raise ValueError(f"{len(tokens)} tokens, {len(logp)} log-probabilities, versions {versions}")
-        return Answer(tokens, logp, versions, _FINISH[choice["finish_reason"]])
+        answer = Answer(tokens, logp, versions, _FINISH[choice["finish_reason"]])
+        if not self.arguments.get(_ROUTES):
+            return answer
+        routes = choice["routed_experts"]
+        return checked_routes(answer._replace(routes=None if routes is None else _experts(routes)), pending)
 
     async def check(self, http: Http, *, timeout: float) -> str | None:
         paths = (await http.get("/openapi.json", timeout=timeout))["paths"]
@@ -126,6 +134,8 @@ class VLLMApi:
         mode, length = config["logprobs_mode"], config["max_model_len"]
         if self.is_streamed and info["parallel_config"]["worker_extension_cls"] != WORKER:
             return NO_RECEIVER
+        if self.arguments.get(_ROUTES) and not info["aux_output_config"][_ROUTES]:
+            return f"no experts of tokens: --{_ROUTES.replace('_', '-')} is needed"
         if mode != _LOGPROBS:
             got = "log-probabilities of another distribution than the one from which it samples"
             return f"{got} ({mode}): --logprobs-mode {_LOGPROBS} is needed"
@@ -184,6 +194,11 @@ class VLLMApi:
         """The names of the adapters of purerl that the server has."""
         listed = await http.get("/v1/models", timeout=timeout)
         return [model["id"] for model in listed["data"] if model["id"].startswith(_ADAPTER)]
+
+
+def _experts(encoded: str) -> np.ndarray:
+    """[tokens, layers, k] what vLLM has serialized: a file of numpy, in base64."""
+    return np.load(BytesIO(base64.b64decode(encoded, validate=True)), allow_pickle=False).astype(np.int16)
 
 
 def _structure(sampling: Sampling) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from purerl.backends.serving.settings import (
 )
 from purerl.errors import ConfigError
 from purerl.protocols import SAMPLING_PARAMETERS, Capabilities
-from purerl.settings import Model, at_least, no_effect, setting
+from purerl.settings import Model, at_least, boolean, no_effect, setting
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from purerl.backends.serving.shared import SharedGenerator
     from purerl.backends.vllm.api import VLLMApi
 
-__all__ = ["VERSION", "Config", "build", "capabilities", "check", "check_adapter_rank", "command", "preview"]
+__all__ = [
+    "VERSION",
+    "Config",
+    "build",
+    "capabilities",
+    "check",
+    "check_adapter_rank",
+    "command",
+    "preview",
+    "returns_routes",
+]
 
 VERSION = "0.32"
 """The version of vLLM whose interface is used, and its patch releases."""
@@ -42,6 +52,7 @@ _RESERVED = {
     "enable_sleep_mode": "server.sleep_level",
     "enable_prefix_caching": "server.enable_prefix_caching",
     "dtype": "server.dtype",
+    "enable_return_routed_experts": "return_routes",
     "model": "model.path",
     "revision": "model.revision",
     "trust_remote_code": "model.trust_remote_code",
@@ -72,6 +83,10 @@ class Config:
         **at_least(1),
     )
 
+    return_routes: bool = setting(
+        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
+    )
+
     def __attrs_post_init__(self) -> None:
         check_arguments(self.server, _RESERVED)
 
@@ -87,6 +102,13 @@ def check(config: Config) -> None:
 
     check_engine(config.server, "vllm")
     devices_of_servers(config.server)
+    if config.return_routes and not config.server.urls:
+        if is_on_cpu(config.server):
+            need = "servers on a GPU: vLLM's runner for CPUs does not return experts"
+            raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf")
+        if not config.server.enable_prefix_caching:
+            need = "true with return_routes: vLLM keeps experts by the blocks of its prefix cache"
+            raise ConfigError("server.enable_prefix_caching", got=False, need=need, do="leave it out")
 
 
 def check_adapter_rank(config: Config, rank: int | None) -> None:
@@ -97,6 +119,11 @@ def check_adapter_rank(config: Config, rank: int | None) -> None:
     if rank is not None and (limit is None or limit < rank):
         need = f"at least {rank}, the rank of the adapter that is trained"
         raise ConfigError("max_lora_rank", got="nothing" if limit is None else limit, need=need, do="set max_lora_rank")
+
+
+def returns_routes(config: Config) -> bool:
+    """Whether completions have `routes`."""
+    return config.return_routes
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -111,6 +138,7 @@ def preview(config: Config, *, model: Model) -> Capabilities:
         adapters=adapters,
         images=served.type in MODELS and not adapters,
         sleeps=config.server.sleep_level > 0,
+        routes=config.return_routes and bool(served.routes),
     )
 
 
@@ -163,6 +191,7 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "gpu_memory_utilization": config.server.gpu_memory_utilization,
         "enable_sleep_mode": config.server.sleep_level > 0 or None,
         "enable_prefix_caching": config.server.enable_prefix_caching,
+        "enable_return_routed_experts": config.return_routes or None,
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": WORKER,

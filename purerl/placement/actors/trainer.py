@@ -42,6 +42,7 @@ class RemoteTrainer:
             "peak_flops": partial(self._call, "peak_flops", None),
             "stage": self._stage,
             "use_images": partial(self._call, "use_images", None),
+            "use_routes": partial(self._call, "use_routes", None),
         }
         # Attributes of this object, because it must not seem to have the methods that the trainer does not have.
         vars(self).update({method: call for method, call in optional.items() if method in built.methods})
