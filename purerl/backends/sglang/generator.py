@@ -89,10 +89,11 @@ def capabilities() -> Capabilities:
 
 def check(config: Config) -> None:
     """Raise ConfigError if the engine is not installed where `config` says, or if there are not enough devices."""
-    from purerl.backends.serving.devices import devices_of_servers
+    from purerl.backends.serving.devices import check_transfer, devices_of_servers
 
     check_engine(config.server, "sglang")
     devices_of_servers(config.server)
+    check_transfer(config.server)
 
 
 def check_adapter_rank(config: Config, rank: int | None) -> None:
