@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,7 +23,15 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.engine import purerl_receiver
-from purerl.backends.transfer.engine.purerl_receiver import Digest, Handle, Receiver, handle_of, identity_of, opened
+from purerl.backends.transfer.engine.purerl_receiver import (
+    Digest,
+    Handle,
+    Receiver,
+    TransferGroup,
+    handle_of,
+    identity_of,
+    opened,
+)
 from purerl.backends.transfer.sender import Sender, TransferError, _problem_of
 from purerl.backends.transfer.staging import Staging
 from purerl.backends.weights import TensorWeights
@@ -220,6 +229,42 @@ def test_broadcast_to_a_process_that_is_stopped_is_given_up_at_once(tmp_path: Pa
         assert 1.9 < time.monotonic() - start < 30.0
 
 
+def test_group_that_is_aborted_while_it_is_joined_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    joins, may_join, calls = threading.Event(), threading.Event(), list[str]()
+
+    def join(*_: Any) -> Any:
+        joins.set()
+        may_join.wait(60.0)
+        calls.append("joined")
+        return SimpleNamespace(broadcast=lambda *_: calls.append("broadcast"), abort=lambda: calls.append("abort"))
+
+    monkeypatch.setattr(purerl_receiver, "_gloo", join)
+    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    group = TransferGroup(sender._store, sender.address, 0, CPU)
+    threading.Thread(target=lambda: (joins.wait(60.0), group.abort())).start()
+    with pytest.raises(RuntimeError, match="a broadcast was given up"):
+        group.broadcast(torch.zeros(1))
+    may_join.set()
+    while "joined" not in calls:
+        time.sleep(0.01)
+    time.sleep(0.2)
+    assert calls == ["joined"]
+
+
+def test_receiver_leaves_the_group_of_a_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(purerl_receiver, "_RECEIVERS", {})
+    groups = []
+    for _ in range(2):
+        sender = Sender("127.0.0.1", 1, timeout=60.0)
+        arguments = (sender.address, 1, CPU, dict)
+        thread = threading.Thread(target=purerl_receiver._receive, args=arguments, daemon=True)
+        thread.start()
+        sender.send(filled(EQUAL))
+        thread.join(60.0)
+        groups += [receiver._group for receiver in purerl_receiver._RECEIVERS.values()]
+    assert [group._is_aborted.is_set() for group in groups] == [True, False]
+
+
 def test_receiver_on_another_device_reads_the_memory_of_the_host(tmp_path: Path) -> None:
     elsewhere = "purerl_receiver.identity_of = lambda device: 'cpu elsewhere'\npurerl_receiver.opened = None"
     sender = Sender("127.0.0.1", 1, timeout=60.0)
@@ -378,7 +423,7 @@ def test_weights_by_ipc_on_one_gpu(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @GPU
 def test_many_buckets_by_ipc_on_one_gpu(tmp_path: Path) -> None:
-    """More than are staged; the receiver is killed in the next transfer, and its successor gets all from the host."""
+    """More than are staged. The receiver is killed, and the next one gets all of them from the host."""
     device = torch.device("cuda", 0)
     tensors = {f"{k}": torch.randn(1000, 100, device=device) for k in range(50)}
     sender = Sender("127.0.0.1", 1, timeout=60.0)
@@ -386,6 +431,7 @@ def test_many_buckets_by_ipc_on_one_gpu(tmp_path: Path) -> None:
         buckets = send(sender, processes, tensors, is_shared=True, device=device, size=10**6)
         check_received(tmp_path, 0, 1, tensors)
         processes[0].kill()
+    buckets.end_staging()
     sender = Sender("127.0.0.1", 1, timeout=60.0)
     with receivers(1, tmp_path, device="cuda:0") as processes:
         send_address(processes, sender.address)

@@ -183,8 +183,9 @@ class TransferGroup:
             synchronize(self._device)  # an earlier use of this memory may not have ended
             with _own_stream(self._device):  # which waits for the broadcast, and no other
                 self._group = self._group or self._join(timeout)
-                self._group.broadcast([data], options).wait(timeout)
-                synchronize(self._device)
+                if not self._is_aborted.is_set():
+                    self._group.broadcast([data], options).wait(timeout)
+                    synchronize(self._device)
         except BaseException as error:  # noqa: BLE001 - raised by `broadcast`
             errors.append(error)
 
@@ -218,11 +219,10 @@ def _nccl(store: Store, address: Address, rank: int, timeout: timedelta) -> Any:
     if nccl is None:
         raise RuntimeError("this torch has no NCCL")
     options = nccl.Options()
-    options._timeout = 2 * timeout  # noqa: SLF001 - `broadcast` gives up before
-    options.config.blocking = 0
-    name = (
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING"  # read here. Its default ends this process if another one of the group ends
-    )
+    options._timeout = 2 * timeout  # noqa: SLF001 - `TransferGroup.broadcast` gives up before
+    options.config.blocking = 0  # so that joining can be aborted
+    # torch reads this variable here. By default, the end of another process of the group ends this one too.
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     old = os.environ.get(name)
     os.environ[name] = "0"
     try:
@@ -328,6 +328,11 @@ class Receiver:
         self._group.broadcast(data)
         return data
 
+    def close(self) -> None:
+        """Leave the group of the sender."""
+        if self._group is not None:
+            self._group.abort()
+
 
 def _exhaust(stream: Iterator[object]) -> None:
     deque(stream, maxlen=0)
@@ -347,6 +352,8 @@ _RECEIVERS: dict[str, Receiver] = {}
 
 def _receive(address: Address, rank: int, device: torch.device, load: Load) -> None:
     if address.name not in _RECEIVERS:
+        for old in _RECEIVERS.values():
+            old.close()
         _RECEIVERS.clear()
         _RECEIVERS[address.name] = Receiver(address, rank, device)
     _RECEIVERS[address.name].receive(address.number, load)
