@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 __all__ = [
     "ANY_ACCELERATOR",
+    "BETWEEN_DEVICES",
     "BROADCAST_BETWEEN_DEVICES",
     "DEVICE",
     "DEVICE_VARIABLES",
@@ -51,7 +52,7 @@ SERVER_DEVICE = (
 KIND_WITH_HANDLES = "cuda"
 """The kind whose memory torch lets other processes open."""
 
-HANDLES_OF_DEVICE, BROADCAST_BETWEEN_DEVICES = "cuda_ipc", "nccl"
+BETWEEN_DEVICES = HANDLES_OF_DEVICE, BROADCAST_BETWEEN_DEVICES = "cuda_ipc", "nccl"
 """Transfers of weights that do not pass through the host, for devices of this kind."""
 
 WEIGHT_TRANSFER = (

@@ -108,6 +108,7 @@ def test_weights_change_while_requests_run(
             assert len(set(completion.version)) > 1
             assert list(completion.version) == sorted(completion.version)
             assert completion.tokens == tuple(range(1, 301)), "every part continues the part before"
+        assert generator._buckets is None or generator._buckets.staging is None, "the memory of the device is free"
     assert toy.loaded == [_LOADED[weight_transfer]] * last
     assert not list(tmp_path.glob("weights/*")), "no file is left"
 

@@ -123,6 +123,23 @@ def test_weights_do_not_pass_through_the_host() -> None:
         torch.testing.assert_close(received, tensors, rtol=0, atol=0)
 
 
+def test_two_servers_read_the_same_buffers() -> None:
+    senders = [Sender("127.0.0.1", 1, timeout=60.0) for _ in range(2)]
+    received: list[dict[str, Tensor]] = [{}, {}]
+    buckets = filled(EQUAL, size=500, **{**HANDLES, "readers": 2})
+    threads = [
+        threading.Thread(target=FromDevice(sender.address, 1).receive, args=(0, own.update), daemon=True)
+        for sender, own in zip(senders, received, strict=True)
+    ]
+    threads += [threading.Thread(target=sender.send, args=(buckets,), daemon=True) for sender in senders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    for own in received:
+        torch.testing.assert_close(own, EQUAL, rtol=0, atol=0)
+
+
 class Slow(Receiver):
     """Reads the first bucket from the device only after all buckets have been written."""
 

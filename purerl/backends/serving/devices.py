@@ -9,6 +9,7 @@ from purerl.backends.serving.api import Command
 from purerl.backends.serving.settings import ServerSettings, kind_of_devices
 from purerl.devices.kinds import (
     ANY_ACCELERATOR,
+    BETWEEN_DEVICES,
     BROADCAST_BETWEEN_DEVICES,
     HANDLES_OF_DEVICE,
     KIND_WITH_HANDLES,
@@ -58,7 +59,7 @@ def check_transfer(server: ServerSettings) -> None:
     from purerl.devices.accelerator import default_device
 
     name, own, servers = server.transfer, default_device().type, kind_of_devices(server)
-    if name not in (HANDLES_OF_DEVICE, BROADCAST_BETWEEN_DEVICES) or servers == ANY_ACCELERATOR:
+    if name not in BETWEEN_DEVICES or servers == ANY_ACCELERATOR:
         return
     if not own == servers == KIND_WITH_HANDLES:
         got = f"{name}, with a trainer on {own} and servers on {servers}"

@@ -29,7 +29,7 @@ from purerl.backends.serving.weights import WeightFiles, WeightsDirectory, check
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.weights import check_adapter
 from purerl.devices.accelerator import current_device
-from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
+from purerl.devices.kinds import BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
 from purerl.event_loop import EventLoop
 from purerl.images import ImageStore
@@ -213,7 +213,7 @@ class ServedGenerator:
         return WeightBuckets(
             version,
             is_shared=transfer in ("shared_memory", HANDLES_OF_DEVICE),
-            device=current_device() if transfer in (HANDLES_OF_DEVICE, BROADCAST_BETWEEN_DEVICES) else None,
+            device=current_device() if transfer in BETWEEN_DEVICES else None,
             readers=len(self.servers),
             old=self._buckets,
         )

@@ -18,9 +18,8 @@ from attrs import frozen
 from purerl.backends.serving.versions import can_import
 from purerl.devices.kinds import (
     ANY_ACCELERATOR,
-    BROADCAST_BETWEEN_DEVICES,
+    BETWEEN_DEVICES,
     DEVICE_VARIABLES,
-    HANDLES_OF_DEVICE,
     SERVER_DEVICE,
     VISIBLE_DEVICES,
     WEIGHT_TRANSFER,
@@ -40,7 +39,7 @@ __all__ = [
 ]
 
 
-_TRANSFERS = ("shared_memory", "gloo", "directory", HANDLES_OF_DEVICE, BROADCAST_BETWEEN_DEVICES)
+_TRANSFERS = ("shared_memory", "gloo", "directory", *BETWEEN_DEVICES)
 
 
 @frozen(kw_only=True)
