@@ -220,7 +220,6 @@ def _nccl(store: Store, address: Address, rank: int, timeout: timedelta) -> Any:
         raise RuntimeError("this torch has no NCCL")
     options = nccl.Options()
     options._timeout = 2 * timeout  # noqa: SLF001 - `TransferGroup.broadcast` gives up before
-    options.config.blocking = 0  # so that joining can be aborted
     # torch reads this variable here. By default, the end of another process of the group ends this one too.
     name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
     old = os.environ.get(name)
