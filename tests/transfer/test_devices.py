@@ -9,6 +9,7 @@ import gc
 import logging
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -231,19 +232,29 @@ def test_receiver_that_is_killed_in_the_middle_and_one_that_replaces_it(
 @pytest.mark.parametrize("transport", [{}, TRANSPORTS["staged broadcast"]], ids=["gloo", "staged broadcast"])
 def test_broadcast_to_a_process_that_is_stopped_is_given_up_at_once(tmp_path: Path, transport: dict[str, Any]) -> None:
     """Long before the timeout, and although it has joined the group."""
-    large = {"large": torch.zeros(2**24)}
-    sender = Sender("127.0.0.1", 1, timeout=100.0)
-    with receivers(1, tmp_path) as processes:
+    body = "    open(f'{path}/waits-{number}', 'w').close()\n    return old(self, number, bucket)"
+    program = f"old = Receiver._bucket\ndef wait(self, number, bucket):\n{body}\nReceiver._bucket = wait"
+    sender, buckets = Sender("127.0.0.1", 1, timeout=100.0), WeightBuckets(2, **transport)
+    times = []
+
+    def stop_and_cancel(process: subprocess.Popen[str]) -> None:
+        while not (tmp_path / "waits-1").exists():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGSTOP)
+        buckets.fill(TensorWeights({"large": torch.zeros(2**24)}), timeout=0.0)
+        while not sender._store.check(["1/bucket/0"]):
+            time.sleep(0.02)
+        time.sleep(0.5)
+        times.append(time.monotonic())
+        sender.cancel()
+
+    with receivers(1, tmp_path, program=program) as processes:
         send(sender, processes, TENSORS, **transport)
         send_address(processes, sender.address)
-        buckets = WeightBuckets(2, **transport)
-        threading.Timer(0.5, processes[0].send_signal, args=(signal.SIGSTOP,)).start()
-        threading.Timer(1.0, buckets.fill, args=(TensorWeights(large),), kwargs={"timeout": 0.0}).start()
-        threading.Timer(2.0, sender.cancel).start()
-        start = time.monotonic()
+        threading.Thread(target=stop_and_cancel, args=(processes[0],)).start()
         with pytest.raises(TransferError, match="a broadcast was given up"):
             sender.send(buckets)
-        assert 1.9 < time.monotonic() - start < 30.0
+    assert time.monotonic() - times[0] < 30.0
 
 
 def test_group_that_is_aborted_while_it_is_joined_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
