@@ -152,7 +152,15 @@ class Slow(Receiver):
         return super()._read(handle, size)
 
 
-def send_to_slow_receiver() -> dict[str, Tensor]:
+class Early(Slow):
+    """Says that it has read before it reads."""
+
+    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
+        self._store.set(f"{number}/read/1/{bucket}", "")
+        return super()._bucket(number, bucket)
+
+
+def send_to_slow_receiver(receiver_class: type[Slow] = Slow) -> dict[str, Tensor]:
     """What a receiver gets that reads while the rest is written."""
     Slow.has_begun, Slow.may_read = threading.Event(), threading.Event()
     sender, received = Sender("127.0.0.1", 1, timeout=60.0), dict[str, Tensor]()
@@ -171,7 +179,7 @@ def send_to_slow_receiver() -> dict[str, Tensor]:
     buckets = WeightBuckets(1, size=120, **{"readers": 1, **HANDLES})
     buckets.attach()
     threading.Thread(target=fill, daemon=True).start()
-    receiver = Slow(sender.address, 1)
+    receiver = receiver_class(sender.address, 1)
     thread = threading.Thread(target=receiver.receive, args=(0, received.update), daemon=True)
     thread.start()
     try:
@@ -186,7 +194,9 @@ def test_buffer_is_not_written_again_before_it_was_read() -> None:
 
 
 def test_buffer_that_is_written_again_too_early_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mutant of the test before: a reader that was given the memory counts as one that has read it."""
+    """Mutants of the test before: of the receiver, and of the buffers, for which one that may read has read."""
+    with pytest.raises(TransferError, match="got other bytes"):
+        send_to_slow_receiver(Early)
     monkeypatch.setattr(Staging, "_is_read", lambda _, buffer: len(buffer.readers) >= 1)
     with pytest.raises(TransferError, match="got other bytes"):
         send_to_slow_receiver()
