@@ -20,7 +20,19 @@ from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
 
-__all__ = ["TENSORS", "TRANSPORTS", "check_received", "filled", "in_thread", "receivers", "send", "send_address"]
+__all__ = [
+    "CPU",
+    "EQUAL",
+    "HANDLES",
+    "TENSORS",
+    "TRANSPORTS",
+    "check_received",
+    "filled",
+    "in_thread",
+    "receivers",
+    "send",
+    "send_address",
+]
 
 TENSORS = {
     "a": torch.randn(3, 5),
@@ -31,6 +43,9 @@ TENSORS = {
     "f": torch.tensor(2.0),
 }
 
+EQUAL = {name: torch.randn(25) for name in "abcdefgh"}
+"""Each takes 112 bytes of a bucket."""
+
 CPU = torch.device("cpu")
 TRANSPORTS: dict[str, dict[str, Any]] = {
     "gloo": {},
@@ -39,6 +54,8 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
     "staged broadcast": {"device": CPU},
 }
 """Arguments of `WeightBuckets`: those of cuda_ipc and nccl are the last two, with the CPU in place of a GPU."""
+
+HANDLES = TRANSPORTS["handles"]
 
 RECEIVER = """
 import json, sys, time, torch

@@ -1,6 +1,6 @@
 """Weights that do not pass through the host: by handles of memory of the trainer's device, and by broadcast from it.
 
-The same code runs here with the memory of the CPU in place of that of a device. Tests marked `gpu` run it on devices.
+The same code runs here with the memory of the CPU in place of that of a device; test_gpu.py runs it on devices.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,7 +24,6 @@ from torch.multiprocessing.reductions import rebuild_cuda_tensor
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.engine import purerl_receiver
 from purerl.backends.transfer.engine.purerl_receiver import (
-    Digest,
     Handle,
     Receiver,
     TransferGroup,
@@ -34,11 +32,12 @@ from purerl.backends.transfer.engine.purerl_receiver import (
     opened,
 )
 from purerl.backends.transfer.sender import Sender, TransferError, _problem_of
-from purerl.backends.transfer.staging import Staging
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from tests.transfer.processes import (
     CPU,
+    EQUAL,
+    HANDLES,
     TENSORS,
     TRANSPORTS,
     check_received,
@@ -49,8 +48,6 @@ from tests.transfer.processes import (
     send_address,
 )
 
-EQUAL = {name: torch.randn(25) for name in "abcdefgh"}  # each takes 112 bytes
-HANDLES = TRANSPORTS["handles"]
 devices = pytest.mark.parametrize("transport", [HANDLES, TRANSPORTS["staged broadcast"]], ids=["handles", "broadcast"])
 
 
@@ -59,57 +56,6 @@ class FromDevice(Receiver):
 
     def data(self, header: dict[str, Any]) -> Tensor:
         raise AssertionError("it has passed through the host")
-
-
-def test_bucket_is_in_a_buffer_until_all_readers_have_read_it() -> None:
-    """Also those that have not asked for it yet. Meanwhile other buckets are not staged."""
-    staging, done = Staging(CPU, 100, readers=2), {"first": False, "second": False}
-    first, second = staging.take(0, 90), staging.take(1, 100)
-    assert first is not None
-    assert second is not None
-    assert [len(first), len(second)] == [90, 100]
-    assert staging.take(2, 10) is None, "nobody has read"
-    lent = staging.lend(0, lambda: done["first"])
-    assert lent is not None
-    assert lent.data_ptr() == first.data_ptr()
-    done["first"] = True
-    assert staging.take(2, 10) is None, "one of two has read"
-    staging.lend(0, lambda: done["second"])
-    assert staging.take(2, 10) is None, "the second one still reads"
-    done["second"] = True
-    assert staging.take(2, 101) is None, "larger than a buffer"
-    third = staging.take(2, 10)
-    assert third is not None
-    assert third.data_ptr() == first.data_ptr()
-    assert staging.lend(0, lambda: True) is None, "the buffer has another bucket"
-    assert staging.take(3, 10) is None
-
-
-def test_without_memory_on_the_device_nothing_is_staged(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*_: Any, **options: Any) -> Tensor:
-        raise torch.OutOfMemoryError("all is used")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(torch, "empty", fail)
-        staging = Staging(CPU, 2**20, readers=1)
-    assert staging.take(0, 1) is None
-    assert caplog.messages == ["weights pass through the memory of the host: cpu has no 2 MiB for them: all is used"]
-
-
-def test_staged_bucket_is_that_of_the_host() -> None:
-    for tensors in (TENSORS, EQUAL):
-        buckets = WeightBuckets(1, size=1000, readers=1, device=CPU)
-        buckets.fill(TensorWeights(tensors), timeout=0.0)
-        staged = 0
-        for number, bucket in enumerate(buckets.read(1.0)):
-            assert buckets.staging is not None
-            data = buckets.staging.lend(number, lambda: False)
-            if data is not None:
-                assert torch.equal(data[: len(bucket.data)], bucket.data)
-                staged += 1
-        assert staged == (1 if tensors is EQUAL else 2)
 
 
 def test_weights_do_not_pass_through_the_host() -> None:
@@ -139,67 +85,6 @@ def test_two_servers_read_the_same_buffers() -> None:
         thread.join(60.0)
     for own in received:
         torch.testing.assert_close(own, EQUAL, rtol=0, atol=0)
-
-
-class Slow(Receiver):
-    """Reads the first bucket from the device only after all buckets have been written."""
-
-    has_begun, may_read = threading.Event(), threading.Event()
-
-    def _read(self, handle: Handle, size: int) -> Tensor | None:
-        self.has_begun.set()
-        self.may_read.wait(60.0)
-        return super()._read(handle, size)
-
-
-class Early(Slow):
-    """Says that it has read before it reads."""
-
-    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
-        self._store.set(f"{number}/read/1/{bucket}", "")
-        return super()._bucket(number, bucket)
-
-
-def send_to_slow_receiver(receiver_class: type[Slow] = Slow) -> dict[str, Tensor]:
-    """What a receiver gets that reads while the rest is written."""
-    Slow.has_begun, Slow.may_read = threading.Event(), threading.Event()
-    sender, received = Sender("127.0.0.1", 1, timeout=60.0), dict[str, Tensor]()
-
-    class Waiting(TensorWeights):
-        def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-            for number, each in enumerate(super().__iter__()):
-                if number == 2:
-                    assert Slow.has_begun.wait(60.0)  # reading the first bucket, which has one tensor
-                yield each
-
-    def fill() -> None:
-        buckets.fill(Waiting(EQUAL), timeout=60.0)
-        Slow.may_read.set()
-
-    buckets = WeightBuckets(1, size=120, **{"readers": 1, **HANDLES})
-    buckets.attach()
-    threading.Thread(target=fill, daemon=True).start()
-    receiver = receiver_class(sender.address, 1)
-    thread = threading.Thread(target=receiver.receive, args=(0, received.update), daemon=True)
-    thread.start()
-    try:
-        sender.send(buckets)
-    finally:
-        thread.join(60.0)
-    return received
-
-
-def test_buffer_is_not_written_again_before_it_was_read() -> None:
-    torch.testing.assert_close(send_to_slow_receiver(), EQUAL, rtol=0, atol=0)
-
-
-def test_buffer_that_is_written_again_too_early_is_detected(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Mutants of the test before: of the receiver, and of the buffers, for which one that may read has read."""
-    with pytest.raises(TransferError, match="got other bytes"):
-        send_to_slow_receiver(Early)
-    monkeypatch.setattr(Staging, "_is_read", lambda _, buffer: len(buffer.readers) >= 1)
-    with pytest.raises(TransferError, match="got other bytes"):
-        send_to_slow_receiver()
 
 
 @devices
@@ -430,95 +315,3 @@ def test_handle_opens_the_same_memory() -> None:
     other = opened(handle_of(data), CPU)
     data[5] = 77
     assert torch.equal(other, data)
-
-
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
-
-
-@pytest.mark.gpu
-@GPU
-def test_weights_by_ipc_on_one_gpu(tmp_path: Path) -> None:
-    """Several transfers to two processes, after which the device has no more memory in use than before."""
-    device = torch.device("cuda", 0)
-    used = "assert purerl_receiver.identity_of(torch.device('cuda:0'))\ndef data(*_):\n    raise RuntimeError('host')\n"
-    program = used + "Receiver.data = data"
-    large = {name: torch.randn(100, 1000, device=device) for name in "ab"}
-    sender = Sender("127.0.0.1", 2, timeout=60.0)
-    with receivers(2, tmp_path, device="cuda:0", program=program) as processes:
-        before = torch.cuda.memory_allocated(device)
-        for number in range(3):
-            tensors = {name: value + number for name, value in large.items()}
-            buckets = send(sender, processes, tensors, is_shared=True, device=device, size=2**20)
-            for rank in (1, 2):
-                check_received(tmp_path, number, rank, tensors)
-            buckets.end_staging()
-            del tensors, buckets
-            torch.cuda.ipc_collect()
-            assert torch.cuda.memory_allocated(device) == before
-
-
-@pytest.mark.gpu
-@GPU
-def test_many_buckets_by_ipc_on_one_gpu(tmp_path: Path) -> None:
-    """More than are staged. The receiver is killed, and the next one gets all of them from the host."""
-    device = torch.device("cuda", 0)
-    tensors = {f"{k}": torch.randn(1000, 100, device=device) for k in range(50)}
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    with receivers(1, tmp_path, device="cuda:0") as processes:
-        buckets = send(sender, processes, tensors, is_shared=True, device=device, size=10**6)
-        check_received(tmp_path, 0, 1, tensors)
-        processes[0].kill()
-    buckets.end_staging()
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    with receivers(1, tmp_path, device="cuda:0") as processes:
-        send_address(processes, sender.address)
-        sender.send(buckets)
-        check_received(tmp_path, 0, 1, tensors)
-
-
-@pytest.mark.gpu
-@GPU
-def test_digest_is_the_same_on_the_gpu() -> None:
-    data = torch.randint(-(2**62), 2**62, (5_000_000,)).view(torch.uint8)
-    digests = Digest(), Digest()
-    for digest, device in zip(digests, ("cpu", "cuda"), strict=True):
-        for part in data.split(8 * 1_000_000):
-            digest.add(part.to(device))
-    assert digests[0].hex() == digests[1].hex()
-
-
-@pytest.mark.gpu
-@TWO_GPUS
-def test_weights_by_nccl_from_one_gpu_to_another(tmp_path: Path) -> None:
-    """Several transfers; then the receiver is killed in one, which is an error in time, and another one joins."""
-    device = torch.device("cuda", 0)
-    large = {f"{k}": torch.randn(1000, 100, device=device) for k in range(20)}
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    with receivers(1, tmp_path, device="cuda:1") as processes:
-        for number in range(3):
-            tensors = {name: value + number for name, value in large.items()}
-            buckets = send(sender, processes, tensors, device=device, size=10**6)
-            check_received(tmp_path, number, 1, tensors)
-        send_address(processes, sender.address)
-        threading.Timer(2.0, processes[0].send_signal, args=(signal.SIGKILL,)).start()
-        threading.Timer(8.0, sender.cancel).start()
-        waiting = WeightBuckets(2, device=device)
-        threading.Timer(4.0, waiting.fill, args=(TensorWeights(large),), kwargs={"timeout": 0.0}).start()
-        with pytest.raises(TransferError):
-            sender.send(waiting)
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    with receivers(1, tmp_path, device="cuda:1") as processes:
-        send_address(processes, sender.address)
-        sender.send(buckets)
-        check_received(tmp_path, 0, 1, tensors)
-
-
-@pytest.mark.gpu
-@GPU
-def test_nccl_on_one_gpu_is_refused(tmp_path: Path) -> None:
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    with receivers(1, tmp_path, device="cuda:0") as processes:
-        send_address(processes, sender.address)
-        with pytest.raises(EngineError, match="set server.weight_transfer to cuda_ipc or shared_memory"):
-            sender.send(filled(EQUAL, device=torch.device("cuda", 0)))
