@@ -10,6 +10,11 @@ round, one process sends them to another one:
                    and reports
     shared memory  the same without a broadcast: the other process copies the buckets from shared memory
 
+If there is a GPU, the weights are on it, and so are they in the other process: on the second GPU if there is one.
+
+    cuda_ipc       with one GPU: the other process copies the buckets from the memory of the GPU
+    nccl           with two GPUs: the buckets are broadcast from one to the other
+
 Nothing is loaded into an engine. With `--engine`, a server of this engine loads the weights too, on the CPU, by each
 `weight_transfer`, one after the other. Its time beyond that of the transfer is what the engine needs to load them.
 
@@ -40,9 +45,11 @@ import torch
 from benchmarks.serving import ENVIRONMENT, write_tokenizer
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
+from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver, padded
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
+from purerl.devices.accelerator import current_device
+from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.plugins import find
 from purerl.settings import Model
 
@@ -63,13 +70,14 @@ def make_model() -> Any:
     return model
 
 
-def receive(connection: Connection, address: Address, size: int) -> None:
+def receive(connection: Connection, addresses: dict[str, Address], size: int, device: str) -> None:
     """The other process: it receives what each message names, and answers when it has it."""
-    receiver = Receiver(address, 1)
-    for number in iter(connection.recv, None):
+    receivers = {name: Receiver(address, 1, torch.device(device)) for name, address in addresses.items()}
+    for name, number in iter(connection.recv, None):
+        receiver = receivers[name]
         if number == BROADCAST:
             connection.send("ready")
-            receiver.data(size, None)
+            receiver.data({"bytes": size, "path": None, "kind": "cpu"})
         else:
             receiver.receive(number, lambda stream: [name for name, _ in stream])
         connection.send("done")
@@ -78,34 +86,48 @@ def receive(connection: Connection, address: Address, size: int) -> None:
 class Benchmark:
     """The functions that are compared, with the process that receives, and whose group is joined."""
 
-    def __init__(self, weights: TensorWeights) -> None:
-        self.weights, self.sender = weights, Sender("127.0.0.1", 1, timeout=120.0)
-        self.copies = {is_shared: WeightBuckets(1, is_shared=is_shared) for is_shared in (False, True)}
-        for buckets in self.copies.values():
-            buckets.fill(weights, timeout=0.0)
-        self.size = sum(bucket.header["bytes"] for bucket in self.copies[False].read(1.0))
+    def __init__(self, weights: TensorWeights, transports: dict[str, dict[str, Any]], device: str) -> None:
+        self.weights, self.transports = weights, transports
+        self.senders = {name: Sender("127.0.0.1", 1, timeout=120.0) for name in transports}
+        self.copies: dict[str, WeightBuckets | None] = dict.fromkeys(transports)
+        self.size = sum(padded(value.nbytes) for _, value in weights)
         self.data = torch.zeros(self.size, dtype=torch.uint8)
         context = get_context("spawn")
         self.connection, other = context.Pipe()
-        arguments = (other, self.sender.address, self.size)
-        context.Process(target=receive, args=arguments, daemon=True).start()
-        self.transfer(is_shared=False)  # joins the group
+        addresses = {name: sender.address for name, sender in self.senders.items()}
+        context.Process(target=receive, args=(other, addresses, self.size, device), daemon=True).start()
+        for name in transports:
+            self.transfer(name)  # joins the group, and allocates the memory
 
     def broadcast(self) -> None:
-        self.connection.send(BROADCAST)
+        self.connection.send(("gloo", BROADCAST))
         self.connection.recv()
-        self.sender.group.broadcast(self.data).wait()
+        self.senders["gloo"].group.broadcast(self.data)
         self.connection.recv()
 
-    def transfer(self, *, is_shared: bool) -> None:
-        buckets = WeightBuckets(1, is_shared=is_shared, old=self.copies[is_shared])
-        self.copies[is_shared] = buckets
-        filling = Thread(target=buckets.fill, args=(self.weights,), kwargs={"timeout": 0.0})
+    def transfer(self, name: str) -> None:
+        sender = self.senders[name]
+        buckets = WeightBuckets(1, readers=1, old=self.copies[name], **self.transports[name])
+        self.copies[name] = buckets
+        filling = Thread(target=buckets.fill, args=(self.weights,), kwargs={"timeout": 120.0})
         filling.start()
-        self.connection.send(self.sender.address.number)
-        self.sender.send(buckets)
+        self.connection.send((name, sender.address.number))
+        buckets.attach()
+        sender.send(buckets)
         self.connection.recv()
         filling.join()
+        buckets.end_staging()
+
+
+def transports_here() -> tuple[dict[str, dict[str, Any]], str]:
+    """The arguments of `WeightBuckets` for each transport of this computer, and the device of the other process."""
+    names: dict[str, dict[str, Any]] = {"gloo": {}, "shared memory": {"is_shared": True}}
+    device, count = current_device(), torch.accelerator.device_count()
+    if count == 1:
+        return {**names, HANDLES_OF_DEVICE: {"is_shared": True, "device": device}}, str(device)
+    if count > 1:
+        return {**names, BROADCAST_BETWEEN_DEVICES: {"device": device}}, f"{device.type}:{(device.index + 1) % count}"
+    return names, "cpu"
 
 
 def measure_engine(engine: str, model: Any, weights: TensorWeights, rounds: int) -> dict[str, list[float]]:
@@ -150,11 +172,12 @@ def main() -> None:
     torch.set_num_threads(1)
     model = make_model()
     weights = TensorWeights({name: value.detach() for name, value in model.named_parameters()})
-    benchmark = Benchmark(weights)
+    transports, device = transports_here()
+    own = current_device()
+    benchmark = Benchmark(TensorWeights({name: value.to(own) for name, value in weights}), transports, device)
     functions: dict[str, Callable[[], object]] = {
         "broadcast": benchmark.broadcast,
-        "gloo": partial(benchmark.transfer, is_shared=False),
-        "shared memory": partial(benchmark.transfer, is_shared=True),
+        **{name: partial(benchmark.transfer, name) for name in transports},
     }
     times = measure(functions, options.rounds)
     if options.engine:

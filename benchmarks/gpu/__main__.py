@@ -4,7 +4,8 @@
     python -m benchmarks.gpu --output results.json
 
 It takes less than ten minutes, and exits with status 1 if a test fails or a benchmark does not finish in time. The
-tests include compiled Triton kernels against their references, in value and gradient. The benchmarks are
+tests include compiled Triton kernels against their references, in value and gradient, and weights that processes read
+from the memory of the GPU, or get from another GPU. The benchmarks are
 
 - `benchmarks/logp.py` at 2,048 tokens, hidden 896 and vocabulary 151,936, in float32 and bfloat16: the logits path,
   chunked.py and the Triton kernels;

@@ -26,6 +26,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
 from purerl.debugging.settings import check_debug
+from purerl.devices.kinds import BETWEEN_DEVICES
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
@@ -336,7 +337,7 @@ def _weights_of(composition: Composition) -> dict[str, Sequence[float]]:
 
 
 def _check_updates_in_flight(config: RunConfig) -> None:
-    """Refuse servers that sleep while they have requests, and `stale_cache` if they have none when weights change."""
+    """Refuse servers that sleep while they have requests, and settings of updates of weights that have no effect."""
     server, rollout = getattr(config.generator, "server", None), config.rollout
     if not isinstance(server, ServerSettings) or rollout is None:
         return
@@ -348,6 +349,9 @@ def _check_updates_in_flight(config: RunConfig) -> None:
     if server.stale_cache and not in_flight:
         need = "requests that run while weights change: rollout.max_staleness or rollout.num_extra_groups above 0"
         raise no_effect("generator.server.stale_cache", True, need)  # noqa: FBT003 - the value
+    if config.placement.kind == "ray" and server.weight_transfer in BETWEEN_DEVICES:
+        need = 'placement.kind = "local": weights reach the actors of a generator in the memory of their hosts'
+        raise no_effect("generator.server.weight_transfer", server.weight_transfer, need)
 
 
 def _check_truncation(config: RunConfig) -> None:

@@ -18,6 +18,7 @@ from purerl.errors import ConfigError
 __all__ = [
     "collective_backends",
     "current_accelerator",
+    "current_device",
     "default_device",
     "device_name",
     "device_of",
@@ -39,6 +40,12 @@ def current_accelerator() -> torch.device | None:
 def default_device() -> torch.device:
     """The accelerator if there is one, otherwise the CPU."""
     return current_accelerator() or torch.device("cpu")
+
+
+def current_device() -> torch.device:
+    """`default_device`, with the number of the one that this process uses if no number is given."""
+    device = default_device()
+    return device if device.type == "cpu" else torch.device(device.type, torch.accelerator.current_device_index())
 
 
 def device_of(name: str) -> torch.device:

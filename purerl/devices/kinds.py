@@ -8,7 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-__all__ = ["ANY_ACCELERATOR", "DEVICE", "DEVICE_VARIABLES", "ROCM_VISIBLE_DEVICES", "SERVER_DEVICE", "VISIBLE_DEVICES"]
+__all__ = [
+    "ANY_ACCELERATOR",
+    "BETWEEN_DEVICES",
+    "BROADCAST_BETWEEN_DEVICES",
+    "DEVICE",
+    "DEVICE_VARIABLES",
+    "HANDLES_OF_DEVICE",
+    "KIND_WITH_HANDLES",
+    "ROCM_VISIBLE_DEVICES",
+    "SERVER_DEVICE",
+    "VISIBLE_DEVICES",
+    "WEIGHT_TRANSFER",
+]
 
 VISIBLE_DEVICES: Mapping[str, Sequence[str]] = {
     "cuda": ("CUDA_VISIBLE_DEVICES",),
@@ -36,3 +48,18 @@ SERVER_DEVICE = (
     "auto: the same, or cpu if there is none"
 )
 """Describes a setting that names the kind of the devices of a server."""
+
+KIND_WITH_HANDLES = "cuda"
+"""The kind whose memory torch lets other processes open."""
+
+BETWEEN_DEVICES = HANDLES_OF_DEVICE, BROADCAST_BETWEEN_DEVICES = "cuda_ipc", "nccl"
+"""Transfers of weights that do not pass through the host, for devices of this kind."""
+
+WEIGHT_TRANSFER = (
+    "how servers get new weights: shared_memory: they read the copy that this host keeps; gloo: over the network; "
+    "directory: in files, for servers that were not started by purerl; cuda_ipc: from the memory of the trainer's GPU, "
+    "for servers on the same one; nccl: from GPU to GPU, for servers on others. All but directory are verified by "
+    "every process of a server. By default shared_memory for servers that purerl starts, and gloo for others. An "
+    "adapter is always in files"
+)
+"""Describes a setting."""

@@ -120,6 +120,56 @@ def test_engine_that_sleeps_has_released_its_memory(
     generator.close()
 
 
+def _loads(generator: ServedGenerator, models: tuple[Model, Model]) -> None:
+    """Load weights three times: what is sampled has the log-probabilities of these."""
+    for version in (1, 2, 3):
+        generator.load_weights(TensorWeights(weights_in_files(models[version % 2])), version=version)
+        requests = [Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=20), k) for k in range(4)]
+        for completion in generate(generator, requests):
+            assert set(completion.version) == {version}
+            assert _error(models, completion) < 1e-4
+    assert [server.restarts for server in generator.servers] == [0]
+
+
+@pytest.mark.parametrize("weight_transfer", ["cuda_ipc", "nccl"])
+def test_weights_that_are_staged(
+    models: tuple[Model, Model],
+    url: str,
+    tmp_path: Path,
+    weight_transfer: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """With the memory of the CPU in place of that of a device, and gloo in place of NCCL."""
+    monkeypatch.setattr("purerl.backends.serving.generator.current_device", lambda: torch.device("cpu"))
+    generator = build(models[0], tmp_path, urls=(url,), weight_transfer=weight_transfer)
+    _loads(generator, models)
+    generator.close()
+    assert "pass through the memory of the host" not in caplog.text
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("weight_transfer", "devices"),
+    [
+        pytest.param("cuda_ipc", (), marks=pytest.mark.skipif(torch.cuda.device_count() < 1, reason="needs a GPU")),
+        pytest.param("nccl", ("1",), marks=pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")),
+    ],
+)
+def test_weights_go_from_gpu_to_gpu(
+    models: tuple[Model, Model],
+    tmp_path: Path,
+    weight_transfer: str,
+    devices: tuple[str, ...],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    changes = dict(device="cuda", gpu_memory_utilization=0.5, devices=devices, weight_transfer=weight_transfer)
+    generator = build(models[0], tmp_path, **changes)
+    _loads(generator, models)
+    generator.close()
+    assert "pass through the memory of the host" not in caplog.text
+
+
 def _adapter(model: Model, seed: int) -> TensorWeights:
     """An adapter of the projections of queries and values, large enough to change every token."""
     rng, tensors = torch.Generator().manual_seed(seed), {}

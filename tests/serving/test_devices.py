@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -122,6 +123,45 @@ def test_servers_that_need_no_device(cuda: Any) -> None:
     for name in DEVICE_VARIABLES:
         with pytest.raises(ConfigError, match=rf"environment.{name}[\s\S]*set devices"):
             ServerSettings(environment={name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "words"),
+    [
+        ("cuda", {"weight_transfer": "cuda_ipc"}, None),
+        ("cuda", {"weight_transfer": "nccl", "devices": ("4",)}, None),
+        ("cuda", {"weight_transfer": "nccl", "urls": ("http://host:1",)}, None),
+        ("cuda", {"weight_transfer": "shared_memory", "device": "cpu"}, None),
+        (None, {"weight_transfer": "cuda_ipc", "device": "accelerator"}, None),
+        (None, {"weight_transfer": "cuda_ipc"}, "cuda_ipc, with a trainer on cpu and servers on cpu"),
+        (None, {"weight_transfer": "nccl", "device": "cuda"}, "nccl, with a trainer on cpu and servers on cuda"),
+        ("xpu", {"weight_transfer": "cuda_ipc"}, "cuda_ipc, with a trainer on xpu and servers on xpu"),
+        ("cuda", {"weight_transfer": "nccl", "device": "cpu"}, "nccl, with a trainer on cuda and servers on cpu"),
+        (
+            "cuda",
+            {"weight_transfer": "cuda_ipc", "urls": ("http://host:1",)},
+            "cuda_ipc, with servers that run already\n  need: servers that purerl starts on its host\n  do:",
+        ),
+        (
+            "cuda",
+            {"weight_transfer": "nccl"},
+            "nccl, with servers on the devices of the trainer\n  need: servers on devices of their own",
+        ),
+    ],
+)
+@pytest.mark.parametrize("engine", [vllm, sglang])
+def test_transfers_between_devices_that_cannot_work_are_refused_before_the_run(
+    engine: Any, kind: str | None, settings: dict[str, Any], words: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulate_accelerator(monkeypatch, kind)
+    python = {} if "urls" in settings else {"python": ENGINE_PYTHON}
+    config = evolve(addition(), generator=engine.Config(server=ServerSettings(**python, **settings)))
+    refused = (
+        nullcontext() if words is None else pytest.raises(ConfigError, match="^generator.server.weight_transfer\n")
+    )
+    with refused as error:
+        check(config)
+    assert words is None or words in str(error and error.value)
 
 
 def test_variable_of_a_process() -> None:

@@ -82,13 +82,19 @@ def test_stop_token_at_the_maximum_length_is_a_stop(tmp_path: Path) -> None:
 _LOADED = {
     "shared_memory": ["model.weight", "model.bias"],
     "gloo": ["model.weight", "model.bias"],
+    "cuda_ipc": ["model.weight", "model.bias"],
+    "nccl": ["model.weight", "model.bias"],
     "directory": ["model-00000.safetensors", "model.safetensors.index.json"],
 }
 
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("weight_transfer", _LOADED)
-def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool, weight_transfer: str) -> None:
+def test_weights_change_while_requests_run(
+    tmp_path: Path, keeps: bool, weight_transfer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By cuda_ipc and nccl with the CPU as the device."""
+    monkeypatch.setattr("purerl.backends.serving.generator.current_device", lambda: torch.device("cpu"))
     toy = Toy(("--seconds", "0.01"), keeps=keeps)
     with toys(tmp_path, toy, weight_transfer=weight_transfer) as generator:
         generator.load_weights(WEIGHTS, version=1)
@@ -102,8 +108,21 @@ def test_weights_change_while_requests_run(tmp_path: Path, keeps: bool, weight_t
             assert len(set(completion.version)) > 1
             assert list(completion.version) == sorted(completion.version)
             assert completion.tokens == tuple(range(1, 301)), "every part continues the part before"
+        assert generator._buckets is None or generator._buckets.staging is None, "the memory of the device is free"
     assert toy.loaded == [_LOADED[weight_transfer]] * last
     assert not list(tmp_path.glob("weights/*")), "no file is left"
+
+
+def test_broadcast_to_the_device_of_the_trainer_ends_the_run_without_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("sender", "engine.purerl_receiver"):
+        monkeypatch.setattr(f"purerl.backends.transfer.{module}.identity_of", lambda device: "cuda GPU-a")
+    monkeypatch.setattr("purerl.backends.serving.generator.current_device", lambda: torch.device("cpu"))
+    with toys(tmp_path, weight_transfer="nccl") as generator:
+        with pytest.raises(EngineError, match=r"server.weight_transfer\n  got:  nccl: the trainer has cuda GPU-a"):
+            generator.load_weights(WEIGHTS, version=1)
+        assert generator.servers[0].restarts == 0
 
 
 def test_only_the_last_files_are_kept(tmp_path: Path) -> None:

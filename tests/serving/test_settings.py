@@ -15,10 +15,11 @@ from purerl.backends.serving.log import reason
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
 from purerl.backends.vllm import generator as vllm
-from purerl.config.check import check
+from purerl.config.check import _check_updates_in_flight, check
 from purerl.config.overrides import apply
 from purerl.errors import ConfigError
 from purerl.loop.paths import resolve_paths
+from purerl.placement.settings import Placement
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.tiny import write_model
@@ -180,3 +181,14 @@ def test_stale_cache_needs_requests_that_run_while_weights_change(engine: Any) -
     with pytest.raises(ConfigError, match=r"generator.server.stale_cache has no effect\n  got:  True\n"):
         check(config)
     check(evolve(config, rollout=evolve(config.rollout, order="finished", num_extra_groups=1)))
+
+
+@pytest.mark.parametrize("transfer", ["cuda_ipc", "nccl"])
+def test_transfer_between_devices_has_no_effect_in_actors(transfer: str) -> None:
+    urls = ("http://host:1",)
+    config = evolve(addition(), generator=vllm.Config(server=ServerSettings(urls=urls, weight_transfer=transfer)))
+    with pytest.raises(
+        ConfigError, match=rf"weight_transfer has no effect\n  got:  '?{transfer}'?\n  need: placement.kind"
+    ):
+        _check_updates_in_flight(evolve(config, placement=Placement(kind="ray")))
+    _check_updates_in_flight(config)

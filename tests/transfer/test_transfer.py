@@ -3,115 +3,52 @@
 from __future__ import annotations
 
 import gc
-import json
-import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from purerl.backends.transfer import engine
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, Receiver, unpack
+from purerl.backends.transfer.engine.purerl_receiver import Digest, Receiver, unpack
 from purerl.backends.transfer.sender import Sender, TransferError
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
+from tests.transfer.processes import (
+    TENSORS,
+    TRANSPORTS,
+    check_received,
+    filled,
+    in_thread,
+    receivers,
+    send,
+    send_address,
+)
 
-TENSORS = {
-    "a": torch.randn(3, 5),
-    "b": torch.randn(7).bfloat16(),
-    "c": torch.randn(1000, 100, dtype=torch.float64),
-    "d": torch.arange(3),
-    "e": torch.zeros(0, 4),
-    "f": torch.tensor(2.0),
-}
-RECEIVER = """
-import json, sys, torch
-assert "purerl" not in sys.modules and "tensordict" not in sys.modules
-from purerl_receiver import Address, Receiver
-rank, path = int(sys.argv[1]), sys.argv[2]
-receiver = None
-for line in sys.stdin:
-    address = Address(*json.loads(line))
-    receiver = receiver or Receiver(address, rank)
-    file = f"{path}/{address.number}-{rank}.pt"
-    receiver.receive(address.number, lambda stream: torch.save({name: value.clone() for name, value in stream}, file))
-"""
-
-
-@contextmanager
-def receivers(number: int, folder: Path) -> Iterator[list[subprocess.Popen[str]]]:
-    """Processes that have only torch and the file of the receiver, as in the environment of an engine."""
-    environment = {**os.environ, "PYTHONPATH": str(Path(engine.__file__).parent), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-c", RECEIVER]
-    processes = [
-        subprocess.Popen(
-            [*command, str(1 + k), str(folder)], stdin=subprocess.PIPE, text=True, env=environment, cwd=folder
-        )
-        for k in range(number)
-    ]
-    yield processes
-    for process in processes:
-        process.kill()
-        process.communicate()
-
-
-def send_address(processes: list[subprocess.Popen[str]], address: Address) -> None:
-    for process in processes:
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(address) + "\n")
-        process.stdin.flush()
-
-
-def filled(tensors: dict[str, torch.Tensor] = TENSORS, *, size: int = 10_000, is_shared: bool = False) -> WeightBuckets:
-    buckets = WeightBuckets(1, size=size, is_shared=is_shared)
-    buckets.fill(TensorWeights(tensors), timeout=0.0)
-    return buckets
-
-
-def in_thread(address: Address, receive: Callable[[Receiver, int], None]) -> threading.Thread:
-    thread = threading.Thread(target=receive, args=(Receiver(address, 1), address.number), daemon=True)
-    thread.start()
-    return thread
-
-
-transports = pytest.mark.parametrize("is_shared", [False, True], ids=["gloo", "shared_memory"])
+transports = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
 
 
 @transports
-def test_every_process_gets_every_tensor(tmp_path: Path, is_shared: bool) -> None:
+def test_every_process_gets_every_tensor(tmp_path: Path, transport: dict[str, Any]) -> None:
     """Several times, in buckets that are smaller than a tensor, and while they are being filled."""
     sender = Sender("127.0.0.1", 2, timeout=60.0)
     with receivers(2, tmp_path) as processes:
         for number in range(3):
             tensors = {name: value + number for name, value in TENSORS.items()}
-            buckets = WeightBuckets(number, readers=1, size=1000, is_shared=is_shared)
-            filling = threading.Thread(target=buckets.fill, args=(TensorWeights(tensors),), kwargs={"timeout": 60.0})
-            filling.start()
-            send_address(processes, sender.address)
-            buckets.attach()
-            sender.send(buckets)
-            filling.join()
+            send(sender, processes, tensors, **transport)
             for rank in (1, 2):
-                received = torch.load(tmp_path / f"{number}-{rank}.pt")
-                assert list(received) == list(tensors)
-                for name, value in tensors.items():
-                    torch.testing.assert_close(received[name], value, rtol=0, atol=0)
-    assert (sender.group is None) is is_shared, "nothing is broadcast that is in shared memory"
+                check_received(tmp_path, number, rank, tensors)
+    assert (sender.group is None) is transport.get("is_shared", False), "nothing is broadcast that is in shared memory"
 
 
 @transports
-def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, is_shared: bool) -> None:
+def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, transport: dict[str, Any]) -> None:
     sender = Sender("127.0.0.1", 1, timeout=5.0)
-    buckets = WeightBuckets(1, size=1000, is_shared=is_shared)
+    buckets = WeightBuckets(1, size=1000, **transport)
     with receivers(1, tmp_path) as processes:
         send_address(processes, sender.address)
 
@@ -137,7 +74,7 @@ def test_server_that_does_not_connect() -> None:
 
 
 @transports
-def test_error_of_loading_is_reported_and_the_sender_does_not_wait(is_shared: bool) -> None:
+def test_error_of_loading_is_reported_and_the_sender_does_not_wait(transport: dict[str, Any]) -> None:
     """The engine fails at the first tensor of many buckets."""
 
     def load(stream) -> None:
@@ -150,7 +87,7 @@ def test_error_of_loading_is_reported_and_the_sender_does_not_wait(is_shared: bo
     sender = Sender("127.0.0.1", 1, timeout=60.0)
     thread = in_thread(sender.address, receive)
     with pytest.raises(TransferError, match="did not load the weights: ValueError: there is no parameter a"):
-        sender.send(filled(size=100, is_shared=is_shared))
+        sender.send(filled(size=100, **transport))
     thread.join(60.0)
 
 
@@ -164,7 +101,7 @@ def test_error_of_loading_is_reported_and_the_sender_does_not_wait(is_shared: bo
     ],
 )
 def test_other_bytes_and_names_are_detected(
-    change: Callable[[torch.Tensor, dict[str, Any]], object], words: str, is_shared: bool
+    change: Callable[[torch.Tensor, dict[str, Any]], object], words: str, transport: dict[str, Any]
 ) -> None:
     class Wrong(Receiver):
         def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], torch.Tensor | None]:
@@ -177,7 +114,7 @@ def test_other_bytes_and_names_are_detected(
     wrong = threading.Thread(target=lambda address: Wrong(address, 1).receive(0, list), args=(sender.address,))
     wrong.start()
     with pytest.raises(TransferError, match=words):
-        sender.send(filled({name: torch.randn(4, 4) for name in "abcdef"}, is_shared=is_shared))
+        sender.send(filled({name: torch.randn(4, 4) for name in "abcdef"}, **transport))
     wrong.join(60.0)
 
 
@@ -226,8 +163,8 @@ def test_memory_that_a_receiver_cannot_open_is_an_error() -> None:
     """As if the engine ran in another container."""
 
     class Elsewhere(Receiver):
-        def data(self, size: int, path: str | None) -> torch.Tensor:
-            return super().data(size, f"{path}0000")
+        def data(self, header: dict[str, Any]) -> torch.Tensor:
+            return super().data({**header, "path": f"{header['path']}0000"})
 
     sender = Sender("127.0.0.1", 1, timeout=60.0)
     address = sender.address
@@ -257,12 +194,12 @@ def test_shared_memory_ends_with_the_weights() -> None:
 
 
 @transports
-def test_memory_of_the_weights_before_is_used_again(is_shared: bool) -> None:
+def test_memory_of_the_weights_before_is_used_again(transport: dict[str, Any]) -> None:
     """Only if all readers are ready for the new weights, so that none reads the old ones."""
-    old = filled(size=1000, is_shared=is_shared)
+    old = filled(size=1000, **transport)
     addresses = [memory.data.data_ptr() for memory in old.memory]
     for readers, attached, expected in ((2, 2, True), (2, 1, False), (0, 0, True)):
-        new = WeightBuckets(2, readers=readers, old=old, size=1000, is_shared=is_shared)
+        new = WeightBuckets(2, readers=readers, old=old, size=1000, **transport)
         for _ in range(attached):
             new.attach()
         new.fill(TensorWeights(TENSORS), timeout=0.01)
@@ -271,5 +208,5 @@ def test_memory_of_the_weights_before_is_used_again(is_shared: bool) -> None:
         for (name, value), (own, tensor) in zip(values, TENSORS.items(), strict=True):
             assert name == own
             torch.testing.assert_close(value, tensor, rtol=0, atol=0)
-        old = filled(size=1000, is_shared=is_shared) if not expected else new
+        old = filled(size=1000, **transport) if not expected else new
         addresses = [memory.data.data_ptr() for memory in old.memory]

@@ -7,10 +7,17 @@ from collections.abc import Mapping, Sequence
 
 from purerl.backends.serving.api import Command
 from purerl.backends.serving.settings import ServerSettings, kind_of_devices
-from purerl.devices.kinds import ANY_ACCELERATOR, VISIBLE_DEVICES
+from purerl.devices.kinds import (
+    ANY_ACCELERATOR,
+    BETWEEN_DEVICES,
+    BROADCAST_BETWEEN_DEVICES,
+    HANDLES_OF_DEVICE,
+    KIND_WITH_HANDLES,
+    VISIBLE_DEVICES,
+)
 from purerl.errors import ConfigError
 
-__all__ = ["devices_of_servers", "on_devices"]
+__all__ = ["check_transfer", "devices_of_servers", "on_devices"]
 
 _KINDS = " or ".join(VISIBLE_DEVICES)
 
@@ -45,6 +52,30 @@ def devices_of_servers(server: ServerSettings) -> Sequence[Mapping[str, str]]:
         do = "set server.devices, or lower server.number or server.tensor_parallel_size"
         raise ConfigError(source, got=f"{len(devices)}: {', '.join(devices)}", need=need, do=do)
     return [dict.fromkeys(variables, ",".join(each)) for each in own]
+
+
+def check_transfer(server: ServerSettings) -> None:
+    """Raise ConfigError if devices cannot send weights to those of the servers as `server.weight_transfer` says."""
+    from purerl.devices.accelerator import default_device
+
+    name, own, servers = server.transfer, default_device().type, kind_of_devices(server)
+    if name not in BETWEEN_DEVICES or servers == ANY_ACCELERATOR:
+        return
+    if not own == servers == KIND_WITH_HANDLES:
+        got = f"{name}, with a trainer on {own} and servers on {servers}"
+        need, do = (
+            f"a trainer and servers on {KIND_WITH_HANDLES}",
+            f"set it to {'gloo' if server.urls else 'shared_memory'}",
+        )
+        raise ConfigError("server.weight_transfer", got=got, need=need, do=do)
+    if name == HANDLES_OF_DEVICE and server.urls:
+        got = f"{name}, with servers that run already"
+        do = f"set it to {BROADCAST_BETWEEN_DEVICES} or gloo"
+        raise ConfigError("server.weight_transfer", got=got, need="servers that purerl starts on its host", do=do)
+    if name == BROADCAST_BETWEEN_DEVICES and not (server.urls or server.devices):
+        got = f"{name}, with servers on the devices of the trainer"
+        need, do = "servers on devices of their own", f"set server.devices, or set it to {HANDLES_OF_DEVICE}"
+        raise ConfigError("server.weight_transfer", got=got, need=need, do=do)
 
 
 def on_devices(command: Command, variables: Mapping[str, str]) -> Command:

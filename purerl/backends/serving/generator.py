@@ -28,6 +28,8 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import WeightFiles, WeightsDirectory, check_names, write_weights
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.weights import check_adapter
+from purerl.devices.accelerator import current_device
+from purerl.devices.kinds import BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
 from purerl.event_loop import EventLoop
 from purerl.images import ImageStore
@@ -192,18 +194,29 @@ class ServedGenerator:
     def load_weights(self, weights: Weights, *, version: int) -> None:
         self.check(weights)
         limit = self._settings.longest_update
-        transfer = self._settings.transfer
-        if weights.adapter is None and transfer != "directory":
-            is_shared = transfer == "shared_memory"
-            self._buckets = WeightBuckets(version, is_shared=is_shared, readers=len(self.servers), old=self._buckets)
-            with self._updating(self._buckets, limit):
-                self._buckets.fill(weights, timeout=limit)
+        if weights.adapter is None and self._settings.transfer != "directory":
+            self._buckets = buckets = self._new_buckets(version)
+            try:
+                with self._updating(buckets, limit):
+                    buckets.fill(weights, timeout=limit)
+            finally:
+                buckets.end_staging()
             return
         old = list(self._directory.path.iterdir()) if self._directory is not None else []
         with self._updating(self._write(weights, version), limit):
             pass
         for directory in old:
             shutil.rmtree(directory, ignore_errors=True)
+
+    def _new_buckets(self, version: int) -> WeightBuckets:
+        transfer = self._settings.transfer
+        return WeightBuckets(
+            version,
+            is_shared=transfer in ("shared_memory", HANDLES_OF_DEVICE),
+            device=current_device() if transfer in BETWEEN_DEVICES else None,
+            readers=len(self.servers),
+            old=self._buckets,
+        )
 
     @contextmanager
     def _updating(self, weights: WeightFiles | WeightBuckets, limit: float) -> Iterator[None]:

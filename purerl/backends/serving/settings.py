@@ -16,7 +16,14 @@ from typing import Any
 from attrs import frozen
 
 from purerl.backends.serving.versions import can_import
-from purerl.devices.kinds import ANY_ACCELERATOR, DEVICE_VARIABLES, SERVER_DEVICE, VISIBLE_DEVICES
+from purerl.devices.kinds import (
+    ANY_ACCELERATOR,
+    BETWEEN_DEVICES,
+    DEVICE_VARIABLES,
+    SERVER_DEVICE,
+    VISIBLE_DEVICES,
+    WEIGHT_TRANSFER,
+)
 from purerl.errors import ConfigError
 from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
 
@@ -30,6 +37,9 @@ __all__ = [
     "one_core_each",
     "variables",
 ]
+
+
+_TRANSFERS = ("shared_memory", "gloo", "directory", *BETWEEN_DEVICES)
 
 
 @frozen(kw_only=True)
@@ -105,13 +115,10 @@ class ServerSettings:
         "the directory of the logs of the servers; {run} is the directory of the run", default="{run}/servers"
     )
     weight_transfer: str | None = setting(
-        "how servers get new weights: shared_memory: they read the copy that this host keeps; gloo: over the network; "
-        "directory: in files, for servers that were not started by purerl. The first two are verified by every process "
-        "of a server. By default shared_memory for servers that purerl starts, and gloo for others. An adapter is "
-        "always in files",
+        WEIGHT_TRANSFER,
         default=None,
-        need="shared_memory, gloo or directory",
-        valid=lambda name: name in (None, "shared_memory", "gloo", "directory"),
+        need=f"{', '.join(_TRANSFERS[:-1])} or {_TRANSFERS[-1]}",
+        valid=lambda name: name in (None, *_TRANSFERS),
         may_change=True,
     )
     weights_directory: str | None = setting(

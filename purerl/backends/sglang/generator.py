@@ -104,10 +104,11 @@ def capabilities() -> Capabilities:
 
 def check(config: Config) -> None:
     """Raise ConfigError if the engine is not installed where `config` says, or if there are not enough devices."""
-    from purerl.backends.serving.devices import devices_of_servers
+    from purerl.backends.serving.devices import check_transfer, devices_of_servers
 
     check_engine(config.server, "sglang")
     devices_of_servers(config.server)
+    check_transfer(config.server)
     if config.return_routes and not config.server.urls and is_on_cpu(config.server):
         need = "servers on a GPU: SGLang keeps experts in memory that it registers with the device"
         raise ConfigError("return_routes", got="servers on the CPU", need=need, do="set kind to hf")

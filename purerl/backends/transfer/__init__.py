@@ -1,11 +1,13 @@
-"""Weights from a trainer to the processes of an engine, in shared memory or over gloo, in buckets, and verified.
+"""Weights from a trainer to the processes of an engine, in buckets, and verified.
 
     buckets   `WeightBuckets`: one copy of the weights in the memory of the host, read while it is being written
     memory    `Memory`: that of a bucket, which other processes of the host can read if it is shared
+    staging   `Staging`: the newest buckets on the trainer's device
     sender    `Sender`: sends them to all processes of one server, and compares what these report with what was sent
     engine    what runs in the engine's processes: a directory for PYTHONPATH, with one file that needs only torch
 
-The sender owns a store (`torch.distributed.TCPStore`), over which both sides exchange small messages, and is rank 0 of
-a group of its own, in which the bytes are broadcast if they are not in shared memory. Neither is part of the trainer's
-default group.
+The sender owns a store (`torch.distributed.TCPStore`), over which both sides exchange small messages. A receiver reads
+shared memory of the host, or, if it is on the trainer's device, memory of this device. Otherwise the bytes are
+broadcast in a group of its own, by gloo between hosts or by NCCL between devices. Neither the store nor the group is
+part of the trainer's default group.
 """

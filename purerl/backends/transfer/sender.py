@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from uuid import uuid4
 
-from torch import Tensor
+import torch
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
-from torch.distributed.distributed_c10d import Work
 
-from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Digest, TransferGroup, local_address
+from purerl.backends.transfer.buckets import Bucket, WeightBuckets
+from purerl.backends.transfer.engine.purerl_receiver import (
+    Address,
+    Handle,
+    TransferGroup,
+    handle_of,
+    identity_of,
+    local_address,
+)
+from purerl.backends.transfer.staging import Staging
+from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
 
 __all__ = ["Sender", "TransferError"]
 
 _POLL = 0.002  # seconds
+_LOG = logging.getLogger(__name__)
 
 
 class TransferError(Exception):
@@ -38,6 +48,7 @@ class Sender:
         self._address = Address(uuid4().hex, own, self._store.port, 1 + receivers, 0, timeout)
         self.group: TransferGroup | None = None
         self._cancelled = threading.Event()
+        self._has_warned = False
 
     @property
     def address(self) -> Address:
@@ -47,37 +58,61 @@ class Sender:
     def cancel(self) -> None:
         """Let `send`, in another thread, end soon with TransferError. The sender cannot be used afterwards."""
         self._cancelled.set()
+        if self.group is not None:
+            self.group.abort()
 
     def send(self, buckets: WeightBuckets) -> None:
         """Send `buckets`, while they are being filled, and compare what the receivers report.
 
-        Raises: TransferError if they do not join, receive, and load the weights in time, or have received other bytes.
+        Raises: TransferError if they do not join, receive, and load the weights in time, or have received other bytes;
+            EngineError if their devices cannot receive a broadcast.
         """
-        number, digest, names, sent = self._address.number, Digest(), list[str](), 0
+        number, names, sent = self._address.number, list[str](), 0
         self._address = self._address._replace(number=number + 1)
-        self._wait_for(f"{number}/ready", "receiver")
+        device = buckets.device or torch.device("cpu")
+        devices = [message.decode() for message in self._wait_for(f"{number}/ready", "receiver")]
+        if not buckets.is_shared and (problem := _problem_of(identity_of(device), devices)) is not None:
+            self._set(f"{number}/bucket/0", {"end": str(problem)})
+            raise problem
+        handles = _Handles(self._store, number, devices)
         try:
             for bucket in buckets.read(self._limit):
-                self._set(f"{number}/bucket/{sent}", bucket.header)
+                offered = handles.of(buckets.staging, sent) if buckets.is_shared else {}
+                self._set(f"{number}/bucket/{sent}", {**bucket.header, "handles": offered, "kind": device.type})
+                if not buckets.is_shared:
+                    self._broadcast(bucket, buckets.staging, sent, device)
                 sent += 1
-                work = None if bucket.header["path"] else self._broadcast(bucket.data)
-                digest.add(bucket.data)
                 names += bucket.header["names"]
-                if work is not None:
-                    work.wait()
-        except (EngineError, RuntimeError) as error:
+            self._set(f"{number}/bucket/{sent}", {"end": None})
+            digest = buckets.digest(self._limit)
+        except (EngineError, RuntimeError, TimeoutError) as error:
             self._set(f"{number}/bucket/{sent}", {"end": str(error)})
             raise TransferError(f"weights were not sent: {error}") from error
-        self._set(f"{number}/bucket/{sent}", {"end": None})
         for rank, message in enumerate(self._wait_for(f"{number}/report", "report"), start=1):
-            _compare(rank, json.loads(message), digest.hex(), names)
-        for key in [f"{number}/bucket/{k}" for k in range(sent + 1)]:
+            report = json.loads(message)
+            _compare(rank, report, digest, names)
+            self._warn(rank, report["unopened"])
+        for key in [*(f"{number}/bucket/{k}" for k in range(sent + 1)), *handles.keys]:
             self._store.delete_key(key)
 
-    def _broadcast(self, data: Tensor) -> Work:
-        """Begin to send `data`, after all receivers have joined the group."""
-        self.group = self.group or TransferGroup(self._store, self._address, 0)
-        return self.group.broadcast(data)
+    def _broadcast(self, bucket: Bucket, staging: Staging | None, number: int, device: torch.device) -> None:
+        """Send the bytes of `bucket`, which has this `number`, from `device`, after all receivers have joined."""
+        is_sent = threading.Event()
+        staged = None if staging is None else staging.lend(number, is_sent.is_set)
+        data = bucket.data.to(device) if staged is None else staged[: len(bucket.data)]
+        self.group = self.group or TransferGroup(self._store, self._address, 0, device)
+        if self._cancelled.is_set():
+            raise RuntimeError("the transfer was given up")
+        self.group.broadcast(data)
+        is_sent.set()
+
+    def _warn(self, rank: int, problem: str | None) -> None:
+        if problem is not None and not self._has_warned:
+            text = (
+                "weights pass through the memory of the host: process %d of the server cannot open that of a device: %s"
+            )
+            _LOG.warning(text, rank, problem)
+            self._has_warned = True
 
     def _set(self, key: str, message: object) -> None:
         self._store.set(key, json.dumps(message))
@@ -98,7 +133,53 @@ class Sender:
         return messages
 
 
-def _compare(rank: int, report: dict[str, object], digest: str, names: Sequence[str]) -> None:
+class _Handles:
+    """The handles of staged buckets in transfer `number`, for the receivers on the same device.
+
+    devices  of all receivers: their `identity_of`
+    keys     where receivers say that they have read
+    """
+
+    def __init__(self, store: TCPStore, number: int, devices: Sequence[str]) -> None:
+        self._store, self._number, self._devices = store, number, devices
+        self._made: dict[int, dict[int, Handle]] = {}  # by the address of the memory, and by rank
+        self.keys: list[str] = []
+
+    def of(self, staging: Staging | None, bucket: int) -> dict[int, Handle]:
+        """By rank, the handle of `bucket`; nothing if it is not staged, or cannot be shared."""
+        if staging is None:
+            return {}
+        own = identity_of(staging.device)
+        ranks = [rank for rank, device in enumerate(self._devices, start=1) if device == own]
+        keys = [f"{self._number}/read/{rank}/{bucket}" for rank in ranks]
+        data = staging.lend(bucket, lambda: not keys or self._store.check(keys))
+        if data is None:
+            return {}
+        if data.data_ptr() not in self._made:
+            try:
+                self._made[data.data_ptr()] = {rank: handle_of(data) for rank in ranks}
+            except RuntimeError as error:
+                text = "weights pass through the memory of the host: that of the trainer's device cannot be shared: %s"
+                _LOG.warning(text, error)
+                self._made[data.data_ptr()] = {}
+        self.keys += keys
+        return self._made[data.data_ptr()]
+
+
+def _problem_of(own: str, others: Sequence[str]) -> EngineError | None:
+    """What is wrong with a broadcast from the device `own` to the devices `others`, by their `identity_of`."""
+    kind, count = own.split(maxsplit=1)[0], len({own, *others})
+    if kind == "cpu" or (count > len(others) and all(device.split()[0] == kind for device in others)):
+        return None
+    got = (
+        f"{BROADCAST_BETWEEN_DEVICES}: the trainer has {own}, and the processes of the server have {', '.join(others)}"
+    )
+    need = f"a device of kind {kind} for each process, which is not that of the trainer"
+    do = f"set server.devices, or set server.weight_transfer to {HANDLES_OF_DEVICE} or shared_memory"
+    return EngineError("server.weight_transfer", got=got, need=need, do=do)
+
+
+def _compare(rank: int, report: Mapping[str, object], digest: str, names: Sequence[str]) -> None:
     """Raise TransferError if a receiver has other weights than those that were sent."""
     if report["error"] is not None:
         raise TransferError(f"process {rank} of the server did not load the weights: {report['error']}")

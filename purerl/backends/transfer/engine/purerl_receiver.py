@@ -2,28 +2,37 @@
 
 For each transfer n, counted from 0, the two sides exchange messages over the sender's store, under these keys:
 
-    n/ready/RANK    the receiver RANK waits for the weights
-    n/bucket/K      from the sender: names, dtypes, shapes and bytes of bucket K, and the path of the shared memory in
-                    which it is, or null if it is broadcast next; after the last bucket, or if the sender has failed:
-                    {"end": reason or null}
-    n/report/RANK   what RANK received: its digest and the names, and the error of loading them, or null
+    n/ready/RANK    the receiver RANK, whose device has this `identity_of`, waits for the weights
+    n/bucket/K      from the sender: names, dtypes, shapes and bytes of bucket K, and where it is:
+                    handles  by RANK: a handle of memory of the receiver's device, for receivers on the sender's device
+                    path     shared memory of the host, for the others; null: the bucket is broadcast next
+                    kind     of the memory that is broadcast: "cpu", or the kind of the devices
+                    After the last bucket, or if the sender has failed: {"end": reason or null}
+    n/read/RANK/K   RANK no longer reads the memory of its handle for bucket K
+    n/report/RANK   what RANK received: its digest and the names, the error of loading them, or null, and the error of
+                    opening a handle, or null: it has then read the shared memory
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
-from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store, Work
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store
 
 __all__ = [
     "Address",
@@ -31,16 +40,28 @@ __all__ = [
     "Receiver",
     "TransferGroup",
     "VLLMWorker",
+    "handle_of",
+    "identity_of",
     "load_into_sglang",
     "local_address",
+    "opened",
     "padded",
+    "synchronize",
     "unpack",
 ]
 
 Load = Callable[[Iterator[tuple[str, Tensor]]], object]
 
+Handle = list[str | int | bool | None]
+"""What another process needs to open memory of this one; its bytes are characters below 256, for JSON."""
+
 _ALIGNMENT = 16  # bytes
-_CHUNK = 2**16  # words of a digest that are computed at a time: they fit in the cache
+_CHUNK, _LARGE_CHUNK = (
+    2**16,
+    2**22,
+)  # words of a digest that are computed at a time: the first ones fit in a CPU's cache
+_POLL = 0.05  # seconds
+_CPU = torch.device("cpu")
 
 
 class Address(NamedTuple):
@@ -61,25 +82,65 @@ class Address(NamedTuple):
 class Digest:
     """Two sums over the 64-bit words w_i of a sequence of bytes, modulo 2^64: of w_i, and of (i + 1) w_i.
 
-    A changed word changes the first sum, and words that change places change the second.
+    A changed word changes the first sum, and words that change places change the second. They are computed where the
+    bytes are, and are the same on each device.
     """
 
     def __init__(self) -> None:
         self._sum = self._weighted = torch.tensor(0)
         self._words = 0
-        self._index = torch.arange(1, _CHUNK + 1)
+        self._indices: dict[torch.device, Tensor] = {}
 
     def add(self, data: Tensor) -> None:
         """Continue with `data`, of dtype uint8, with a multiple of 8 bytes."""
-        for part in data.view(torch.int64).split(_CHUNK):
+        index = self._index(data.device)
+        for part in data.view(torch.int64).split(len(index)):
             total = part.sum()
             self._sum = self._sum + total
-            self._weighted = self._weighted + (part * self._index[: len(part)]).sum() + self._words * total
+            self._weighted = self._weighted + (part * index[: len(part)]).sum() + self._words * total
             self._words += len(part)
+
+    def _index(self, device: torch.device) -> Tensor:
+        if device not in self._indices:
+            size = _CHUNK if device.type == "cpu" else _LARGE_CHUNK
+            self._indices[device] = torch.arange(1, size + 1, device=device)
+        return self._indices[device]
 
     def hex(self) -> str:
         """The sums in hexadecimal, and the number of words."""
         return "".join(f"{int(each) % 2**64:016x}" for each in (self._sum, self._weighted)) + f"-{self._words}"
+
+
+def identity_of(device: torch.device) -> str:
+    """The kind of `device`, and what no other device of any host has: its UUID, or the name of this host."""
+    properties = getattr(torch.get_device_module(device), "get_device_properties", None)
+    uuid = None if properties is None else getattr(properties(device), "uuid", None)
+    return f"{device.type} {uuid or socket.gethostname()}"
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait for everything that was started on `device`."""
+    torch.get_device_module(device).synchronize(device)
+
+
+_SHARE = {"cuda": "_share_cuda_", "cpu": "_share_filename_cpu_"}
+_OPEN = {"cuda": "_new_shared_cuda", "cpu": "_new_shared_filename_cpu"}
+"""Methods of torch.UntypedStorage, which torch.multiprocessing calls, by the kind of device."""
+
+
+def handle_of(data: Tensor) -> Handle:
+    """A handle of the memory of `data`, to be opened once. torch frees the memory after it has been closed."""
+    values = getattr(data.untyped_storage(), _SHARE[data.device.type])()
+    return [value.decode("latin-1") if isinstance(value, bytes) else value for value in values]
+
+
+def opened(handle: Handle, device: torch.device) -> Tensor:
+    """The memory of `handle`, on `device` of this process. Raises RuntimeError if it cannot be opened."""
+    values = [value.encode("latin-1") if isinstance(value, str) else value for value in handle]
+    if device.type != "cpu":
+        values[0] = device.index  # the other process may have another number for it
+    storage = getattr(torch.UntypedStorage, _OPEN[device.type])(*values)
+    return torch.empty(0, dtype=torch.uint8, device=device).set_(storage)
 
 
 def local_address(host: str) -> str:
@@ -90,20 +151,84 @@ def local_address(host: str) -> str:
 
 
 class TransferGroup:
-    """A sender, which is rank 0, and its receivers. Waits until all have joined: RuntimeError after the timeout."""
+    """A sender, which is rank 0, and its receivers: of hosts if `device` is the CPU, otherwise of devices."""
 
-    def __init__(self, store: Store, address: Address, rank: int) -> None:
-        gloo: Any = ProcessGroupGloo  # its options, and the choice of the network, have no public names
-        options = gloo._Options()  # noqa: SLF001
-        options._timeout = timedelta(seconds=address.timeout)  # noqa: SLF001
-        options._devices = [gloo.create_device(hostname=local_address(address.host))]  # noqa: SLF001
-        self._group = gloo(PrefixStore("group", store), rank, address.size, options)
+    def __init__(self, store: Store, address: Address, rank: int, device: torch.device) -> None:
+        self._store, self._address, self._rank, self._device = store, address, rank, device
+        self._group: Any = None  # whose backend has joined
+        self._is_aborted = Event()
 
-    def broadcast(self, data: Tensor) -> Work:
-        """Begin to send `data`, or to receive into it."""
-        options = BroadcastOptions()
+    def broadcast(self, data: Tensor) -> None:
+        """Send `data`, or receive into it, after all have joined the group. RuntimeError after the timeout or `abort`.
+
+        It runs in a thread of its own, because joining a group of devices cannot be interrupted.
+        """
+        errors: list[BaseException] = []
+        thread = Thread(target=self._broadcast, args=(data, errors), daemon=True)
+        end = time.monotonic() + self._address.timeout
+        thread.start()
+        while thread.is_alive():
+            thread.join(_POLL)
+            if self._is_aborted.is_set() or time.monotonic() > end:
+                self.abort()
+                raise RuntimeError(f"a broadcast was given up, after at most {self._address.timeout:g} seconds")
+        if errors:
+            self.abort()
+            raise RuntimeError(f"a broadcast has failed: {errors[0]}") from errors[0]
+
+    def _broadcast(self, data: Tensor, errors: list[BaseException]) -> None:
+        options, timeout = BroadcastOptions(), timedelta(seconds=self._address.timeout)
         options.rootRank = options.rootTensor = 0
-        return self._group.broadcast([data], options)
+        try:
+            synchronize(self._device)  # an earlier use of this memory may not have ended
+            with _own_stream(self._device):  # which waits for the broadcast, and no other
+                self._group = self._group or self._join(timeout)
+                if not self._is_aborted.is_set():
+                    self._group.broadcast([data], options).wait(timeout)
+                    synchronize(self._device)
+        except BaseException as error:  # noqa: BLE001 - raised by `broadcast`
+            errors.append(error)
+
+    def _join(self, timeout: timedelta) -> Any:
+        create = _gloo if self._device.type == "cpu" else _nccl
+        return create(PrefixStore("group", self._store), self._address, self._rank, timeout)
+
+    def abort(self) -> None:
+        """End a broadcast, also in the kernels of a device. The group cannot be used afterwards."""
+        if not self._is_aborted.is_set():
+            self._is_aborted.set()
+            if self._group is not None:
+                Thread(target=self._group.abort, daemon=True).start()  # it waits for these kernels
+
+
+def _own_stream(device: torch.device) -> AbstractContextManager[object]:
+    module = torch.get_device_module(device)
+    return nullcontext() if device.type == "cpu" else module.stream(module.Stream(device))
+
+
+def _gloo(store: Store, address: Address, rank: int, timeout: timedelta) -> Any:
+    gloo: Any = ProcessGroupGloo  # its options, and the choice of the network, have no public names
+    options = gloo._Options()  # noqa: SLF001
+    options._timeout = timeout  # noqa: SLF001
+    options._devices = [gloo.create_device(hostname=local_address(address.host))]  # noqa: SLF001
+    return gloo(store, rank, address.size, options)
+
+
+def _nccl(store: Store, address: Address, rank: int, timeout: timedelta) -> Any:
+    nccl = getattr(c10d, "ProcessGroupNCCL", None)
+    if nccl is None:
+        raise RuntimeError("this torch has no NCCL")
+    options = nccl.Options()
+    options._timeout = 2 * timeout  # noqa: SLF001 - `TransferGroup.broadcast` gives up before
+    # torch reads this variable here. By default, the end of another process of the group ends this one too.
+    name = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
+    old = os.environ.get(name)
+    os.environ[name] = "0"
+    try:
+        return nccl(store, rank, address.size, options)
+    finally:
+        del os.environ[name]
+        os.environ.update({} if old is None else {name: old})
 
 
 def padded(size: int) -> int:
@@ -122,13 +247,15 @@ def unpack(data: Tensor, header: dict[str, Any]) -> Iterator[tuple[str, Tensor]]
 
 
 class Receiver:
-    """The receiver `rank` of the sender at `address`."""
+    """The receiver `rank` of the sender at `address`, whose engine loads weights on `device`."""
 
-    def __init__(self, address: Address, rank: int) -> None:
+    def __init__(self, address: Address, rank: int, device: torch.device = _CPU) -> None:
         timeout = timedelta(seconds=address.timeout)
         self._store = TCPStore(address.host, address.port, is_master=False, timeout=timeout)
-        self._rank, self._address = rank, address
+        self._rank, self._address, self._device = rank, address, device
         self._group: TransferGroup | None = None  # joined when the first bucket is broadcast
+        self._opened: dict[str, Tensor] = {}  # memory of the sender, by its handle: each is opened once
+        self._problem: str | None = None  # of opening it
         self._thread = ThreadPoolExecutor(1, "purerl receiver")
 
     def receive(self, number: int, load: Load) -> None:
@@ -136,12 +263,14 @@ class Receiver:
 
         The weights that `load` does not take are received too, so the sender does not wait for them.
         """
-        self._store.set(f"{number}/ready/{self._rank}", "")
+        self._problem = None
+        self._store.set(f"{number}/ready/{self._rank}", identity_of(self._device))
         digest, names = Digest(), list[str]()
         stream = itertools.chain.from_iterable(self._buckets(number, digest, names))  # which `load` cannot close
         errors = [error for use in (load, _exhaust) if (error := _error_of(use, stream)) is not None]
+        self._opened.clear()
         text = f"{type(errors[0]).__name__}: {errors[0]}" if errors else None
-        report = {"digest": digest.hex(), "names": names, "error": text}
+        report = {"digest": digest.hex(), "names": names, "error": text, "unopened": self._problem}
         self._store.set(f"{number}/report/{self._rank}", json.dumps(report))
         if errors:
             raise errors[0]
@@ -163,16 +292,45 @@ class Receiver:
     def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
         """What the sender says of a bucket, and its bytes; None after the last bucket."""
         header = json.loads(self._store.get(f"{number}/bucket/{bucket}"))
-        return header, None if "end" in header else self.data(header["bytes"], header["path"])
+        if "end" in header:
+            return header, None
+        handle = header["handles"].get(str(self._rank))
+        if handle is None:
+            return header, self.data(header)
+        try:
+            data = self._read(handle, header["bytes"])
+        finally:
+            self._store.set(f"{number}/read/{self._rank}/{bucket}", "")
+        return header, self.data(header) if data is None else data
 
-    def data(self, size: int, path: str | None) -> Tensor:
-        """A copy of the first `size` bytes of the shared memory `path`; without a path, `size` bytes by broadcast."""
+    def _read(self, handle: Handle, size: int) -> Tensor | None:
+        """A copy of the first `size` bytes of the memory of `handle`; None if that is not possible."""
+        try:
+            key = json.dumps(handle)
+            self._opened[key] = self._opened[key] if key in self._opened else opened(handle, self._device)
+            synchronize(self._device)  # an earlier use of the memory of the copy may not have ended
+            data = self._opened[key][:size].clone()
+            synchronize(self._device)
+        except RuntimeError as error:
+            self._problem = str(error)
+            return None
+        return data
+
+    def data(self, header: dict[str, Any]) -> Tensor:
+        """The bytes of a bucket without a handle: a copy of shared memory, or by broadcast."""
+        size, path = header["bytes"], header["path"]
         if path is not None:
             return torch.from_file(path, size=size, dtype=torch.uint8).clone()
-        self._group = self._group or TransferGroup(self._store, self._address, self._rank)
-        data = torch.empty(size, dtype=torch.uint8)
-        self._group.broadcast(data).wait()
+        device = _CPU if header["kind"] == "cpu" else self._device
+        self._group = self._group or TransferGroup(self._store, self._address, self._rank, device)
+        data = torch.empty(size, dtype=torch.uint8, device=device)
+        self._group.broadcast(data)
         return data
+
+    def close(self) -> None:
+        """Leave the group of the sender."""
+        if self._group is not None:
+            self._group.abort()
 
 
 def _exhaust(stream: Iterator[object]) -> None:
@@ -191,10 +349,12 @@ _RECEIVERS: dict[str, Receiver] = {}
 """The receiver of this process, by the name of its sender: only that of the last sender."""
 
 
-def _receive(address: Address, rank: int, load: Load) -> None:
+def _receive(address: Address, rank: int, device: torch.device, load: Load) -> None:
     if address.name not in _RECEIVERS:
+        for old in _RECEIVERS.values():
+            old.close()
         _RECEIVERS.clear()
-        _RECEIVERS[address.name] = Receiver(address, rank)
+        _RECEIVERS[address.name] = Receiver(address, rank, device)
     _RECEIVERS[address.name].receive(address.number, load)
 
 
@@ -202,14 +362,17 @@ class VLLMWorker:
     """Methods that are added to vLLM's workers (``--worker-extension-cls``), to be called by ``/collective_rpc``."""
 
     rank: int
+    device: torch.device
     reload_weights: Callable[..., None]
 
     def purerl_receive(self, **address: Any) -> None:
         """Receive and load the weights of one transfer; the arguments are those of `Address`."""
-        _receive(Address(**address), 1 + self.rank, lambda stream: self.reload_weights(weights_iterator=stream))
+        own = Address(**address), 1 + self.rank, self.device
+        _receive(*own, lambda stream: self.reload_weights(weights_iterator=stream))
 
 
 def load_into_sglang(model: Any, named_tensors: list[tuple[str, Tensor]]) -> None:
     """Load weights in SGLang (``--custom-weight-loader``). The only name in `named_tensors` is an address, as JSON."""
     [(address, _)] = named_tensors
-    _receive(Address(**json.loads(address)), 1 + torch.distributed.get_rank(), model.load_weights)
+    device = next(model.parameters()).device
+    _receive(Address(**json.loads(address)), 1 + torch.distributed.get_rank(), device, model.load_weights)
