@@ -63,10 +63,8 @@ def check_transfer(server: ServerSettings) -> None:
         return
     if not own == servers == KIND_WITH_HANDLES:
         got = f"{name}, with a trainer on {own} and servers on {servers}"
-        need, do = (
-            f"a trainer and servers on {KIND_WITH_HANDLES}",
-            f"set it to {'gloo' if server.urls else 'shared_memory'}",
-        )
+        need = f"a trainer and servers on {KIND_WITH_HANDLES}"
+        do = f"set it to {'gloo' if server.urls else 'shared_memory'}"
         raise ConfigError("server.weight_transfer", got=got, need=need, do=do)
     if name == HANDLES_OF_DEVICE and server.urls:
         got = f"{name}, with servers that run already"

@@ -108,9 +108,7 @@ class Sender:
 
     def _warn(self, rank: int, problem: str | None) -> None:
         if problem is not None and not self._has_warned:
-            text = (
-                "weights pass through the memory of the host: process %d of the server cannot open that of a device: %s"
-            )
+            text = "weights pass through the memory of the host: process %d of the server cannot open the device's: %s"
             _LOG.warning(text, rank, problem)
             self._has_warned = True
 
@@ -171,9 +169,8 @@ def _problem_of(own: str, others: Sequence[str]) -> EngineError | None:
     kind, count = own.split(maxsplit=1)[0], len({own, *others})
     if kind == "cpu" or (count > len(others) and all(device.split()[0] == kind for device in others)):
         return None
-    got = (
-        f"{BROADCAST_BETWEEN_DEVICES}: the trainer has {own}, and the processes of the server have {', '.join(others)}"
-    )
+    has = f"the trainer has {own}, and the processes of the server have {', '.join(others)}"
+    got = f"{BROADCAST_BETWEEN_DEVICES}: {has}"
     need = f"a device of kind {kind} for each process, which is not that of the trainer"
     do = f"set server.devices, or set server.weight_transfer to {HANDLES_OF_DEVICE} or shared_memory"
     return EngineError("server.weight_transfer", got=got, need=need, do=do)

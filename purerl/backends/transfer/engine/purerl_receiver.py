@@ -56,10 +56,9 @@ Handle = list[str | int | bool | None]
 """What another process needs to open memory of this one; its bytes are characters below 256, for JSON."""
 
 _ALIGNMENT = 16  # bytes
-_CHUNK, _LARGE_CHUNK = (
-    2**16,
-    2**22,
-)  # words of a digest that are computed at a time: the first ones fit in a CPU's cache
+_CHUNK, _LARGE_CHUNK = 2**16, 2**22
+"""Words of a digest that are computed at a time, on a CPU, in whose cache they fit, and on other devices."""
+
 _POLL = 0.05  # seconds
 _CPU = torch.device("cpu")
 
