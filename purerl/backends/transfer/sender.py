@@ -30,6 +30,7 @@ __all__ = ["Sender", "TransferError"]
 
 _POLL = 0.002  # seconds
 _LOG = logging.getLogger(__name__)
+_THROUGH_HOST = "weights pass through the memory of the host"
 
 
 class TransferError(Exception):
@@ -108,8 +109,8 @@ class Sender:
 
     def _warn(self, rank: int, problem: str | None) -> None:
         if problem is not None and not self._has_warned:
-            text = "weights pass through the memory of the host: process %d of the server cannot open the device's: %s"
-            _LOG.warning(text, rank, problem)
+            why = "process %d of the server cannot open that of a device: %s"
+            _LOG.warning(f"{_THROUGH_HOST}: {why}", rank, problem)
             self._has_warned = True
 
     def _set(self, key: str, message: object) -> None:
@@ -157,8 +158,7 @@ class _Handles:
             try:
                 self._made[data.data_ptr()] = {rank: handle_of(data) for rank in ranks}
             except RuntimeError as error:
-                text = "weights pass through the memory of the host: that of the trainer's device cannot be shared: %s"
-                _LOG.warning(text, error)
+                _LOG.warning(f"{_THROUGH_HOST}: that of the trainer's device cannot be shared: %s", error)
                 self._made[data.data_ptr()] = {}
         self.keys += keys
         return self._made[data.data_ptr()]
