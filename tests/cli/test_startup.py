@@ -87,6 +87,7 @@ def test_missing_data_file_is_reported_before_transformers_is_loaded(tmp_path: P
     assert loaded & {"transformers", "pyarrow", "torch._dynamo"} == set()
 
 
+@pytest.mark.slow
 def test_messages_take_little_longer_than_the_libraries_that_they_need() -> None:
     """Calls are counted, and not seconds. A wrong number of steps is found without torch."""
     torch = calls("import torch")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 from tests.calls import COMMAND, calls
 
 HEAVY_LIBRARIES = {
@@ -48,6 +50,7 @@ print(*{name.partition(".")[0] for name in set(sys.modules) - preloaded})
     assert loaded & HEAVY_LIBRARIES == set()
 
 
+@pytest.mark.slow
 def test_importing_the_algorithms_takes_less_than_a_tenth_of_the_time_of_torch() -> None:
     """Calls are counted, and not seconds."""
     code = "import purerl.algos\nfrom purerl import plugins\nplugins.find('algorithm', 'grpo')"
@@ -55,6 +58,7 @@ def test_importing_the_algorithms_takes_less_than_a_tenth_of_the_time_of_torch()
     assert calls(f"import torch, tensordict\n{code}") < 1.1 * libraries
 
 
+@pytest.mark.slow
 def test_comparing_two_algorithms_takes_about_as_long_as_to_import_torch_and_tensordict() -> None:
     """Calls are counted, and not seconds; tests/cli/test_garbage.py is about the garbage collector."""
     assert calls(COMMAND, "algo", "diff", "grpo", "dapo") < 1.2 * calls("import torch, tensordict")
