@@ -35,8 +35,10 @@ A plugin may have further attributes:
                                                 `purerl.rewards.sources`
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
-    replays_routes(config)                      of a trainer: whether the pass that computes `old_logp` records the
-                                                experts of each token for optimizer steps
+    replayed_routes(config)                     of a trainer: who records the experts that the policy replays:
+                                                "old_logp", "generator", or "off"; without this function "off"
+    returns_routes(config)                      of a generator: whether completions have `routes`; without this
+                                                function they have none
     command(config, *, model, host, port)       of a generator that is a server: how one is started by itself, for
                                                 `purerl serve`
     capabilities()                              of an engine: the `Capabilities` that it has with any model
