@@ -22,7 +22,7 @@ from purerl.backends.transfer.engine.purerl_receiver import (
     identity_of,
     local_address,
 )
-from purerl.backends.transfer.staging import Staging
+from purerl.backends.transfer.staging import THROUGH_HOST, Staging
 from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
 
@@ -30,7 +30,6 @@ __all__ = ["Sender", "TransferError"]
 
 _POLL = 0.002  # seconds
 _LOG = logging.getLogger(__name__)
-_THROUGH_HOST = "weights pass through the memory of the host"
 
 
 class TransferError(Exception):
@@ -110,7 +109,7 @@ class Sender:
     def _warn(self, rank: int, problem: str | None) -> None:
         if problem is not None and not self._has_warned:
             why = "process %d of the server cannot open that of a device: %s"
-            _LOG.warning(f"{_THROUGH_HOST}: {why}", rank, problem)
+            _LOG.warning(f"{THROUGH_HOST}: {why}", rank, problem)
             self._has_warned = True
 
     def _set(self, key: str, message: object) -> None:
@@ -158,7 +157,7 @@ class _Handles:
             try:
                 self._made[data.data_ptr()] = {rank: handle_of(data) for rank in ranks}
             except RuntimeError as error:
-                _LOG.warning(f"{_THROUGH_HOST}: that of the trainer's device cannot be shared: %s", error)
+                _LOG.warning(f"{THROUGH_HOST}: that of the trainer's device cannot be shared: %s", error)
                 self._made[data.data_ptr()] = {}
         self.keys += keys
         return self._made[data.data_ptr()]

@@ -10,10 +10,13 @@ import torch
 from attrs import define, field
 from torch import Tensor
 
-__all__ = ["Staging"]
+__all__ = ["THROUGH_HOST", "Staging"]
 
 _NUMBER = 2  # one is read while the next one is written
 _LOG = logging.getLogger(__name__)
+
+THROUGH_HOST = "weights pass through the memory of the host"
+"""What a warning says if memory of a device cannot be used."""
 
 
 @define(eq=False)
@@ -65,6 +68,5 @@ def _allocated(device: torch.device, size: int) -> list[Tensor]:
     try:
         return [torch.empty(size, dtype=torch.uint8, device=device) for _ in range(_NUMBER)]
     except torch.OutOfMemoryError as error:
-        text = "weights pass through the memory of the host: %s has no %d MiB for them: %s"
-        _LOG.warning(text, device, _NUMBER * size // 2**20, error)
+        _LOG.warning(f"{THROUGH_HOST}: %s has no %d MiB for them: %s", device, _NUMBER * size // 2**20, error)
         return []
