@@ -257,12 +257,17 @@ def metric_of_one_rank() -> Any:
 # --- cases ---------------------------------------------------------------------------------------------------------
 
 
-def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
-    ranks = current_ranks()
+def write_models(directory: Path) -> dict[str, Any]:
+    """The directory of each model that is tested, by its name; rank 0 writes them. Collective."""
     names = ("qwen3_moe", "experts in one layer")
-    paths = ranks.on_first(
+    return current_ranks().on_first(
         lambda: {name: write_model(directory / name, MODELS[name][0], **MODELS[name][1]) for name in names}
     )
+
+
+def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
+    ranks = current_ranks()
+    paths = write_models(directory)
     for name, path in paths.items():
         for mesh in meshes(ranks.size, name):
             yield f"{name}, {mesh}, run", functools.partial(check_run, path, mesh)

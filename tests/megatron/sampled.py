@@ -27,12 +27,10 @@ from purerl.loop.update import score
 from purerl.ranks import current_ranks
 from purerl.routes import RouteStore
 from purerl.testing.trainer.reference import assert_close, weights_of
-from tests.backends.tiny import write_model
 from tests.backends.training import POLICY, make_batch
 from tests.megatron import plain
 from tests.megatron.models import meshes, open_trainer
-from tests.megatron.models_table import MODELS
-from tests.megatron.replayed import FLOAT64, _changed, _plain_gradient, take_steps
+from tests.megatron.replayed import FLOAT64, _changed, _plain_gradient, take_steps, write_models
 from tests.megatron.training import check_mutant
 
 SETTINGS = {"replay_routes": "generator", "lr": 0.1, "max_tokens_per_microbatch": 12}
@@ -98,10 +96,7 @@ PADDED = SampledRoutes.padded
 
 def cases(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     ranks = current_ranks()
-    names = ("qwen3_moe", "experts in one layer")
-    paths = ranks.on_first(
-        lambda: {name: write_model(directory / name, MODELS[name][0], **MODELS[name][1]) for name in names}
-    )
+    paths = write_models(directory)
     for name, path in paths.items():
         for mesh in meshes(ranks.size, name):
             yield f"{name}, {mesh}", functools.partial(check, path, mesh)
