@@ -163,7 +163,7 @@ class Request:
 class Completion:
     """The answer to a request. Each token has its id, its log-probability in nats and the version of the weights.
 
-    `routes` are the experts that tokens went through, int16 [n, layers, k], if `capabilities.routes`: of the first n
+    `routes` are the experts selected for each token, int16 [n, layers, k], if `capabilities.routes`: of the first n
     tokens of the request and the completion together, for each layer with a router. They are those that the engine has
     read, so usually all but the last one. If it has read a token several times, its first record counts: that of the
     pass from which the next token was sampled. A token without a record has `LIVE` (`purerl.routes`).

@@ -1,4 +1,4 @@
-"""The experts that tokens have gone through, by row: a store from which every rank of a run reads them.
+"""Records of the experts that were selected for each token, by row, in files that every rank of a run can read.
 
 A record has layers x k numbers for each token. So records do not travel with batches: the field `routes` of a row has
 the number of its record, and 0 if it has none. The rank that has sampled a row writes the record, and the rank that
