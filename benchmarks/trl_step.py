@@ -1,8 +1,10 @@
-"""One step of GRPO with purerl and with TRL's GRPOTrainer: CPU time with one thread, and peak memory.
+"""One step of GRPO with purerl and with TRL's GRPOTrainer: CPU time with one thread, and peak memory of the process.
 
     python3 -m venv .venv-trl
     .venv-trl/bin/pip install -c constraints/default.txt . trl==1.16.0
-    .venv-trl/bin/python benchmarks/trl_step.py [--rounds 3] [--steps 6]
+    .venv-trl/bin/python benchmarks/trl_step.py [--rounds 3] [--steps 6] [--device cpu]
+
+On an accelerator (`--device cuda`) it is wall time.
 
 A step has 16 prompts of 16 tokens with 8 completions each. The model is a Qwen2 model with hidden size 128, 4 layers,
 MLP size 512 and 64 tokens. Both libraries read the same files and have the same loss: the mean over rows, clipping at
@@ -61,6 +63,16 @@ LOADS = {
 }
 
 
+def seconds(device: str) -> float:
+    """CPU time of this process, or the time of the wall when `device` has done its work."""
+    import torch
+
+    if device == "cpu":
+        return time.process_time()
+    torch.accelerator.synchronize()
+    return time.perf_counter()
+
+
 def reward(completion: str, example: dict[str, Any]) -> float:
     """A reward that differs between rows."""
     return completion.count("0") / 32
@@ -96,7 +108,7 @@ def _write(folder: Path, stop_logit: float) -> None:
 # --- measured functions ------------------------------------------------------------------------------------------
 
 
-def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
+def run_purerl(folder: Path, load: Load, steps: int, device: str) -> list[dict[str, float]]:
     """CPU milliseconds and tokens of each step of a run, as in `purerl train`."""
     import torch
 
@@ -116,8 +128,10 @@ def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         max_steps=steps,
         batch_size=PROMPTS,
         rollout=Rollout(samples_per_prompt=SAMPLES, max_tokens=load.tokens),
-        generator=generator.Config(max_num_seqs=PROMPTS * SAMPLES),
-        trainer=trainer.Config(mixed_precision="bfloat16" if load.bfloat16 else "off", max_tokens_per_microbatch=8192),
+        generator=generator.Config(max_num_seqs=PROMPTS * SAMPLES, device=device),
+        trainer=trainer.Config(
+            mixed_precision="bfloat16" if load.bfloat16 else "off", max_tokens_per_microbatch=8192, device=device
+        ),
         rewards=("benchmarks.trl_step:reward",),
         checkpoint=Checkpoint(every=1000),
     )
@@ -125,14 +139,14 @@ def run_purerl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     measured = []
     with opened_steps(config, folder / f"run{os.getpid()}", {config.rewards[0].function: reward}) as opened:
         for _ in range(steps):
-            start = time.process_time()
+            start = seconds(device)
             record = opened.step()
-            seconds, tokens = time.process_time() - start, record["rollout/length"] * PROMPTS * SAMPLES
-            measured.append({"step": 1000 * seconds, "tokens": tokens})
+            duration, tokens = seconds(device) - start, record["rollout/length"] * PROMPTS * SAMPLES
+            measured.append({"step": 1000 * duration, "tokens": tokens})
     return measured
 
 
-def run_bare(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
+def run_bare(folder: Path, load: Load, steps: int, device: str) -> list[dict[str, float]]:
     """HFGenerator, and forward and backward passes of the model on its completions, without padding."""
     import torch
 
@@ -142,18 +156,18 @@ def run_bare(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     from purerl.settings import Model
 
     torch.set_num_threads(1)
-    generator = build(Config(max_num_seqs=PROMPTS * SAMPLES), model=Model(str(folder)), seed=0)
-    model, sampling = load_model(Model(str(folder))), Sampling(1.0, load.tokens, (1,))
+    generator = build(Config(max_num_seqs=PROMPTS * SAMPLES, device=device), model=Model(str(folder)), seed=0)
+    model, sampling = load_model(Model(str(folder))).to(device), Sampling(1.0, load.tokens, (1,))
     prompt, measured = list(range(2, 2 + PROMPT)), []
     for step in range(steps):
-        start = time.process_time()
+        start = seconds(device)
         requests = [Request(f"{step}/{k}", prompt, sampling, seed=k) for k in range(PROMPTS * SAMPLES)]
         completions = generate(generator, requests)
-        sampled = time.process_time()
-        _forward_backward(model, [prompt + list(c.tokens) for c in completions], load)
+        sampled = seconds(device)
+        _forward_backward(model, [prompt + list(c.tokens) for c in completions], load, device)
         measured.append(
             {
-                "step": 1000 * (time.process_time() - start),
+                "step": 1000 * (seconds(device) - start),
                 "generate": 1000 * (sampled - start),
                 "tokens": sum(len(c.tokens) for c in completions),
             }
@@ -161,7 +175,7 @@ def run_bare(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
     return measured
 
 
-def _forward_backward(model: Any, rows: list[list[int]], load: Load) -> None:
+def _forward_backward(model: Any, rows: list[list[int]], load: Load, device: str) -> None:
     """Micro-batches have rows of one length, so there is no padding, and about a thousand tokens."""
     import torch
 
@@ -169,14 +183,14 @@ def _forward_backward(model: Any, rows: list[list[int]], load: Load) -> None:
     for row in rows:
         by_length.setdefault(len(row), []).append(row)
     for length, group in by_length.items():
-        for part in torch.tensor(group).split(max(1, 1024 // length)):
-            with torch.autocast("cpu", torch.bfloat16, enabled=load.bfloat16):
+        for part in torch.tensor(group, device=device).split(max(1, 1024 // length)):
+            with torch.autocast(device, torch.bfloat16, enabled=load.bfloat16):
                 logits = model(input_ids=part, use_cache=False).logits
             logp = logits[:, :-1].float().log_softmax(-1).gather(-1, part[:, 1:, None])
             (-logp.mean()).backward()
 
 
-def run_trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
+def run_trl(folder: Path, load: Load, steps: int, device: str) -> list[dict[str, float]]:
     """CPU milliseconds and tokens of each step of TRL's trainer, without gradient checkpointing, reports and saving."""
     import torch
     from datasets import Dataset
@@ -188,13 +202,13 @@ def run_trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
 
     class Timer(TrainerCallback):
         def on_train_begin(self, *args: Any, **kwargs: Any) -> None:
-            self.last = time.process_time()
+            self.last = seconds(device)
 
         def on_log(self, *args: Any, logs: dict[str, float], **kwargs: Any) -> None:
             if "completions/mean_length" in logs:
                 tokens = logs["completions/mean_length"] * PROMPTS * SAMPLES
-                measured.append({"step": 1000 * (time.process_time() - self.last), "tokens": tokens})
-                self.last = time.process_time()
+                measured.append({"step": 1000 * (seconds(device) - self.last), "tokens": tokens})
+                self.last = seconds(device)
 
     settings = GRPOConfig(
         output_dir=str(folder / "trl"),
@@ -209,7 +223,7 @@ def run_trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
         logging_steps=1,
         report_to="none",
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=device == "cpu",
         disable_tqdm=True,
     )
     trainer = GRPOTrainer(
@@ -227,24 +241,26 @@ def run_trl(folder: Path, load: Load, steps: int) -> list[dict[str, float]]:
 
 # --- comparison --------------------------------------------------------------------------------------------------
 
-FUNCTIONS: dict[str, Callable[[Path, Load, int], list[dict[str, float]]]] = {
+FUNCTIONS: dict[str, Callable[[Path, Load, int, str], list[dict[str, float]]]] = {
     "purerl": run_purerl,
     "TRL": run_trl,
     "bare": run_bare,
 }
 
 
-def _measure(name: str, load: str, folder: str, steps: int) -> None:
+def _measure(name: str, load: str, folder: str, steps: int, device: str) -> None:
     """Call one function for one load, and print the medians over its steps as JSON."""
-    measured = FUNCTIONS[name](Path(folder), LOADS[load], steps + WARM_UP)[WARM_UP:]
+    measured = FUNCTIONS[name](Path(folder), LOADS[load], steps + WARM_UP, device)[WARM_UP:]
     medians = {key: median(step[key] for step in measured) for key in measured[0]}
     print(json.dumps(medians | {"peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20}))
 
 
-def _measure_in_process(name: str, load: str, folder: Path, steps: int) -> dict[str, float]:
+def _measure_in_process(name: str, load: str, folder: Path, steps: int, device: str) -> dict[str, float]:
     """The result of `_measure` in a new process."""
     command = [sys.executable, __file__, "--measure", name, load, str(folder), "--steps", str(steps)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent.parent), "HF_HUB_OFFLINE": "1"}
+    command += ["--device", device]
+    paths = (str(Path(__file__).parent.parent), os.environ.get("PYTHONPATH"))
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths)), "HF_HUB_OFFLINE": "1"}
     process = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if process.returncode:
         sys.exit(process.stderr)
@@ -256,19 +272,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6, help="measured steps per round")
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--only", nargs="+", choices=FUNCTIONS, default=list(FUNCTIONS), help="what is measured")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=list(LOADS))
     parser.add_argument("--measure", nargs=3, metavar=("NAME", "LOAD", "FOLDER"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.measure:
-        _measure(*arguments.measure, arguments.steps)
+        _measure(*arguments.measure, arguments.steps, arguments.device)
         return
     print(f"{'load':<10}{'':<8}{'ms/step':>10}{'us/token':>12}{'tokens':>8}{'peak GiB':>10}")
     for load in arguments.loads:
         with tempfile.TemporaryDirectory() as folder:
             _write(Path(folder), LOADS[load].stop_logit)
             rounds = [
-                {name: _measure_in_process(name, load, Path(folder), arguments.steps) for name in arguments.only}
+                {
+                    name: _measure_in_process(name, load, Path(folder), arguments.steps, arguments.device)
+                    for name in arguments.only
+                }
                 for _ in range(arguments.rounds)
             ]
         best = {name: min((r[name] for r in rounds), key=lambda m: m["step"] / m["tokens"]) for name in arguments.only}

@@ -1,6 +1,9 @@
-"""What all tests need: one torch thread, quick collections, the default SIGINT handler, a good order in parallel."""
+"""What all tests need: a GPU only if they are marked, one torch thread, quick collections, the default SIGINT handler,
+and a good order in parallel.
+"""
 
 import gc
+import os
 import signal
 from collections.abc import Iterator
 
@@ -12,6 +15,12 @@ torch.set_num_threads(1)  # two, beside other work, take up to eight times as lo
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="number of SIGKILLs in the tests marked soak")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from all tests but those of ``-m gpu``: most tests compare with what a CPU computes."""
+    if "gpu" not in config.option.markexpr.replace("not gpu", ""):
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

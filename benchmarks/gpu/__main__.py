@@ -1,15 +1,17 @@
-"""Every test that is marked `gpu`, and the benchmarks of kernels, on a GPU. The results are written into a JSON file.
+"""Every test that is marked `gpu`, and the benchmarks, on a GPU. The results are written into a JSON file.
 
     python -m benchmarks.gpu                                # benchmarks/results/gpu-<name of the device>.json
     python -m benchmarks.gpu --output results.json
 
 It takes less than ten minutes, and exits with status 1 if a test fails or a benchmark does not finish in time. The
-tests include compiled Triton kernels against their references, in value and gradient, and weights that processes read
-from the memory of the GPU, or get from another GPU. The benchmarks are
+tests include compiled Triton kernels against their references, in value and gradient, both engines of this process
+against the results of a CPU, a run that learns, and weights that processes read from the memory of the GPU, or get from
+another GPU. The benchmarks are
 
 - `benchmarks/logp.py` at 2,048 tokens, hidden 896 and vocabulary 151,936, in float32 and bfloat16: the logits path,
   chunked.py and the Triton kernels;
-- the reverse recurrence at three sizes, forward and backward: chunked.py and the Triton kernel.
+- the reverse recurrence at three sizes, forward and backward: chunked.py and the Triton kernel;
+- `whole_run.py`: steps of GRPO with a model of half a billion parameters.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,29 +34,39 @@ from torch import Tensor
 from purerl.kernels.recurrence import chunked, fused
 
 ROOT = Path(__file__).parents[2]
-TESTS_SECONDS, BENCHMARK_SECONDS = 240, 120
+TESTS_SECONDS, BENCHMARK_SECONDS = 240, 100
 SHAPES = ((64, 1024), (512, 4096), (256, 16384))
 
 
 def run_tests() -> dict[str, Any]:
-    """The tests marked `gpu`: pytest's exit status, its last line, and the end of its output if a test failed."""
-    command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests"]
+    """The tests marked `gpu`: pytest's exit status, its summary, and which tests failed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "8", "-m", "gpu", "tests"]
     status, output = run(command, TESTS_SECONDS)
-    lines = output.strip().splitlines() or [""]
-    result: dict[str, Any] = {"status": status, "summary": lines[-1]}
+    summary = re.findall(r"^=*\s*(.*\bin [\d.]+s\b.*?)\s*=*$", output, re.MULTILINE)[-1:] or ["no summary"]
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", output, re.MULTILINE)
     # Status 5 is that no test was collected. Tests that are skipped beside a GPU check nothing.
-    if status or not re.search(r"\b\d+ passed", lines[-1]):
-        result |= {"status": status or 1, "output": output[-4000:]}
-    return result
+    is_complete = status == 0 and re.search(r"\b\d+ passed", summary[0])
+    return {"status": 0 if is_complete else status or 1, "summary": summary[0], "failed": failed}
 
 
 def run_logp(dtype: str) -> dict[str, Any]:
-    """The results of `benchmarks/logp.py`."""
+    """The results of `benchmarks/logp.py` in `dtype`."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory) / "logp.json"
         command = [sys.executable, "benchmarks/logp.py", "--device", "cuda", "--dtype", dtype, "--repeats", "5"]
-        status, output = run([*command, "--only", "logp, entropy", "choices", "--json", str(file)], BENCHMARK_SECONDS)
-        return {"status": status, **(json.loads(file.read_text()) if file.exists() else {"output": output[-4000:]})}
+        return results_of([*command, "--only", "logp, entropy"], file)
+
+
+def run_steps() -> dict[str, Any]:
+    """The results of `whole_run.py`."""
+    with tempfile.TemporaryDirectory() as directory:
+        return results_of([sys.executable, "-m", "benchmarks.gpu.whole_run"], Path(directory) / "steps.json")
+
+
+def results_of(command: list[str], file: Path) -> dict[str, Any]:
+    """The exit status of a benchmark, and the results that it has written; without these, the end of its output."""
+    status, output = run([*command, "--json", str(file)], BENCHMARK_SECONDS)
+    return {"status": status, **(json.loads(file.read_text()) if file.exists() else {"output": output[-4000:]})}
 
 
 def run(command: list[str], seconds: float) -> tuple[int, str]:
@@ -66,16 +79,16 @@ def run(command: list[str], seconds: float) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def run_recurrence(device: str) -> list[dict[str, Any]]:
+def run_recurrence() -> dict[str, Any]:
     """Wall times of forward and backward pass in ms, the minimum of 20 calls."""
     functions = {"chunked": chunked.reverse_recurrence, "triton": fused.reverse_recurrence}
     results = []
     for shape in SHAPES:
-        x, decay = torch.randn(shape, device=device), torch.rand(shape, device=device)
+        x, decay = torch.randn(shape, device="cuda"), torch.rand(shape, device="cuda")
         for path, function in functions.items():
             forward, backward = measure(function, x, decay)
             results.append({"shape": shape, "path": path, "forward_ms": forward, "backward_ms": backward})
-    return results
+    return {"status": 0, "results": results}
 
 
 def measure(function: Callable[[Tensor, Tensor], Tensor], x: Tensor, decay: Tensor) -> tuple[float, float]:
@@ -95,6 +108,16 @@ def synchronized_time() -> float:
     return time.perf_counter()
 
 
+PARTS: dict[str, Callable[[], dict[str, Any]]] = {
+    "tests": run_tests,
+    "recurrence": run_recurrence,
+    "whole_run": run_steps,
+    "logp_float32": partial(run_logp, "float32"),
+    "logp_bfloat16": partial(run_logp, "bfloat16"),
+}
+"""The measurements by name, in this order. Each result has a `status`, which is 0 if it is complete."""
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", type=Path, help="the JSON file")
@@ -111,16 +134,15 @@ def main() -> int:
         "capability": f"{device.major}.{device.minor}",
         "memory_gib": round(device.total_memory / 2**30, 1),
         "versions": {"torch": torch.__version__, "cuda": torch.version.cuda, "triton": triton.__version__},
-        "tests": run_tests(),
-        "logp": [run_logp(dtype) for dtype in ("float32", "bfloat16")],
-        "recurrence": run_recurrence("cuda"),
     }
-    result["seconds"] = round(time.perf_counter() - start, 1)
     file_name = f"gpu-{re.sub(r'[^a-z0-9]+', '-', device.name.lower()).strip('-')}.json"
     output = options.output or ROOT / "benchmarks" / "results" / file_name
-    output.write_text(json.dumps(result, indent=2) + "\n")
+    for name, measure_part in PARTS.items():
+        result[name] = measure_part()
+        result["seconds"] = round(time.perf_counter() - start, 1)
+        output.write_text(json.dumps(result, indent=2) + "\n")
     print(f"{result['tests']['summary']}\nwritten: {output}")
-    return int(any(part["status"] for part in (result["tests"], *result["logp"])))
+    return int(any(result[name]["status"] for name in PARTS))
 
 
 if __name__ == "__main__":

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["has_varlen_attention", "runs_triton"]
+__all__ = ["has_tf32", "has_varlen_attention", "runs_triton"]
 
-_FLASH_CAPABILITY = (8, 0)
-"""The lowest compute capability that torch's flash attention supports."""
+_AMPERE = (8, 0)
+"""The lowest compute capability with TF32, and that torch's flash attention supports."""
 
 
 def runs_triton(tensor: Tensor) -> bool:
@@ -17,10 +17,17 @@ def runs_triton(tensor: Tensor) -> bool:
 
 
 def has_varlen_attention(tensor: Tensor) -> bool:
-    """Whether torch's flash attention for rows of different lengths runs on the device of `tensor`.
+    """Whether torch's flash attention for rows of different lengths runs on the device of `tensor`."""
+    return _is_ampere_or_later(tensor)
 
-    On AMD's devices the numbers of a capability mean something else, so they count as without it.
-    """
+
+def has_tf32(tensor: Tensor) -> bool:
+    """Whether the device of `tensor` multiplies numbers of 19 bits, TF32."""
+    return _is_ampere_or_later(tensor)
+
+
+def _is_ampere_or_later(tensor: Tensor) -> bool:
+    """On AMD's devices the numbers of a capability mean something else, so they count as earlier."""
     if not tensor.is_cuda or torch.version.hip is not None:
         return False
-    return torch.cuda.get_device_capability(tensor.device) >= _FLASH_CAPABILITY
+    return torch.cuda.get_device_capability(tensor.device) >= _AMPERE

@@ -1,7 +1,9 @@
-"""Whether kernels for accelerators can be used."""
+"""Whether kernels for accelerators can be used, and the precision of products on them."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 
 import torch
@@ -9,7 +11,7 @@ from torch import Tensor
 
 from purerl.devices.cuda import runs_triton
 
-__all__ = ["uses_triton"]
+__all__ = ["tf32_products", "uses_triton"]
 
 
 def uses_triton(tensor: Tensor) -> bool:
@@ -27,3 +29,21 @@ def _has_triton() -> bool:
     except ImportError:
         return False
     return True
+
+
+@contextmanager
+def tf32_products(device: torch.device, *, enabled: bool) -> Iterator[None]:
+    """Let `device`, unless it is a CPU, compute products of float32 tensors in TF32.
+
+    This is a setting of torch. It is left as it is if it is not "highest", torch's default.
+
+    In mixed precision these are the products of the output head. Its gradients may be computed in TF32, because TF32
+    has more bits than bfloat16, in which all other gradients are computed.
+    """
+    before = torch.get_float32_matmul_precision()
+    is_changed = enabled and device.type != "cpu" and before == "highest"
+    torch.set_float32_matmul_precision("high" if is_changed else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

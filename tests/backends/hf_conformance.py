@@ -40,7 +40,7 @@ def conformance(
         others |= {"max_grad_norm": math.inf, "max_tokens_per_microbatch": budget}
         return make_trainer(path, **ADAMW, **settings, **others)
 
-    reference = make_trainer(path, updates=0).module.model
+    reference = make_trainer(path, updates=0, device="cpu").module.model
 
     def logits(weights: dict[str, torch.Tensor], tokens: torch.Tensor) -> torch.Tensor:
         return torch.func.functional_call(reference, dict(weights), (tokens,), {"use_cache": False}).logits

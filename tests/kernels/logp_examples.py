@@ -75,7 +75,9 @@ def value_and_gradient(function, arguments: list, used: Sequence[str] | None = N
     results = function(*leaves, **keywords)
     used = [name for name in results if name in FLOATS] if used is None else used
     loss = sum(
-        ((1 + FLOATS.index(name)) * torch.linspace(-1, 2, x.numel(), dtype=x.dtype).view_as(x) * x).sum()
+        (
+            (1 + FLOATS.index(name)) * torch.linspace(-1, 2, x.numel(), dtype=x.dtype, device=x.device).view_as(x) * x
+        ).sum()
         for name, x in results.items()
         if name in used
     )

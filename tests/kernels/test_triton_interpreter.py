@@ -25,8 +25,9 @@ def test_kernels_equal_the_reference_in_the_interpreter(tmp_path):
 
 
 @pytest.mark.parametrize("capability", [80, 90])
-def test_kernels_compile(capability, tmp_path, monkeypatch):
-    """The interpreter accepts code that the compiler refuses. In bfloat16 products must use the tensor cores."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_kernels_compile(capability, dtype, tmp_path, monkeypatch):
+    """The interpreter accepts code that the compiler refuses. Products must use the tensor cores."""
     import triton.language as tl
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -36,11 +37,14 @@ def test_kernels_compile(capability, tmp_path, monkeypatch):
     from purerl.kernels.recurrence import triton_kernels as recurrence_kernels
 
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    blocks = default_blocks(torch.bfloat16)
+    blocks = default_blocks(dtype)
     integers = {"n", "v", "d", "k", "split_columns", "hidden_stride", "weight_stride", "time", "first", "step", "shift"}
-    types = {"hidden": "*bf16", "weight": "*bf16", "bias": "*bf16", "grad": "*bf16", "ids": "*i64"}
-    flags = dict(BIAS=True, SOFTCAP=True, ENTROPY=True, SQUARES=True, DTYPE=tl.bfloat16, ACC=tl.float32)
-    flags |= dict(PRECISION="ieee", BLOCK_N=blocks.tokens, BLOCK_V=blocks.vocabulary, BLOCK_D=blocks.hidden, BLOCK=2048)
+    name, factor = ("bf16", tl.bfloat16) if dtype == torch.bfloat16 else ("fp32", tl.float32)
+    types = dict.fromkeys(("hidden", "weight", "bias", "grad"), f"*{name}") | {"ids": "*i64"}
+    flags = dict(BIAS=True, SOFTCAP=True, ENTROPY=True, SQUARES=True, DTYPE=factor, ACC=tl.float32)
+    flags |= dict(
+        PRECISION="tf32x3", BLOCK_N=blocks.tokens, BLOCK_V=blocks.vocabulary, BLOCK_D=blocks.hidden, BLOCK=2048
+    )
     for function in (logp_kernels.statistics, logp_kernels.logit_gradients, recurrence_kernels.recurrence):
         constants = {name: flags[name] for name in function.arg_names if name.isupper()}
         signature = {

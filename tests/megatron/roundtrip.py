@@ -23,7 +23,7 @@ def check(path: str, mesh: Mesh) -> None:
     found = dict(weights)
     assert weights.metadata == {name: (tuple(value.shape), value.dtype) for name, value in files.items()}
     assert found.keys() == files.keys()
-    different = [name for name in files if not torch.equal(files[name], found[name])]
+    different = [name for name in files if not torch.equal(files[name], found[name].cpu())]
     assert not different, different
     trainer.close()
 

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from purerl.algos.parts.surrogates import token_ratio
-from purerl.kernels.masks import count_true, first_true
+from purerl.kernels.masks import as_bytes, count_true, first_true
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat
 
@@ -33,7 +33,7 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
     >>> discounted_returns(torch.tensor([[0.0, 1.0, 0.0, 8.0]]), action, discount=0.5)
     tensor([[0., 5., 0., 8.]])
     """
-    return _discounted_sum(reward, action, first_true(action), discount) * action.view(torch.uint8)
+    return _discounted_sum(reward, action, first_true(action), discount) * as_bytes(action)
 
 
 def gae(
@@ -154,5 +154,5 @@ def _discounted_sum(x: TokenFloat, action: TokenBool, start: RowInt, decay: floa
     is_next_action = pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
     decay = decay * torch.ones_like(x[..., :1])  # A Python float would become float32 in `maximum` with a uint8 mask.
     # The decay is at most 1, so the maximum with a mask of 0 and 1 selects 1 at steps without decay.
-    y = reverse_recurrence(x, torch.maximum(decay, (~is_next_action).view(torch.uint8)))
+    y = reverse_recurrence(x, torch.maximum(decay, as_bytes(~is_next_action)))
     return y.scatter(-1, start, y[..., :1])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, as_bytes, count_true
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "last_counted", "row_max", "row_mean", "row_sum"]
@@ -61,7 +61,7 @@ def broadcast_to_tokens(x: RowFloat, mask: TokenBool) -> TokenFloat:
     >>> broadcast_to_tokens(torch.tensor([2.0]), torch.tensor([[False, True, True]]))
     tensor([[0., 2., 2.]])
     """
-    return x.unsqueeze(-1) * mask.view(torch.uint8)
+    return x.unsqueeze(-1) * as_bytes(mask)
 
 
 def at_last_action(x: RowFloat, action: TokenBool) -> TokenFloat:

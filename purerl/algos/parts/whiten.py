@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, count_true, first_true
+from purerl.kernels.masks import any_true, as_bytes, count_true, first_true
 from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = ["center", "standard_deviation", "whiten", "whiten_rows"]
@@ -66,7 +66,7 @@ def _center(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
         return x
     shifted = torch.where(mask, x - _first_counted_value(x.detach(), mask)[..., None, None], 0)
     mean = shifted.sum((-2, -1)) / tokens.clamp(min=1)
-    return torch.addcmul(shifted, mean[..., None, None], mask.view(torch.uint8), value=-1)
+    return torch.addcmul(shifted, mean[..., None, None], as_bytes(mask), value=-1)
 
 
 def _standard_deviation(centered: TokenFloat, tokens: Count, ddof: int) -> Scalar:

@@ -45,6 +45,7 @@ from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.images import ImageStore
+from purerl.kernels.accelerators import tf32_products
 from purerl.protocols import Capabilities, Metrics, Trainer, Weights
 from purerl.routes import RouteStore
 from purerl.settings import Model
@@ -150,8 +151,7 @@ class HFTrainer:
     def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
         """The gradient that `step` would clip, without that of the loss of the router. Raises as `step`."""
         self._accumulate("gradient", batch, objective, counts, router_coefficient=0.0)
-        sums = full_tensors({name: parameter.grad for name, parameter in self.trained.items()})
-        return {name: gradient.clone() for name, gradient in sums}
+        return {name: total.clone() for name, total in full_tensors({n: p.grad for n, p in self.trained.items()})}
 
     def _accumulate(
         self,
@@ -288,14 +288,14 @@ class HFTrainer:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
             loss = loss + self.router_coefficient * balance
             metrics = {**metrics, "router_aux_loss": Weighted(balance.detach(), weight)}  # each part has its own share
-        loss.backward()
+        with tf32_products(loss.device, enabled=self.module.autocast is not None):
+            loss.backward()
         return metrics
 
     def _optimize(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
         """Clip and step, or skip; add the trainer's own metrics."""
-        config = self.config
-        rate = config.learning_rate(self.position, self.updates)
-        norm = clip_gradients(self.trained.values(), config.max_grad_norm)
+        rate = self.config.learning_rate(self.position, self.updates)
+        norm = clip_gradients(self.trained.values(), self.config.max_grad_norm)
         counted = sum(int(count.tokens) for count in counts.values())
         stepped = math.isfinite(norm) and counted > 0
         if stepped:

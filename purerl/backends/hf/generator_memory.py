@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from attrs import evolve
+
 from purerl.backends.hf.generator import Config, HFGenerator
 from purerl.backends.hf.limits import limits_of
 from purerl.backends.hf.simulation import fake_model, over_layers, simulated
@@ -52,7 +54,7 @@ def _sampling(config: Config, causal: PreTrainedModel, model: Model, rows: int, 
     tracker = MemoryTracker()
     with tracker, simulated():
         tracker.label("parameters", [*causal.parameters(), *causal.buffers()])
-        generator = _SimulatedGenerator(config, causal, model)
+        generator = _SimulatedGenerator(evolve(config, device="cpu"), causal, model)
         generator.sample(_requests(rows, workload, causal), tracker)
     keys, cached = generator.table_size(), 0
     if workload.turns > 1:

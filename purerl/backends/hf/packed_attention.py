@@ -34,6 +34,9 @@ SUPPORTED = ("sdpa", "eager")
 _FLASH_WIDTHS = range(8, 257, 8)
 """Widths of heads that torch's flash attention supports."""
 
+_HAS_GROUPED_HEADS = torch.__version__ >= (2, 13)
+"""Whether `varlen_attn` takes fewer heads of keys than of queries. That of torch 2.11 does not; 2.12 was not tried."""
+
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
@@ -121,7 +124,11 @@ def _attend_varlen(query: Tensor, key: Tensor, value: Tensor, boundaries: Bounda
     dtype = _dtype_of(query)
     longest, offsets = max(tokens for _, tokens in boundaries.runs), boundaries.offsets
     query, key, value = (x[0].transpose(0, 1).to(dtype) for x in (query, key, value))
-    options: dict[str, Any] = {"window_size": (-1, 0), "scale": scale, "enable_gqa": query.shape[1] != key.shape[1]}
+    options: dict[str, Any] = {"window_size": (-1, 0), "scale": scale}
+    if _HAS_GROUPED_HEADS:
+        options["enable_gqa"] = query.shape[1] != key.shape[1]
+    else:
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
     output: Any = varlen_attn(query, key, value, offsets, offsets, longest, longest, **options)
     return output[None]
 

@@ -44,6 +44,7 @@ _KEPT = frozenset(
         "aten._scaled_dot_product_flash_attention_for_cpu.default",
         "aten._scaled_dot_product_efficient_attention.default",
         "aten._scaled_dot_product_cudnn_attention.default",
+        "torch_attn._varlen_attn.default",
         "_c10d_functional.all_to_all_single.default",
     }
 )

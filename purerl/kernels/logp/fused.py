@@ -7,9 +7,12 @@ and multiplies it with weight and hidden states by the matrix products of torch.
 nothing is added up in an order that varies.
 
 Products accumulate in float32. If hidden states and weight are bfloat16, the factors stay bfloat16, and that includes
-the gradient with respect to the logits, which is rounded once. Otherwise the factors are float32; then
-`torch.set_float32_matmul_precision` applies to the kernels too: "highest" (the default) is float32, "high" three
-products in TF32, "medium" one.
+the gradient with respect to the logits, which is rounded once. Otherwise the factors are float32. The kernels compute
+their products as three products in TF32 where the device has TF32, and in float32 elsewhere; with "medium" of
+`torch.set_float32_matmul_precision` as one product in TF32. Three products are as accurate as one in float32, and five
+times as fast: on an H200, at hidden 896 and vocabulary 151,936, the largest error of a log-probability was 1.4e-6 with
+three products and 3.3e-6 in float32, and a forward pass of 8,192 tokens took 33 ms and 166 ms. The products of the
+gradients are those of torch, to which its own precision applies.
 
 `token_outputs` takes what `purerl.kernels.logp.token_outputs` takes, but no `k`: the k most likely tokens are not
 computed here.
@@ -24,14 +27,14 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from purerl.devices.cuda import has_tf32
 from purerl.kernels.logp.chunked import combine_incoming, logit_scales
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.kernels.logp.vocabulary import Vocabulary, VocabularyShard, WholeVocabulary
 
 __all__ = ["Blocks", "chunk_size", "default_blocks", "token_outputs"]
 
-_CHUNK_LOGITS, _MIN_CHUNK_TOKENS, _PROGRAMS = 2**27, 256, 1024
-_PRECISIONS = {"highest": "ieee", "high": "tf32x3", "medium": "tf32"}
+_CHUNK_LOGITS, _MIN_CHUNK_TOKENS, _PROGRAMS = 2**26, 256, 1024
 
 
 class Blocks(NamedTuple):
@@ -45,12 +48,12 @@ class Blocks(NamedTuple):
 
 
 def default_blocks(dtype: torch.dtype) -> Blocks:
-    """For factors of `dtype`: 96 KiB of shared memory in bfloat16, 32 KiB in float32. On sm_90 registers suffice."""
-    return Blocks(128, 128, 64, 8, 3) if dtype == torch.bfloat16 else Blocks(64, 64, 32, 4, 3)
+    """For factors of `dtype`: 96 KiB of shared memory in bfloat16, 72 KiB in float32. On sm_90 registers suffice."""
+    return Blocks(128, 128, 64, 8, 3) if dtype == torch.bfloat16 else Blocks(64, 128, 32, 4, 3)
 
 
 def chunk_size(vocabulary: int) -> int:
-    """Tokens per chunk of the backward pass."""
+    """Tokens per chunk of the backward pass, which has a tensor of their logits: 256 MiB in float32."""
     return max(_MIN_CHUNK_TOKENS, _CHUNK_LOGITS // vocabulary)
 
 
@@ -182,13 +185,20 @@ class _Head(NamedTuple):
             "SOFTCAP": self.softcap is not None,
             "DTYPE": getattr(tl, str(factor).removeprefix("torch.")),
             "ACC": getattr(tl, str(accumulator).removeprefix("torch.")),
-            "PRECISION": _PRECISIONS[torch.get_float32_matmul_precision()],
+            "PRECISION": _precision(hidden),
             "BLOCK_N": self.blocks.tokens,
             "BLOCK_V": self.blocks.vocabulary,
             "BLOCK_D": self.blocks.hidden,
             "num_warps": self.blocks.num_warps,
             "num_stages": self.blocks.num_stages,
         }
+
+
+def _precision(hidden: Tensor) -> str:
+    """How Triton multiplies float32 numbers."""
+    if not has_tf32(hidden):
+        return "ieee"
+    return "tf32" if torch.get_float32_matmul_precision() == "medium" else "tf32x3"
 
 
 _WITH_SLOPES = ("entropy", "sum_pi_squared")
@@ -243,10 +253,19 @@ def _input_gradients(ctx: Any, grads: Mapping[str, Tensor]) -> tuple[Tensor | No
         if grad_hidden is not None:
             (grad_hidden[rows],) = ctx.vocabulary.sum([_product(grad, weight, dtype)])
         if grad_weight is not None:
-            grad_weight += _product(grad.T, hidden[rows], dtype)
+            _add_product(grad_weight, grad.T, hidden[rows])
         if grad_bias is not None:
             grad_bias += grad.sum(0, dtype=dtype)
+        del grad  # or the next one would exist beside it
     return grad_hidden, grad_weight, grad_bias
+
+
+def _add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add a @ b to `total`, without a tensor of its size where torch can."""
+    if a.dtype == b.dtype == total.dtype:
+        total.addmm_(a, b)
+    else:
+        total += _product(a, b, total.dtype)
 
 
 def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:

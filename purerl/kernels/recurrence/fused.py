@@ -6,8 +6,8 @@ value of a block enters the next. The gradient with respect to x obeys the same 
     dx_t     = dy_t + decay_{t-1} * dx_{t-1}
     ddecay_t = dx_t * y_{t+1}
 
-and the gradient of that one is the reverse recurrence again, so derivatives of every order exist. Types narrower than
-float32 are computed in float32.
+and the gradient of that one is the reverse recurrence again, so derivatives of every order exist. Everything is
+computed in float64: in float32 the products of a scan would be rounded in the same direction at every step.
 """
 
 from __future__ import annotations
@@ -35,8 +35,6 @@ class _Recurrence(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, decay: Tensor, direction: int, block: int) -> Tensor:
-        import triton.language as tl
-
         from purerl.kernels.recurrence import triton_kernels
 
         time = x.shape[-1]
@@ -45,8 +43,7 @@ class _Recurrence(torch.autograd.Function):
         if not x.numel():
             return y
         first, shift = (time - 1, 0) if direction < 0 else (0, -1)
-        accumulator = tl.float64 if x.dtype == torch.float64 else tl.float32
-        triton_kernels.recurrence[(x.numel() // time,)](x, decay, y, time, first, direction, shift, block, accumulator)
+        triton_kernels.recurrence[(x.numel() // time,)](x, decay, y, time, first, direction, shift, block)
         return y
 
     @staticmethod

@@ -44,7 +44,7 @@ def check_trainer(
                  float64, so that `tolerance` is tight; its learning rate is constant, and it does not clip
     vocab_size   number of token ids, at least 9
     logits       (weights, tokens [rows, time]) -> [rows, time, vocab_size]: the model, written plainly and
-                 differentiable in `weights`, which are those of `Trainer.weights`
+                 differentiable in `weights`, which are those of `Trainer.weights` in the memory of the CPU
     optimizer    parameters -> a torch optimizer that does with a gradient what a step of the trainer does. It should
                  depend on the scale of the gradient (AdamW does if eps is not small), or a wrong scale is not detected
     variants     make the same trainer with other settings that must not change a result, such as the token budget of a

@@ -180,8 +180,8 @@ def reference_training(
 
 
 def weights_of(trainer: Trainer) -> dict[str, Tensor]:
-    """A copy of the weights, which may share memory with the model."""
-    return {name: weight.detach().clone() for name, weight in trainer.weights()}
+    """A copy of the weights in the memory of the CPU. Those of a trainer may share memory with its model."""
+    return {name: weight.detach().to("cpu", copy=True) for name, weight in trainer.weights()}
 
 
 def value_of(metric: Weighted) -> float:
@@ -193,7 +193,7 @@ def assert_close(what: str, got: Mapping[str, Tensor], need: Mapping[str, Tensor
     """Raise AssertionError unless names, shapes and values are equal, the values up to `tolerance`."""
     assert set(got) == set(need), f"{what}: got {sorted(got)}, need {sorted(need)}"
     for name in need:
-        actual, expected = got[name], need[name].to(got[name].dtype)
+        actual, expected = got[name].cpu(), need[name].cpu().to(got[name].dtype)
         assert actual.shape == expected.shape, (
             f"{what}, {name}: shape {list(actual.shape)}, need {list(expected.shape)}"
         )
