@@ -34,7 +34,7 @@ SUPPORTED = ("sdpa", "eager")
 _FLASH_WIDTHS = range(8, 257, 8)
 """Widths of heads that torch's flash attention supports."""
 
-_HAS_GROUPED_HEADS = torch.__version__ >= (2, 13)
+_HAS_GROUPED_HEADS = torch.__version__ >= "2.13"
 """Whether `varlen_attn` takes fewer heads of keys than of queries. That of torch 2.11 does not; 2.12 was not tried."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 __all__ = ["any_true", "as_bytes", "count_true", "first_true"]
 
-_IS_VIEW_BATCHED = torch.__version__ >= (2, 13)
+_IS_VIEW_BATCHED = torch.__version__ >= "2.13"
 """Whether `torch.func.vmap` knows views of another dtype. torch 2.11 does not; 2.12 was not tried."""
 
 
