@@ -88,7 +88,7 @@ def configuration(folder: Path, size: Size, *, steps: int) -> RunConfig:
 
 
 def measure(size: Size, *, steps: int) -> dict[str, Any]:
-    """Rates of the steps after the first one, which compiles kernels; predicted and measured bytes."""
+    """Times and rates of the last step, rates of all steps, of which the first one compiles kernels; and bytes."""
     with tempfile.TemporaryDirectory() as folder:
         config, records = configuration(Path(folder), size, steps=steps), list[Mapping[str, Any]]()
         plan = plan_memory(config)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib
 import math
 import os
 
@@ -15,7 +16,7 @@ from purerl.algos.algebra import prepare_step
 from purerl.backends.hf.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.mesh import RankMesh
-from purerl.backends.hf.parallel import parallelize
+from purerl.backends.hf.parallel import _KEPT, parallelize
 from purerl.backends.hf.trainer import Config
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -144,6 +145,15 @@ def test_selective_recomputation_computes_no_matrix_product_again(path):
             train(trainer)
         products.append(counter.get_total_flops())
     assert products[0] == products[2] < products[1]
+
+
+@pytest.mark.parametrize("name", sorted(_KEPT))
+def test_operations_that_selective_recomputation_keeps_exist(name):
+    """Also those of other devices: under another name they would be computed again."""
+    importlib.import_module("torch.nn.attention.varlen")
+    importlib.import_module("torch.distributed._functional_collectives")
+    namespace, operation, overload = name.split(".")
+    assert str(getattr(getattr(getattr(torch.ops, namespace), operation), overload)) == name
 
 
 @pytest.mark.parametrize("settings", [{"recompute": "layers"}, {"compile": True}])
