@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import copy
-import importlib
 import math
 import os
 
 import pytest
 import torch
 from torch import nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.mesh import RankMesh
-from purerl.backends.hf.parallel import _KEPT, parallelize
+from purerl.backends.hf.parallel import parallelize
 from purerl.backends.hf.trainer import Config
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -124,36 +122,6 @@ def test_bfloat16_weights_are_trained(path):
     assert {weight.dtype for weight in before.values()} == {torch.bfloat16}
     assert not equal(before, weights_of(trainer))
     assert scores(trainer, "logp")["logp"].dtype == torch.float64
-
-
-def test_recomputation_runs_layers_again(path):
-    calls = []
-    for recompute in ("none", "layers", "selective"):
-        trainer = make_trainer(path, recompute=recompute)
-        calls.append(0)
-        for layer in trainer.module.decoder.layers:
-            layer.mlp.register_forward_pre_hook(lambda *_: calls.append(calls.pop() + 1))
-        train(trainer)
-    assert calls == [2, 4, 4]
-
-
-def test_selective_recomputation_computes_no_matrix_product_again(path):
-    products = []
-    for recompute in ("none", "layers", "selective"):
-        trainer = make_trainer(path, recompute=recompute)
-        with FlopCounterMode(display=False) as counter:
-            train(trainer)
-        products.append(counter.get_total_flops())
-    assert products[0] == products[2] < products[1]
-
-
-@pytest.mark.parametrize("name", sorted(_KEPT))
-def test_operations_that_selective_recomputation_keeps_exist(name):
-    """Also those of other devices: under another name they would be computed again."""
-    importlib.import_module("torch.nn.attention.varlen")
-    importlib.import_module("torch.distributed._functional_collectives")
-    namespace, operation, overload = name.split(".")
-    assert str(getattr(getattr(getattr(torch.ops, namespace), operation), overload)) == name
 
 
 @pytest.mark.parametrize("settings", [{"recompute": "layers"}, {"compile": True}])
