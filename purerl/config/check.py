@@ -16,6 +16,7 @@ from purerl.aliases import suggestion
 from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
+from purerl.config.budget import check_budgets
 from purerl.config.generators import check_adapter_rank, check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
@@ -151,6 +152,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     _check_models(config, algorithm)
     check_placement(config, algorithm)
     _check_steps(config, algorithm, kind)
+    check_budgets(config, algorithm)
     signature = _signature_of_workflow(config, functions or {})
     _check_sampling(config, algorithm, kind, requires_rewards=requires_score(signature))
     _check_workflow(config, signature)
