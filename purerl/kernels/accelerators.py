@@ -40,9 +40,11 @@ def tf32_products(device: torch.device, *, enabled: bool) -> Iterator[None]:
     In mixed precision these are the products of the output head. Its gradients may be computed in TF32, because TF32
     has more bits than bfloat16, in which all other gradients are computed.
     """
+    if device.type == "cpu" or not enabled:
+        yield
+        return
     before = torch.get_float32_matmul_precision()
-    is_changed = enabled and device.type != "cpu" and before == "highest"
-    torch.set_float32_matmul_precision("high" if is_changed else before)
+    torch.set_float32_matmul_precision("high" if before == "highest" else before)
     try:
         yield
     finally:
