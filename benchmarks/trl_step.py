@@ -64,7 +64,7 @@ LOADS = {
 
 
 def seconds(device: str) -> float:
-    """CPU time of this process, or the time of the wall when `device` has done its work."""
+    """CPU time of this process, or wall time when `device` has done its work."""
     import torch
 
     if device == "cpu":

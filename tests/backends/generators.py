@@ -100,3 +100,15 @@ def weights_in_files(model: Model) -> dict[str, Tensor]:
     from transformers import AutoModelForCausalLM
 
     return AutoModelForCausalLM.from_pretrained(model.path, dtype=torch.float64).state_dict()
+
+
+def suite_arguments(first: Model, second: Model) -> dict[str, Any]:
+    """The arguments of `check_generator` for an engine that samples from `first`, and gets the weights of both."""
+    return {
+        "weights": [weights_in_files(first), weights_in_files(second)],
+        "score": reference_score(first),
+        "vocabulary": VOCAB_SIZE,
+        "text": text_of,
+        "logits": reference_logits(first),
+        "samples": 400,
+    }

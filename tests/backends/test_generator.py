@@ -13,7 +13,12 @@ from purerl.backends.weights import TensorWeights
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.protocols import Request, Sampling, generate
 from purerl.testing.generator import check_generator
-from tests.backends.generators import make_generator, reference_logits, reference_score, tiny_model, weights_in_files
+from tests.backends.generators import (
+    make_generator,
+    suite_arguments,
+    tiny_model,
+    weights_in_files,
+)
 from tests.backends.tiny import VOCAB_SIZE
 
 SLIDING = dict(use_sliding_window=True, sliding_window=4, max_window_layers=1)
@@ -42,12 +47,7 @@ def test_generator_conforms(tmp_path, family, changes):
     first, second = (tiny_model(tmp_path / str(seed), family, seed=seed, **changes) for seed in (0, 1))
     check_generator(
         lambda: make_generator(first, max_num_seqs=16, max_prefill_tokens=40),
-        weights=[weights_in_files(first), weights_in_files(second)],
-        score=reference_score(first),
-        vocabulary=VOCAB_SIZE,
-        text=text_of,
-        logits=reference_logits(first),
-        samples=400,
+        **suite_arguments(first, second),
     )
 
 

@@ -8,14 +8,13 @@ import pytest
 import torch
 
 from purerl.algos import grpo
-from purerl.backends.fake.model import text_of
 from purerl.backends.hf import generator, trainer
 from purerl.loop.train import train
 from purerl.testing.generator import check_generator
 from purerl.testing.trainer import CHECKS, check_trainer
-from tests.backends.generators import reference_logits, reference_score, tiny_model, weights_in_files
+from tests.backends.generators import suite_arguments, tiny_model
 from tests.backends.hf_conformance import conformance
-from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
+from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import make_step
 from tests.recipes.copying import copying
 
@@ -35,12 +34,7 @@ def test_the_generator_conforms(tmp_path: Path, family: str) -> None:
     config = generator.Config(device="cuda", max_num_seqs=16, max_prefill_tokens=40)
     check_generator(
         lambda: generator.build(config, model=first, seed=0),
-        weights=[weights_in_files(first), weights_in_files(second)],
-        score=reference_score(first),
-        vocabulary=VOCAB_SIZE,
-        text=text_of,
-        logits=reference_logits(first),
-        samples=400,
+        **suite_arguments(first, second),
     )
 
 

@@ -9,27 +9,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from purerl.backends.fake.model import text_of
 from purerl.backends.hf.merge import merge
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
 from purerl.testing.generator import EXACT, SAMPLING, check_generator
-from tests.backends.generators import reference_logits, reference_score, tiny_model, weights_in_files
-from tests.backends.tiny import VOCAB_SIZE
+from tests.backends.generators import reference_score, suite_arguments, tiny_model, weights_in_files
 from tests.engines.conftest import KIND, SIZES, build
 
 
 def _check(first: Model, second: Model, folder: Path, **changes: object) -> None:
     result = check_generator(
         lambda: build(first, folder, **changes),
-        weights=[weights_in_files(first), weights_in_files(second)],
-        score=reference_score(first),
-        vocabulary=VOCAB_SIZE,
-        text=text_of,
-        logits=reference_logits(first),
-        samples=400,
+        **suite_arguments(first, second),
         long=1500,
     )
     assert set(result.left_out) <= {check.__name__ for check in (*SAMPLING, *EXACT)}

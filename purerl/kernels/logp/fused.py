@@ -9,10 +9,10 @@ nothing is added up in an order that varies.
 Products accumulate in float32. If hidden states and weight are bfloat16, the factors stay bfloat16, and that includes
 the gradient with respect to the logits, which is rounded once. Otherwise the factors are float32. The kernels compute
 their products as three products in TF32 where the device has TF32, and in float32 elsewhere; with "medium" of
-`torch.set_float32_matmul_precision` as one product in TF32. Three products are as accurate as one in float32, and five
-times as fast: on an H200, at hidden 896 and vocabulary 151,936, the largest error of a log-probability was 1.4e-6 with
-three products and 3.3e-6 in float32, and a forward pass of 8,192 tokens took 33 ms and 166 ms. The products of the
-gradients are those of torch, to which its own precision applies.
+`torch.set_float32_matmul_precision` as one product in TF32. Three products are as accurate as one in float32, and the
+forward pass is five times as fast: on an H200, at hidden 896 and vocabulary 151,936, the largest error of a
+log-probability was 1.4e-6 with three products and 3.3e-6 in float32, and 8,192 tokens took 33 ms and 166 ms. The
+products of the gradients are those of torch, to which its own precision applies.
 
 `token_outputs` takes what `purerl.kernels.logp.token_outputs` takes, but no `k`: the k most likely tokens are not
 computed here.
