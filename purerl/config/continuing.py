@@ -24,8 +24,8 @@ from purerl.config.check import algorithm_of
 from purerl.config.explain import leaves
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
-from purerl.config.structure import differences
-from purerl.config.tables import show
+from purerl.config.structure import to_dict
+from purerl.config.tables import differences, show
 from purerl.errors import RunDirectoryError
 from purerl.plugins import find, kind_of
 
@@ -56,7 +56,10 @@ def check_changes(path: Path, stored: RunConfig, new: RunConfig) -> list[Change]
     rules = {
         key: metadata.get("may_change", False) for config in (stored, new) for key, _, metadata, _ in leaves(config)
     }
-    changes = [Change(key, before, after, rules.get(key, False)) for key, before, after in differences(stored, new)]
+    changes = [
+        Change(key, before, after, rules.get(key, False))
+        for key, before, after in differences(to_dict(stored), to_dict(new))
+    ]
     refused = [change for change in changes if not _is_allowed(change, new)]
     if refused:
         raise RunDirectoryError(

@@ -42,7 +42,7 @@ from purerl.plugins import find, kind_of, names
 from purerl.presets import expand
 from purerl.settings import with_key
 
-__all__ = ["differences", "digest", "dumps", "from_dict", "read_toml", "to_dict"]
+__all__ = ["digest", "dumps", "from_dict", "read_toml", "to_dict"]
 
 T = TypeVar("T")
 
@@ -85,12 +85,6 @@ def digest(config: Any) -> str:
     # Converted back first, so that an integer in place of a float gives the same digest.
     table = to_dict(from_dict(type(config), to_dict(config)))
     return hashlib.sha256(json.dumps(table, sort_keys=True).encode()).hexdigest()
-
-
-def differences(a: Any, b: Any) -> list[tuple[str, Any, Any]]:
-    """(key, value in `a`, value in `b`) of every setting that differs; None if it is not set."""
-    in_a, in_b = flat(to_dict(a)), flat(to_dict(b))
-    return [(key, in_a.get(key), in_b.get(key)) for key in in_a | in_b if in_a.get(key) != in_b.get(key)]
 
 
 # --- reading -------------------------------------------------------------------------------------------------------

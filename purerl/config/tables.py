@@ -10,7 +10,7 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["SHORT", "UNSET", "Table", "flat", "read_table", "show", "with_kind"]
+__all__ = ["SHORT", "UNSET", "Table", "differences", "flat", "read_table", "show", "with_kind"]
 
 Table = dict[str, Any]
 
@@ -56,6 +56,16 @@ def flat(table: Table) -> dict[str, Any]:
         else:
             values[key] = value
     return values
+
+
+def differences(a: Table, b: Table) -> list[tuple[str, Any, Any]]:
+    """(dotted key, value in `a`, value in `b`) of every setting that differs; None if it is not set.
+
+    >>> differences({"trainer": {"lr": 0.1}, "seed": 0}, {"trainer": {"lr": 0.2}, "seed": 0})
+    [('trainer.lr', 0.1, 0.2)]
+    """
+    in_a, in_b = flat(a), flat(b)
+    return [(key, in_a.get(key), in_b.get(key)) for key in in_a | in_b if in_a.get(key) != in_b.get(key)]
 
 
 def _has_kind(value: Any) -> bool:

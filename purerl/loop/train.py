@@ -14,8 +14,9 @@ from purerl.backends.processor import copy_processor
 from purerl.config.check import check
 from purerl.config.continuing import Change, check_changes
 from purerl.config.schema import RunConfig
-from purerl.config.structure import digest, dumps, read_toml
-from purerl.errors import CheckpointError
+from purerl.config.structure import digest, dumps, read_toml, to_dict
+from purerl.config.tables import differences, show
+from purerl.errors import CheckpointError, ConfigError
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare
@@ -75,6 +76,7 @@ def train(
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
+        _check_same_on_ranks(config, context.ranks)
         return _train(config, path, functions, callbacks, origin, context, fresh=fresh)
 
 
@@ -87,6 +89,19 @@ def _with_functions(
     """
     named, named_gates, functions = named_functions(rewards, gates)
     return evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates), functions
+
+
+def _check_same_on_ranks(config: RunConfig, ranks: Ranks) -> None:
+    """Raise ConfigError on every rank if the configuration differs between ranks: it names a setting that differs."""
+    tables = ranks.gather(to_dict(config), "the configuration")
+    for rank, table in enumerate(tables):
+        for key, first, other in differences(tables[0], table):
+            raise ConfigError(
+                key,
+                got=f"{show(first)} on rank 0, {show(other)} on rank {rank}",
+                need="the same configuration on every rank",
+                do="start every rank with the same command, and let all of them read the same files",
+            )
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:

@@ -18,8 +18,8 @@ from purerl.config.overrides import apply, build
 from purerl.config.plan import plan
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
-from purerl.config.structure import differences, digest, dumps, from_dict, to_dict
-from purerl.config.tables import flat
+from purerl.config.structure import digest, dumps, from_dict, to_dict
+from purerl.config.tables import differences, flat
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.loop.train import claim_directory
 from purerl.recipes import explain_recipe
@@ -309,7 +309,7 @@ def test_a_run_with_other_modifiers_is_another_run(modifiers: tuple[Any, ...], t
 
 
 def test_differences_name_the_modifier() -> None:
-    assert differences(recipe_with(KL(coef=0.5)), recipe_with(KL(coef=0.25), DUAL())) == [
+    assert differences(*map(to_dict, (recipe_with(KL(coef=0.5)), recipe_with(KL(coef=0.25), DUAL())))) == [
         ("algorithm.modifiers", ["kl_loss"], ["kl_loss", "dual_clip"]),
         ("algorithm.kl_loss.coef", 0.5, 0.25),
         ("algorithm.dual_clip.ratio", None, 3.0),

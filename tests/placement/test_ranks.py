@@ -116,6 +116,14 @@ def test_failure_of_a_rank_ends_the_run_and_names_it(name: str, tmp_path: Path) 
             assert f"in {function}" in (tmp_path / f"run/ranks/{rank}.log").read_text()
 
 
+def test_ranks_with_different_configurations_are_refused_before_the_run(tmp_path: Path) -> None:
+    config = fake(max_steps=3)
+    ended = run_world(config, tmp_path / "run", others=evolve(config, max_steps=4))
+    assert [rank.status for rank in ended] == [1, 1]
+    assert "max_steps\n  got:  3 on rank 0, 4 on rank 1\n  need: the same configuration" in ended[0].console
+    assert not (tmp_path / "run/config.toml").exists()
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_run_resumes_after_a_rank_was_killed(rank: int, tmp_path: Path) -> None:
     config = fake(max_steps=5, model=EXACT)

@@ -65,17 +65,26 @@ ACTIONS: dict[str, Callable[[], object]] = {
 
 
 def run_world(
-    config: RunConfig, directory: Path, *, ranks: int = 2, action: Action | Kill | None = None
+    config: RunConfig,
+    directory: Path,
+    *,
+    ranks: int = 2,
+    action: Action | Kill | None = None,
+    others: RunConfig | None = None,
 ) -> list[Ended]:
-    """Train in `ranks` processes, which srun has started, as far as they can tell."""
+    """Train in `ranks` processes, which srun has started, as far as they can tell.
+
+    `others` is the configuration of all ranks but 0, if it is not `config`.
+    """
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     directory.parent.mkdir(parents=True, exist_ok=True)
     consoles = [directory.with_name(f"{directory.name}-console-{rank}") for rank in range(ranks)]
     fork = multiprocessing.get_context("fork")
+    configs = [config, *[others or config] * (ranks - 1)]
     processes = [
-        fork.Process(target=_rank, args=(config, directory, rank, ranks, port, consoles[rank], action))
+        fork.Process(target=_rank, args=(configs[rank], directory, rank, ranks, port, consoles[rank], action))
         for rank in range(ranks)
     ]
     for process in processes:
