@@ -24,6 +24,7 @@ __all__ = [
     "check_alternatives",
     "check_strings",
     "in_section",
+    "names_setting",
     "no_effect",
     "one_of",
     "setting",
@@ -147,9 +148,14 @@ def with_key(key: str, error: ConfigError, cls: type) -> ConfigError:
     A message that starts with the name of a field, or with `kind` or `modifiers` of a plugin, continues the key.
     """
     message = str(error)
-    first = message.split(maxsplit=1)[0].rstrip(":").partition(".")[0] if message[:1].strip() else ""
-    joint = "." if first in {"kind", "modifiers", *fields_dict(cls)} else ": " if first else ""
+    joint = "." if names_setting(error, cls) else ": " if message[:1].strip() else ""
     return ConfigError(f"{key}{joint}{message}" if key else message)
+
+
+def names_setting(error: ConfigError, cls: type) -> bool:
+    """Whether the message of `error` starts with a setting of the class `cls`, or with `kind` or `modifiers`."""
+    first = str(error).partition("\n")[0].partition(" ")[0].rstrip(":").partition(".")[0]
+    return first in {"kind", "modifiers", *fields_dict(cls)}
 
 
 _UNITS = {"MB": 10**6, "GB": 10**9, "MiB": 2**20, "GiB": 2**30}

@@ -87,7 +87,7 @@ def plan(
     Of a model only config.json is read. Its engines need not be installed. Exits with status 1 if the run does not fit,
     by the plan, or if an engine refuses the model.
     """
-    from purerl.config.check import check_settings
+    from purerl.config.check import check_ranks, check_settings
     from purerl.planning import plan_memory
     from purerl.planning.speed import plan_speed
     from purerl.planning.suggest import suggest
@@ -97,6 +97,7 @@ def plan(
 
     config = resolve(recipe, settings or ())
     check_settings(config)
+    check_ranks(config, ranks)
     options: dict[str, Any] = {
         "ranks": ranks,
         "memory": parse_bytes(memory) if memory else None,

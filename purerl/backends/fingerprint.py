@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import cannot_load, loading
 from purerl.settings import Model
 
 __all__ = ["changed_files", "fingerprint"]
@@ -54,10 +54,8 @@ def _commit(model: Model) -> str:
     """The commit on the hub that `model` is loaded from. It takes one small request, or none if the hub is offline."""
     from transformers.utils.hub import cached_file, extract_commit_hash
 
-    try:
+    with loading("model", model):
         file = cached_file(model.path, "config.json", revision=model.revision)
-    except (OSError, ValueError) as error:
-        raise cannot_load("model", model, error) from error
     commit = extract_commit_hash(file, None)
     if commit is None:
         raise cannot_load("model", model, ValueError("its commit on the hub is not known"))

@@ -13,7 +13,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purerl.backends.tokenizer import cannot_load, load_tokenizer
+from purerl.backends.pretrained import config_of, loading
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.errors import ConfigError, ImageError
 from purerl.images import Image, check_pillow, decode
 from purerl.settings import Model
@@ -45,15 +46,14 @@ def load_processor(model: Model) -> Processor:
     if cls is None:
         need = "a vision-language model of transformers, with the files of its processor"
         raise ConfigError("model", got=f"{model.path!r}, and images in its prompts", need=need)
-    try:
-        processor = _images_only(cls).from_pretrained(
-            model.path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
-        )
-    except ImportError as error:
-        got, do = str(error).strip().splitlines()[0], "install the package"
-        raise ConfigError(f"the processor of {model.path!r} cannot be loaded", got=got, do=do) from error
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise cannot_load("processor", model, error) from error
+    with loading("processor", model, TypeError, AttributeError):
+        try:
+            processor = _images_only(cls).from_pretrained(
+                model.path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code
+            )
+        except ImportError as error:
+            got, do = str(error).strip().splitlines()[0], "install the package"
+            raise ConfigError(f"the processor of {model.path!r} cannot be loaded", got=got, do=do) from error
     if getattr(processor, "image_token", None) is None or getattr(processor, "image_processor", None) is None:
         need = "a processor of transformers with an image processor, and a token that stands for an image"
         raise ConfigError("model", got=f"{model.path!r}, with {cls.__name__}", need=need)
@@ -72,15 +72,12 @@ def copy_processor(model: Model, folder: Path) -> None:
 
 def _class_of(model: Model) -> Any:
     """The class of transformers for the processor of `model`; None if there is none, or no configuration."""
-    from transformers import AutoConfig
     from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
-        config = AutoConfig.from_pretrained(model.path, **kwargs)
-    except (OSError, ValueError, ImportError):  # loading the model reports the problem
+        return PROCESSOR_MAPPING.get(type(config_of(model)), None)
+    except ConfigError:  # loading the model reports the problem
         return None
-    return PROCESSOR_MAPPING.get(type(config), None)
 
 
 def _images_only(cls: Any) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from purerl.backends.pretrained import cannot_load, config_of, loading
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = [
-    "cannot_load",
     "check_same_ids",
     "declared_pad_token",
     "end_tokens",
@@ -27,10 +26,8 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     from transformers import AutoTokenizer
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-    try:
+    with loading("tokenizer", model):
         tokenizer = AutoTokenizer.from_pretrained(model.path, **kwargs)
-    except (OSError, ValueError, ImportError) as error:
-        raise cannot_load("tokenizer", model, error) from error
     if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
@@ -68,12 +65,9 @@ def declared_pad_token(model: Model) -> int | None:
 
 def _text_config(model: Model) -> Any:
     """The configuration of the decoder of `model`; None if transformers does not know the configuration."""
-    from transformers import AutoConfig
-
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     try:
-        return AutoConfig.from_pretrained(model.path, **kwargs).get_text_config(decoder=True)
-    except (OSError, ValueError, ImportError):
+        return config_of(model).get_text_config(decoder=True)
+    except ConfigError:
         return None
 
 
@@ -134,21 +128,3 @@ def _last_token_of_turn(tokenizer: Any) -> str | None:
         return None
     added = [token for token in tokens if token in tokenizer.added_tokens_decoder]
     return tokenizer.added_tokens_decoder[added[-1]].content if added else None
-
-
-def cannot_load(what: str, model: Model, error: Exception) -> ConfigError:
-    """The error if `what` of `model` could not be loaded because of `error`."""
-    where = "the directory" if Path(model.path).is_dir() else "the hub's repository"
-    return ConfigError(
-        f"no {what} can be loaded from {where} {model.path!r}",
-        got=str(error).strip().splitlines()[0],
-        need="files as written by transformers' save_pretrained",
-        do=_suggestion(Path(model.path)),
-    )
-
-
-def _suggestion(path: Path) -> str:
-    """What to name in place of `path`, which may be a run directory: its trained model."""
-    if (path / "final" / "config.json").is_file():
-        return f"did you mean {str(path / 'final')!r}?"
-    return "check model.path; without a network, name a local directory"

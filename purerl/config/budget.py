@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from purerl.algos.algebra import Algorithm
-from purerl.config.roles import model_roles
+from purerl.config.roles import model_roles, trainer_key
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 
@@ -29,8 +29,7 @@ def check_budgets(config: RunConfig, algorithm: Algorithm) -> None:
         trainer = role.settings.trainer
         budget = getattr(trainer, _NAME, longest)
         if budget < longest:
-            section = "trainer" if trainer is config.trainer else f"roles.{name}.trainer"
             need = f"{longest} for the longest row: {of_prompt} of its prompt and rollout.max_tokens={completion}"
             others = "rollout.max_tokens" + " or data.max_prompt_tokens" * (prompt is not None)
             do = f"set it to {longest} or more, or lower {others}"
-            raise ConfigError(f"{section}.{_NAME}", got=f"{budget} tokens", need=need, do=do)
+            raise ConfigError(f"{trainer_key(config, name, trainer)}.{_NAME}", got=f"{budget} tokens", need=need, do=do)

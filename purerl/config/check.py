@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from attrs import evolve
 
@@ -21,7 +22,7 @@ from purerl.config.generators import check_adapter_rank, check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role
+from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role, trainer_key
 from purerl.config.routes import check_routes
 from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
@@ -49,6 +50,7 @@ __all__ = [
     "accuracy_rewards_of",
     "algorithm_of",
     "check",
+    "check_ranks",
     "check_settings",
     "learns_from_rewards",
     "needs_rollouts",
@@ -113,27 +115,47 @@ def updates_of(config: RunConfig, algorithm: Algorithm, max_steps: int | None) -
 
 
 def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:
-    """Refuse a configuration as `check_settings`, and one whose engines are not installed.
+    """Refuse a configuration as `check_settings`, and one whose engines are not installed or do not fit its ranks.
 
     Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
     """
     check_settings(config, functions)
-    _check_installed(config)
-    if config.initial_run is not None:
-        with in_section("initial_run", RunConfig):
-            _check_installed(config.initial_run)
+    for key, phase in _phases(config):
+        with in_section(key, RunConfig):
+            _check_trainers(phase, "check_installed", lambda name: ())
+            if phase.generator is not None:
+                check_generator(phase.generator)
+    check_ranks(config)
 
 
-def _check_installed(config: RunConfig) -> None:
-    """Refuse engines of the policy and its roles that this computer does not have."""
+def check_ranks(config: RunConfig, ranks: int | None = None) -> None:
+    """Refuse trainers whose settings do not fit their number of ranks: `ranks`, or that of their actors of Ray.
+
+    `ranks` is `placement.ranks` if it is not given. If neither is, nothing is refused: torchrun decides.
+
+    Raises: ConfigError. The keys of an `initial_run` start with ``initial_run.``.
+    """
+    ranks = ranks or config.placement.ranks
+    if ranks is None and config.placement.kind == "local":
+        return
+    for key, phase in _phases(config):
+        with in_section(key, RunConfig):
+            _check_trainers(phase, "check_ranks", lambda name: (config.placement.num_ranks(name, ranks or 1),))
+
+
+def _phases(config: RunConfig) -> list[tuple[str, RunConfig]]:
+    """The run and its initial run, each with the key of its settings."""
+    return [("", config), *([("initial_run", config.initial_run)] if config.initial_run else [])]
+
+
+def _check_trainers(config: RunConfig, function: str, arguments: Callable[[str], tuple[Any, ...]]) -> None:
+    """Call `function` of each trainer that has it, with its settings and the `arguments` for its role."""
     for name, role in model_roles(config, algorithm_of(config)).items():
         trainer = role.settings.trainer
-        check_trainer = getattr(find("trainer", kind_of(trainer)), "check_installed", None)
+        check_trainer = getattr(find("trainer", kind_of(trainer)), function, None)
         if check_trainer is not None:
-            with in_section("trainer" if trainer is config.trainer else f"roles.{name}.trainer", type(trainer)):
-                check_trainer(trainer)
-    if config.generator is not None:
-        check_generator(config.generator)
+            with in_section(trainer_key(config, name, trainer), type(trainer)):
+                check_trainer(trainer, *arguments(name))
 
 
 def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "models_by_role",
     "models_of",
     "teacher_names",
+    "trainer_key",
     "trains_classifier",
 ]
 
@@ -67,6 +68,11 @@ def model_roles(config: RunConfig, algorithm: Algorithm) -> dict[str, ModelRole]
             settings = evolve(own, trainer=own.trainer or config.trainer)
             table[f"{REWARDS}.{name}"] = ModelRole(settings, ("classifier_score",), is_trained=False)
     return table
+
+
+def trainer_key(config: RunConfig, name: str, trainer: Any) -> str:
+    """The key of `trainer`, the settings of the trainer of the role `name`."""
+    return "trainer" if trainer is config.trainer else f"roles.{name}.trainer"
 
 
 def models_by_role(config: RunConfig, algorithm: Algorithm) -> dict[str, Model]:
@@ -124,8 +130,7 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
         check = getattr(find("trainer", kind_of(settings.trainer)), "check", None)
         if check is not None:
-            key = "trainer" if settings.trainer is config.trainer else f"roles.{name}.trainer"
-            with in_section(key, type(settings.trainer)):
+            with in_section(trainer_key(config, name, settings.trainer), type(settings.trainer)):
                 check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
 
 

@@ -293,7 +293,7 @@ def open_run_data(
     if trains_classifier(algorithm):
         set_pad_token(tokenizer)
     for name, role in roles.items():
-        check_role_model(name, role)
+        check_role_model(config, name, role)
         if role.settings.model != config.model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
     processor = open_processor(config.model, [examples, *others], config.environment)

@@ -11,7 +11,7 @@ from typing import Any
 from attrs import evolve
 
 from purerl.backends.processor import copy_processor
-from purerl.config.check import check
+from purerl.config.check import check, check_ranks
 from purerl.config.continuing import Change, check_changes
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml, to_dict
@@ -77,6 +77,7 @@ def train(
         check_inputs(config)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
         _check_same_on_ranks(config, context.ranks)
+        check_ranks(config, context.ranks.size)
         return _train(config, path, functions, callbacks, origin, context, fresh=fresh)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from purerl.config.roles import ModelRole
+from purerl.config.roles import ModelRole, trainer_key
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, SupportsBase, Trainer
 from purerl.seeds import derive_seed
-from purerl.settings import Model, in_section
+from purerl.settings import Model, names_setting, with_key
 
 __all__ = ["check_role_model", "open_trainer", "open_trainers"]
 
@@ -31,16 +31,21 @@ def open_trainer(
     return trainer
 
 
-def check_role_model(name: str, role: ModelRole) -> None:
+def check_role_model(config: RunConfig, name: str, role: ModelRole) -> None:
     """Refuse a model that does not have what the run needs of the `role` called `name`, before any model is loaded.
 
-    Raises: ConfigError.
+    Raises: ConfigError. Its key is that of the model, or of the setting of the trainer that the model does not fit.
     """
-    settings = role.settings
-    check_model = getattr(find("trainer", kind_of(settings.trainer)), "check_model", None)
-    if check_model is not None:
-        with in_section("model" if name == "policy" else f"roles.{name}.model", Model):
-            check_model(settings.trainer, model=settings.model, outputs=role.outputs, is_trained=role.is_trained)
+    model, trainer = role.settings.model, role.settings.trainer
+    check_model = getattr(find("trainer", kind_of(trainer)), "check_model", None)
+    if check_model is None:
+        return
+    try:
+        check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
+    except ConfigError as error:
+        if names_setting(error, type(trainer)):
+            raise with_key(trainer_key(config, name, trainer), error, type(trainer)) from error
+        raise with_key("model" if name == "policy" else f"roles.{name}.model", error, Model) from error
 
 
 def open_trainers(

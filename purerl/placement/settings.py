@@ -102,12 +102,14 @@ class Placement:
             if value := getattr(self, name):
                 raise no_effect(name, value, 'placement.kind = "ray"', f"set kind, or leave {name} out")
 
+    def num_ranks(self, role: str, ranks: int) -> int:
+        """The number of ranks of the trainer of `role`: `ranks`, or that of its actors of Ray."""
+        return ranks if self.kind == "local" else (self.roles.get(role) or self.trainers or Actors()).count
+
     @property
     def num_trainers(self) -> int:
         """The number of processes that train the policy together, as far as the settings say it."""
-        if self.kind == "local":
-            return self.ranks or 1
-        return (self.roles.get("policy") or self.trainers or Actors()).count
+        return self.num_ranks("policy", self.ranks or 1)
 
     @property
     def count_key(self) -> str:

@@ -58,8 +58,13 @@ def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = N
     got = f"{format_bytes(plan.peak)} on each rank in the phase {plan.peak_phase}, by the plan"
     need = f"at most {format_bytes(plan.capacity.size)}: {plan.capacity.source}"
     found = suggest(config, ranks=ranks, ranks_of_host=ranks_of_host)
-    options = [_in_words(suggestion) for suggestion in found[:_MAX_NAMED]]
-    do = "; or ".join([*options, "`purerl plan` shows everything; placement.check_memory=false runs nevertheless"])
+    fitting = [_in_words(suggestion) for suggestion in found if suggestion.plan.fits]
+    if not fitting:
+        fitting = [
+            "more ranks or a smaller model" + "".join(f": {_in_words(best)} is not enough" for best in found[:1])
+        ]
+    do = "; or ".join(fitting[:_MAX_NAMED])
+    do += "; `purerl plan` shows everything; placement.check_memory=false runs nevertheless"
     raise ConfigError("too little memory", got=got, need=need, do=do)
 
 

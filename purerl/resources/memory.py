@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from attrs import evolve, field, frozen
 
@@ -20,6 +20,7 @@ __all__ = [
     "Workload",
     "format_bytes",
     "parse_bytes",
+    "refusal",
 ]
 
 GIB = 2**30
@@ -94,6 +95,15 @@ class MemoryUse:
     assumed: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
+
+
+def refusal(check: Callable[[], object]) -> tuple[str, ...]:
+    """Why `check` raises ConfigError, in one line, for `MemoryUse.refused`; empty if it does not."""
+    try:
+        check()
+    except ConfigError as error:
+        return ("; ".join(" ".join(line.split()) for line in str(error).splitlines()),)
+    return ()
 
 
 def format_bytes(size: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from purerl.backends.hf.preview import without_weights
 from purerl.backends.hf.router import balance_loss, load_of
 from purerl.errors import ConfigError
 from purerl.ranks import Ranks
+from purerl.resources.memory import Workload
 from purerl.settings import Model
 from tests.backends.parallel_table import ALGORITHMS, MEMORY, MESHES, ROWS, pairwise
 from tests.backends.tiny import make_trainer, write_model
@@ -22,6 +24,7 @@ from tests.backends.training import train
 from tests.ranks import check_cases
 
 CPU = torch.device("cpu")
+ONE_ROW = Workload(rows=1, group_size=1, minibatches=1, prompt_tokens=4, completion_tokens=4, ranks=2)
 
 
 @pytest.mark.parallel
@@ -96,8 +99,12 @@ def test_ranks_that_the_mesh_does_not_mention_are_replicas():
 )
 def test_a_model_that_cannot_be_divided_is_refused(tmp_path, family, mesh, attention, message):
     model = Model(write_model(tmp_path, family), attention=attention)
-    with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
-        trainer.preview(trainer.Config(mesh=mesh), model=model)
+    config, needed = trainer.Config(mesh=mesh), {"outputs": ("logp",), "is_trained": True}
+    for check in (trainer.preview, partial(trainer.check_model, **needed)):
+        with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):
+            check(config, model=model)
+    [refused] = trainer.memory(config, model=model, workload=ONE_ROW, **needed).refused
+    assert refused.startswith("; ".join(" ".join(line.split()) for line in message.splitlines()))
     check_divisible(without_weights(model, device="cpu"), model, Mesh(shard=16))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -92,6 +93,10 @@ def test_good_configuration_is_accepted_and_nothing_is_written(folder: Path) -> 
         (["model=empty"], "no tokenizer can be loaded from the directory 'empty'"),
         (["model=no_weights"], "no model can be loaded from the directory 'no_weights'\n  got:  no file named model."),
         (["model=no_tokenizer"], "no tokenizer can be loaded from the directory 'no_tokenizer'"),
+        (
+            ["model=wrong"],
+            "no tokenizer can be loaded from the directory 'wrong'\n  got:  `num_hidden_layers` (3) ",
+        ),
         (["trainer.device=cuda:77"], "device\n  got:  cuda:77"),
         (["rollout.max_tokens=5000"], "row 0 of 'rows.jsonl'\n  got:  a prompt of "),
         (['rewards=["{functions}:of_trl"]'], "reward '{functions}:of_trl' reads columns that the data set does not"),
@@ -104,6 +109,9 @@ def test_dry_run_refuses_what_the_run_refuses(settings: list[str], message: str,
         write_model(folder / name)
         for path in (folder / name).glob(removed):
             path.unlink()
+    write_model(folder / "wrong")
+    config = json.loads((folder / "wrong/config.json").read_text())
+    (folder / "wrong/config.json").write_text(json.dumps({**config, "num_hidden_layers": 3}))
     write(folder / "columns.jsonl", [{"promt": "a", "answer": "2"}])
     settings = [*GOOD, *(setting.replace("{functions}", _functions(folder)) for setting in settings)]
     result = _dry_run("gsm8k", *_set(*settings))

@@ -133,14 +133,15 @@ def test_changes_are_combined_if_one_does_not_suffice(config: RunConfig) -> None
     assert found[0].plan.peak < best
 
 
+@pytest.mark.parametrize(("memory", "remedy"), [(12, "--set "), (8, "more ranks or a smaller model: --set ")])
 def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
-    config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    memory: int, remedy: str, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def load(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr("purerl.backends.hf.load.load_model", load)
-    monkeypatch.setattr("purerl.planning.capacity.host_memory", lambda: 8 * MIB)
+    monkeypatch.setattr("purerl.planning.capacity.host_memory", lambda: memory * MIB)
     with pytest.raises(ConfigError) as caught:
         train(config, directory=tmp_path / "run")
     lines = str(caught.value).splitlines()
@@ -148,8 +149,9 @@ def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     assert (
         lines[1] == f"  got:  {format_bytes(plan_memory(config).peak)} on each rank in the phase training, by the plan"
     )
-    assert lines[2] == "  need: at most 8.0 MiB: main memory"
-    assert lines[3].startswith("  do:   --set ")
+    assert lines[2] == f"  need: at most {memory}.0 MiB: main memory"
+    assert lines[3].startswith(f"  do:   {remedy}")
+    assert ("is not enough; " in lines[3]) == (memory == 8)
     assert lines[3].endswith("`purerl plan` shows everything; placement.check_memory=false runs nevertheless")
     unchecked = evolve(config, placement=evolve(config.placement, check_memory=False))
     assert check_memory(unchecked, 1) is None

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn import functional
 
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import config_of
 from purerl.errors import ConfigError
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp.reference import compute_dtype
@@ -35,7 +35,6 @@ __all__ = [
     "HEAD_STD",
     "Architecture",
     "architecture_of",
-    "config_of",
     "initialize_head",
     "scores_of_classes",
 ]
@@ -111,17 +110,6 @@ def architecture_of(model: Model, outputs: Sequence[str], *, is_trained: bool) -
     if is_trained or is_language_model or num_labels > 2:
         raise _refusal(model, config, is_trained=is_trained)
     return Architecture(auto_class=f"AutoModel{_SEQUENCE if is_of_sequences else _TOKEN}", is_classifier=True)
-
-
-def config_of(model: Model) -> Any:
-    """The configuration of `model`. Raises ConfigError if it cannot be read."""
-    from transformers import AutoConfig
-
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
-    try:
-        return AutoConfig.from_pretrained(model.path, **kwargs)
-    except (OSError, ValueError, ImportError) as error:
-        raise cannot_load("model", model, error) from error
 
 
 def _class_of(config: Any) -> str:

@@ -29,7 +29,14 @@ if TYPE_CHECKING:
 
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
-__all__ = ["check_divisible", "check_packing", "load"]
+__all__ = ["check_divisible", "check_packing", "check_shapes", "load"]
+
+
+def check_shapes(shapes: PreTrainedModel, model: Model, config: HFTrainerConfig) -> None:
+    """Refuse settings that the model with these `shapes` does not fit: its mesh, and packing. Raises ConfigError."""
+    check_divisible(shapes, model, config.mesh)
+    if config.packing:
+        check_packing(shapes, model)
 
 
 def check_divisible(shapes: PreTrainedModel, model: Model, mesh: Mesh) -> None:
@@ -114,9 +121,7 @@ def _load_part(
     from transformers.distributed.configuration_utils import DistributedConfig
 
     shapes = without_weights(model, device=str(mesh.device), architecture=architecture)
-    check_divisible(shapes, model, config.mesh)
-    if config.packing:
-        check_packing(shapes, model)
+    check_shapes(shapes, model, config)
     cls: Any = type(shapes)
     wrapped: list[TokenModel] = []
 

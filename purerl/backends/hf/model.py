@@ -9,7 +9,7 @@ from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from purerl.backends.hf.architecture import CAUSAL, Architecture
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import config_of, loading
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -35,21 +35,21 @@ def load_model(
     Raises: ConfigError if the model cannot be loaded, and if weights are missing or have another shape in the files.
     """
     from safetensors import SafetensorError
-    from transformers import AutoConfig
 
     source = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
     kwargs = {**source, **architecture.options, **options, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    try:
-        cls = cls or architecture.auto(AutoConfig.from_pretrained(model.path, **source))
-        with no_progress_bars(), _no_report_of_new_heads(architecture):
-            loaded: Any = cls.from_pretrained(
-                model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
-            )
-    except (OSError, ValueError, ImportError, SafetensorError, EOFError, UnpicklingError) as error:
-        if re.search(_ATTENTION_ERROR, str(error)) and not isinstance(error, OSError):
-            raise _attention_error(model, error) from error
-        raise cannot_load("model", model, error) from error
+    with loading("model", model, SafetensorError, EOFError, UnpicklingError):
+        try:
+            cls = cls or architecture.auto(config_of(model))
+            with no_progress_bars(), _no_report_of_new_heads(architecture):
+                loaded: Any = cls.from_pretrained(
+                    model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
+                )
+        except (ValueError, ImportError) as error:
+            if re.search(_ATTENTION_ERROR, str(error)):
+                raise _attention_error(model, error) from error
+            raise
     causal, info = loaded
     head = architecture.head_of(causal) if architecture.may_miss_head else None
     _check_complete(model, causal, info, optional=[] if head is None else [*head.parameters()])

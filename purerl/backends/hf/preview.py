@@ -9,7 +9,7 @@ import torch
 
 from purerl.backends.hf.architecture import CAUSAL, Architecture
 from purerl.backends.hf.model import no_progress_bars
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import loading
 from purerl.devices.accelerator import device_of
 from purerl.settings import Model
 
@@ -31,13 +31,11 @@ def without_weights(model: Model, *, device: str, architecture: Architecture = C
 
     device_of(device)
     kwargs = {"trust_remote_code": model.trust_remote_code}
-    try:
+    with loading("model", model):
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _check_files(Path(model.path))
         with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
             return architecture.auto(config).from_config(config, attn_implementation=model.attention, **kwargs)
-    except (OSError, ValueError, ImportError) as error:
-        raise cannot_load("model", model, error) from error
 
 
 def _check_files(path: Path) -> None:

@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from purerl.backends.hf.architecture import CAUSAL, Architecture
 from purerl.backends.hf.model import no_progress_bars
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import loading
 from purerl.settings import Model
 
 __all__ = ["fake_model", "is_fake", "over_layers", "simulated", "with_fake_weights"]
@@ -50,13 +50,11 @@ def fake_model(model: Model, *, num_layers: int | None = None, architecture: Arc
 
     kwargs = {"trust_remote_code": model.trust_remote_code}
     attention = model.attention if model.attention in _SIMULATED else "sdpa"
-    try:
+    with loading("config.json", model):
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _shorten(config.get_text_config(decoder=True), num_layers)
         with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
             causal = architecture.auto(config).from_config(config, attn_implementation=attention, **kwargs)
-    except (OSError, ValueError, ImportError) as error:
-        raise cannot_load("config.json", model, error) from error
     dtype = config.dtype or torch.float32 if model.dtype == "auto" else getattr(torch, model.dtype)
     return with_fake_weights(causal.eval(), dtype=dtype)
 

@@ -36,6 +36,7 @@ __all__ = [
     "capabilities",
     "check",
     "check_model",
+    "check_ranks",
     "depends_on_length",
     "memory",
     "preview",
@@ -194,13 +195,24 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
     training.check_top_k(config, outputs)
 
 
+def check_ranks(config: Config, ranks: int) -> None:
+    """Raise ConfigError if the mesh does not fit this number of ranks."""
+    config.mesh.replicas(ranks)
+
+
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
-    """Refuse a model of which no trainer can compute `outputs`, from its configuration alone. Raises ConfigError."""
+    """Refuse a model that has no such `outputs`, or that the mesh or packing does not fit, without loading it.
+
+    Raises: ConfigError.
+    """
     from purerl.backends.hf.architecture import architecture_of
+    from purerl.backends.hf.load import check_shapes
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.routes import hook_routers
 
-    architecture_of(model, outputs, is_trained=is_trained)
+    architecture = architecture_of(model, outputs, is_trained=is_trained)
+    if config.packing or config.mesh.tensor * config.mesh.sequence > 1:
+        check_shapes(without_weights(model, device=config.device, architecture=architecture), model, config)
     if config.replay_routes != "off" and is_trained and "logp" in outputs:
         hook_routers(without_weights(model, device=config.device).get_decoder())
 
@@ -209,15 +221,13 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
     from purerl.backends.hf.images import reads_images
     from purerl.backends.hf.limits import limits_of
-    from purerl.backends.hf.load import check_divisible, check_packing
+    from purerl.backends.hf.load import check_shapes
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.router import coefficient_of
     from purerl.protocols import Capabilities
 
     module = without_weights(model, device=config.device)
-    check_divisible(module, model, config.mesh)
-    if config.packing:
-        check_packing(module, model)
+    check_shapes(module, model, config)
     coefficient_of(config.router_aux_loss_coef, module.config)
     return Capabilities(
         max_sequence_length=limits_of(module).max_sequence_length,

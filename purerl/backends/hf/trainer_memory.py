@@ -28,6 +28,7 @@ from purerl.backends.hf.freeze import freeze, frozen_names
 from purerl.backends.hf.images import reads_images
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import unsupported_layers
+from purerl.backends.hf.load import check_shapes
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.parallel import layers_of, recompute
@@ -35,7 +36,7 @@ from purerl.backends.hf.sharding_memory import GATHER_BUCKET, GATHERED, count_ga
 from purerl.backends.hf.simulation import fake_model, over_layers, simulated, with_fake_weights
 from purerl.kernels.logp import KEPT, chunk_size, fused
 from purerl.ranks import ONE_RANK, Ranks
-from purerl.resources.memory import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload
+from purerl.resources.memory import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
 from purerl.resources.tracker import MemoryTracker
 from purerl.settings import Model
 
@@ -59,6 +60,8 @@ def memory_of_trainer(
 ) -> MemoryUse:
     """The memory of a trainer of `model`, with these settings and `outputs`, on each rank.
 
+    A model that the trainer refuses is planned, and `refused` says why.
+
     Raises: ConfigError if the configuration of the model cannot be read.
     """
     config = evolve(config, optimizer=None)  # other optimizers are counted as AdamW
@@ -69,7 +72,9 @@ def memory_of_trainer(
     if on_accelerator and whole.module.has_vocabulary:
         transient = _with_logits(transient, whole, workload)
     _create_states(whole)
-    return _on_one_rank(config, whole, transient, workload)
+    shapes = fake_model(model, architecture=architecture_of(model, outputs, is_trained=is_trained))
+    refused = refusal(partial(check_shapes, shapes, model, config))
+    return evolve(_on_one_rank(config, whole, transient, workload), refused=refused)
 
 
 def num_layers(trainer: HFTrainer) -> int:

@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import loading
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -41,15 +41,13 @@ class WeightFiles:
             "revision": self._model.revision,
             "_raise_exceptions_for_missing_entries": False,
         }
-        try:
+        with loading("model", self._model, SafetensorError):
             index = cached_files(self._model.path, [_INDEX], **options)
             names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values())) if index else None
             files = cached_files(self._model.path, names or ["model.safetensors"], **options) or []
             if not files or len(files) < len(names or ()):
                 raise OSError(f"no {', '.join(names or ['model.safetensors'])}: megatron reads safetensors files only")
             return {name: Path(path) for path in files for name in _names(Path(path))}
-        except (OSError, ValueError, SafetensorError) as error:
-            raise cannot_load("model", self._model, error) from error
 
     def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The tensor `name`. Raises ConfigError if there is none, or if it has another shape."""

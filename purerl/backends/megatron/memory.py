@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -39,8 +40,7 @@ from purerl.backends.megatron.activations import Sizes, kept, logits, positions,
 from purerl.backends.megatron.bridge import BUCKET
 from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.backends.megatron.trainer import Config, preview
-from purerl.errors import ConfigError
-from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload
+from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
 from purerl.settings import Model
 
 __all__ = ["Count", "Layout", "memory_of_trainer", "parameters_of_stage"]
@@ -92,18 +92,9 @@ def memory_of_trainer(
         host=layout.host(stage),
         transient=layout.transient(stage),
         assumed=(_LOCAL, *([_BALANCED] if layout.sizes.experts else [])),
-        refused=_refusal(config, model),
+        refused=refusal(partial(preview, config, model=model)),
         remarks=(remark,) if config.mesh.pipeline > 1 else (),
     )
-
-
-def _refusal(config: Config, model: Model) -> tuple[str, ...]:
-    """Why the trainer cannot train `model`, in one line; empty if it can."""
-    try:
-        preview(config, model=model)
-    except ConfigError as error:
-        return ("; ".join(" ".join(line.split()) for line in str(error).splitlines()),)
-    return ()
 
 
 @frozen(eq=False)

@@ -33,6 +33,7 @@ __all__ = [
     "check",
     "check_installed",
     "check_model",
+    "check_ranks",
     "depends_on_length",
     "memory",
     "preview",
@@ -127,6 +128,11 @@ def check_installed(config: Config) -> None:
         raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
 
 
+def check_ranks(config: Config, ranks: int) -> None:
+    """Raise ConfigError if the mesh does not fit this number of ranks."""
+    config.mesh.data(ranks)
+
+
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model that is not supported, or that the mesh cannot divide, from its configuration alone."""
     shape, _ = _shape(config, model)
@@ -212,7 +218,8 @@ def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
 
 def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool) -> bool:
     """Whether `model` is a language model that becomes a classifier. Raises ConfigError for a classifier of others."""
-    from purerl.backends.hf.architecture import architecture_of, config_of
+    from purerl.backends.hf.architecture import architecture_of
+    from purerl.backends.pretrained import config_of
 
     architecture = architecture_of(model, outputs, is_trained=is_trained)
     if not architecture.is_classifier or architecture.may_miss_head:
@@ -227,8 +234,8 @@ def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool
 
 def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
     """The shape of `model` and its configuration. Raises ConfigError if it is not supported, or cannot be divided."""
-    from purerl.backends.hf.architecture import config_of
     from purerl.backends.megatron.shape import shape_of
+    from purerl.backends.pretrained import config_of
 
     own = config_of(model)
     shape, mesh = shape_of(own), config.mesh

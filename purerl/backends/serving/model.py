@@ -12,7 +12,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from purerl.backends.tokenizer import cannot_load
+from purerl.backends.pretrained import config_of
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -41,13 +41,7 @@ class ServedModel:
 
     @cached_property
     def _config(self) -> Any:
-        from transformers import AutoConfig
-
-        kwargs = {"trust_remote_code": self._model.trust_remote_code, "revision": self._model.revision}
-        try:
-            return AutoConfig.from_pretrained(self._model.path, **kwargs)
-        except (OSError, ValueError, ImportError) as error:
-            raise cannot_load("model", self._model, error) from error
+        return config_of(self._model)
 
     @property
     def type(self) -> str:
