@@ -95,14 +95,15 @@ def _with_functions(
 def _check_same_on_ranks(config: RunConfig, ranks: Ranks) -> None:
     """Raise ConfigError on every rank if the configuration differs between ranks: it names a setting that differs."""
     tables = ranks.gather(to_dict(config), "the configuration")
-    for rank, table in enumerate(tables):
-        for key, first, other in differences(tables[0], table):
-            raise ConfigError(
-                key,
-                got=f"{show(first)} on rank 0, {show(other)} on rank {rank}",
-                need="the same configuration on every rank",
-                do="start every rank with the same command, and let all of them read the same files",
-            )
+    different = [(rank, *each) for rank, table in enumerate(tables) for each in differences(tables[0], table)]
+    if different:
+        rank, key, first, other = different[0]
+        raise ConfigError(
+            key,
+            got=f"{show(first)} on rank 0, {show(other)} on rank {rank}",
+            need="the same configuration on every rank",
+            do="start every rank with the same command, and let all of them read the same files",
+        )
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from purerl.config.check import algorithm_of
@@ -58,13 +59,7 @@ def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = N
     got = f"{format_bytes(plan.peak)} on each rank in the phase {plan.peak_phase}, by the plan"
     need = f"at most {format_bytes(plan.capacity.size)}: {plan.capacity.source}"
     found = suggest(config, ranks=ranks, ranks_of_host=ranks_of_host)
-    fitting = [_in_words(suggestion) for suggestion in found if suggestion.plan.fits]
-    if not fitting:
-        fitting = [
-            "more ranks or a smaller model" + "".join(f": {_in_words(best)} is not enough" for best in found[:1])
-        ]
-    do = "; or ".join(fitting[:_MAX_NAMED])
-    do += "; `purerl plan` shows everything; placement.check_memory=false runs nevertheless"
+    do = f"{_remedy(found)}; `purerl plan` shows everything; placement.check_memory=false runs nevertheless"
     raise ConfigError("too little memory", got=got, need=need, do=do)
 
 
@@ -90,6 +85,15 @@ def _files_size(model: Model) -> int | None:
     folder = Path(model.path)
     files = [file for pattern in ("*.safetensors", "pytorch_model*.bin") for file in folder.glob(pattern)]
     return sum(file.stat().st_size for file in files) or None
+
+
+def _remedy(found: Sequence[Suggestion]) -> str:
+    """The changes that make the run fit; if there are none, what else to do."""
+    fitting = [_in_words(suggestion) for suggestion in found if suggestion.plan.fits]
+    if fitting:
+        return "; or ".join(fitting[:_MAX_NAMED])
+    best = f": {_in_words(found[0])} is not enough" if found else ""
+    return f"more ranks or a smaller model{best}"
 
 
 def _in_words(suggestion: Suggestion) -> str:
