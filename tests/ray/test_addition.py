@@ -18,6 +18,7 @@ SETTINGS = (
     "placement.generators.count=1",
     "rollout.max_staleness=1",
     "algorithm.bypass=true",
+    "num_minibatches=2",  # with the 4 of the recipe, stale completions make the accuracy fall on some CPUs
     "stop_when.metric=eval/accuracy",
     "stop_when.at_least=0.91",
 )
