@@ -5,6 +5,7 @@ They run in the environment that nox itself is installed in, so people and CI ch
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -14,11 +15,12 @@ import nox
 nox.options.default_venv_backend = "none"
 nox.options.sessions = ["lint", "types", "tests"]
 
-# More threads than cores slow each other down, because OpenMP's threads spin while they wait.
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
+# More threads than cores slow each other down, because OpenMP's threads spin while they wait. If Python may not store
+# what it compiles, each of the thousands of processes compiles purerl again.
+_ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": ""}
 
-# One process per core.
-_PARALLEL = ("-n", "auto", "--maxprocesses", "8")
+# More processes than cores, because many tests wait for processes of their own.
+_PARALLEL = ("-n", str(min(8, (os.cpu_count() or 1) * 3 // 2)))
 # The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 # Tests that have sessions of their own.
@@ -28,7 +30,7 @@ _OF_RANKS = ("backends", "docs", "kernels", "placement")
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
-    session.run(sys.executable, "-m", *arguments, env=_ONE_THREAD)
+    session.run(sys.executable, "-m", *arguments, env=_ENVIRONMENT)
 
 
 @nox.session
@@ -87,7 +89,7 @@ def oracle(session: nox.Session) -> None:
     """Presets, rewards and parts against verl, TRL, OpenRLHF and rlax; algorithms inside of other frameworks."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/oracle/requirements.txt")
     session.install("--no-deps", "verl==0.9.1", "openrlhf==0.11.2", "skyrl==0.3.0")
-    session.run("python", "-m", "pytest", "tests/oracle", "-q", *session.posargs, env=_ONE_THREAD)
+    session.run("python", "-m", "pytest", "tests/oracle", "-q", *session.posargs, env=_ENVIRONMENT)
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
@@ -96,14 +98,14 @@ def adapters(session: nox.Session) -> None:
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/adapters/requirements.txt")
     session.install("--no-deps", "mcp==2.3.0", "mcp-types==2.3.0")  # verifiers pins 2.0.0
     arguments = session.posargs or ["tests/adapters"]
-    session.run("python", "-m", "pytest", "-q", *arguments, env={**_ONE_THREAD, "PURERL_TEST_ADAPTERS": "1"})
+    session.run("python", "-m", "pytest", "-q", *arguments, env={**_ENVIRONMENT, "PURERL_TEST_ADAPTERS": "1"})
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def megatron(session: nox.Session) -> None:
     """The trainer megatron with megatron-core, on several ranks of a CPU, in an environment of its own (1.2 GB)."""
     session.install("-c", "constraints/default.txt", ".[testing]", "megatron-core==0.16.1", "pytest")
-    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/megatron"]), env=_ONE_THREAD)
+    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/megatron"]), env=_ENVIRONMENT)
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
@@ -111,7 +113,7 @@ def ray(session: nox.Session) -> None:
     """Engines in actors of Ray, with a real Ray, in an environment of its own."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/ray/requirements.txt")
     arguments = session.posargs or ["tests/ray", "--durations", "5"]
-    session.run("python", "-m", "pytest", "-q", *arguments, env=_ONE_THREAD)
+    session.run("python", "-m", "pytest", "-q", *arguments, env=_ENVIRONMENT)
 
 
 def _packages(session: nox.Session) -> Path:
@@ -127,7 +129,7 @@ def _engine(session: nox.Session, kind: str) -> None:
     """
     python = str(Path(session.bin, "python").absolute())
     arguments = session.posargs or ["-m", "not soak", "--durations", "5", "tests/engines"]
-    environment = {**_ONE_THREAD, "PURERL_TEST_ENGINE": f"{kind}={python}"}
+    environment = {**_ENVIRONMENT, "PURERL_TEST_ENGINE": f"{kind}={python}"}
     session.run(sys.executable, "-m", "pytest", "-q", *arguments, env=environment, external=True)
 
 
@@ -175,7 +177,7 @@ def build(session: nox.Session) -> None:
         session.install("--force-reinstall", "--no-deps", str(distribution))  # pip keeps what has the same version
         # In another directory, or Python would import the clone.
         with session.chdir(folder):
-            session.run("python", "-I", script, str(clone), env=_ONE_THREAD)
+            session.run("python", "-I", script, str(clone), env=_ENVIRONMENT)
 
 
 @nox.session
