@@ -75,7 +75,7 @@ def test_a_mesh_that_does_not_fit_the_ranks_is_refused(monkeypatch, mesh, ranks,
         make_trainer("nowhere", mesh=mesh)
     *message, do = str(error.value).splitlines()
     assert message == lines
-    assert re.fullmatch(r"  do:   start \d+ ranks, or change trainer.mesh", do)
+    assert re.fullmatch(r"  do:   start \d+ ranks \(with Ray placement.trainers.count\), or change trainer.mesh", do)
 
 
 def test_ranks_that_the_mesh_does_not_mention_are_replicas():

@@ -75,7 +75,7 @@ class Mesh:
         product = " x ".join(f"{name} {size}" for name, size in sizes.items() if size and (size > 1 or self.replicate))
         number = "1 rank" if ranks == 1 else f"{ranks} ranks"
         need = "a product that is the number of ranks" if self.replicate else "a product that divides it"
-        do = f"start {replicas * rest} ranks, or change trainer.mesh"
+        do = f"start {replicas * rest} ranks (with Ray placement.trainers.count), or change trainer.mesh"
         raise ConfigError("mesh", got=f"{product} = {replicas * rest}, with {number}", need=need, do=do)
 
 

@@ -81,7 +81,7 @@ class MegatronMesh:
         if ranks % model:
             product = f"tensor {self.tensor} x context {self.context} x pipeline {self.pipeline}"
             got = f"{product} = {model}, with {_number(ranks)}"
-            do = f"start a multiple of {model} ranks, or change trainer.mesh"
+            do = f"start a multiple of {model} ranks (with Ray placement.trainers.count), or change trainer.mesh"
             raise ConfigError("mesh", got=got, need="a product that divides the number of ranks", do=do)
         stage = ranks // self.pipeline
         if stage % self.expert:
