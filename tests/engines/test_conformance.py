@@ -37,13 +37,20 @@ def test_engine_on_two_devices_conforms(models: tuple[Model, Model], tmp_path: P
     _check(*models, tmp_path, tensor_parallel_size=2)
 
 
-def _in_flight(generator: ServedGenerator, models: tuple[Model, Model], versions: tuple[int, ...]) -> list[Completion]:
-    """Completions whose tokens have several versions."""
+PAUSES = (0.3, 0.1, 0.03) * 4
+"""Seconds between two weights of each attempt to load them while requests run: these may end early."""
+MAX_TOKENS = 1900  # of these requests
+
+
+def _in_flight(
+    generator: ServedGenerator, models: tuple[Model, Model], versions: tuple[int, ...], pause: float
+) -> list[Completion]:
+    """Completions whose tokens have all `versions`."""
     weights = [TensorWeights(weights_in_files(model)) for model in models]
     generator.load_weights(weights[versions[0] % 2], version=versions[0])
-    generator.submit([Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=480), k) for k in range(8)])
+    generator.submit([Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=MAX_TOKENS), k) for k in range(8)])
     for version in versions[1:]:
-        time.sleep(0.3)
+        time.sleep(pause)
         generator.load_weights(weights[version % 2], version=version)
     completions: list[Completion] = []
     while len(completions) < 8:
@@ -69,8 +76,8 @@ def test_each_token_has_the_log_probability_of_its_version(
     """Three versions in one completion. With the keys and values of old weights, the second has those of no model."""
     generator = build(models[0], tmp_path, urls=(url,), stale_cache=stale_cache)
     found: list[Completion] = []
-    for attempt in range(10):
-        found = _in_flight(generator, models, tuple(range(100 * attempt + 2, 100 * attempt + 5)))
+    for attempt, pause in enumerate(PAUSES):
+        found = _in_flight(generator, models, tuple(range(100 * attempt + 2, 100 * attempt + 5)), pause)
         if found:
             break
     generator.close()
@@ -192,10 +199,10 @@ def test_adapters_are_loaded_without_merging(models: tuple[Model, Model], tmp_pa
                 weights[own] = merge(weights[own], a, b, 0.5)
         merged.append(weights)
     score, found = reference_score(models[0]), []
-    for attempt in range(10):
+    for attempt, pause in enumerate(PAUSES):
         generator.load_weights(adapters[0], version=2 * attempt)
-        generator.submit([Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=480), k) for k in range(8)])
-        time.sleep(0.3)
+        generator.submit([Request(str(k), [1 + k, 2, 3], Sampling(max_tokens=MAX_TOKENS), k) for k in range(8)])
+        time.sleep(pause)
         generator.load_weights(adapters[1], version=2 * attempt + 1)
         completions: list[Completion] = []
         while len(completions) < 8:

@@ -29,7 +29,7 @@ from tests.recipes import made
 
 def _short() -> RunConfig:
     """The default recipe with few steps, and a learning rate with which the accuracy rises from the first step on."""
-    config = addition(max_steps=20)
+    config = addition(max_steps=30)
     return evolve(config, trainer=evolve(config.trainer, lr=4e-4))
 
 
