@@ -38,8 +38,8 @@ def test_engine_on_two_devices_conforms(models: tuple[Model, Model], tmp_path: P
 
 
 PAUSES = (0.3, 0.1, 0.03) * 4
-"""Seconds between two weights of each attempt to load them while requests run: these may end early."""
-MAX_TOKENS = 1900  # of these requests
+"""Seconds from one load to the next, by attempt. Requests may end before all weights are loaded."""
+MAX_TOKENS = 1900  # of the requests
 
 
 def _in_flight(
