@@ -41,12 +41,15 @@ def stacks_of_hanging_run(directory: Path, placement: Placement, rank: int) -> l
 
 
 def _stacks(directory: Path) -> list[Stacks]:
-    """The stacks of a run, once a process of it hangs."""
+    """The stacks of a run in which a process hangs.
+
+    The processes answer up to a second apart, so another one can have answered just before that one began to hang. Only
+    the next request shows all of them in that state.
+    """
     end = time.monotonic() + DEADLINE
     while True:
         with suppress(InputError):  # the run has not begun
-            stacks = request_stacks(directory, DEADLINE)
-            if any(HANGS.search(answer.text or "") for answer in stacks):
-                return stacks
+            if any(HANGS.search(answer.text or "") for answer in request_stacks(directory, DEADLINE)):
+                return request_stacks(directory, DEADLINE)
         assert time.monotonic() < end
         time.sleep(0.5)
