@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
@@ -49,8 +50,9 @@ class DistributedRollouts:
         """All groups that are finished on any rank, as `Rollouts.collect`: every rank waits for those of its draws."""
         own = None if draws is None else [number for number in draws if self._is_own(number)]
         groups: list[Group] = []
+        since = time.monotonic()
         while self._running and not groups:
-            finished = self._local.collect(_POLL if own is None else None, draws=own)
+            finished = self._local.collect(_POLL if own is None else None, draws=own, since=since)
             groups = [group for part in self._ranks.gather(finished, _WHAT) for group in part]
             if draws is not None:
                 break

@@ -90,12 +90,14 @@ class Rollouts:
     async def _generate(self, ticket: Ticket, requests: Sequence[Request]) -> list[Completion]:
         return await self.runtime.engine.generate(requests, ticket=ticket)
 
-    def collect(self, timeout: float | None = None, *, draws: Collection[int] | None = None) -> list[Group]:
+    def collect(
+        self, timeout: float | None = None, *, draws: Collection[int] | None = None, since: float | None = None
+    ) -> list[Group]:
         """All groups that are finished: when all `draws` are, or when at least one group is, if no draws are named.
 
         Returns after `timeout` seconds in any case, and at once if no draw is in flight. With `draws`, an engine that
         decodes inside of this call completes everything that has been requested. So the weights of a completion do not
-        depend on how long rewards take.
+        depend on how long rewards take. `since` as in `Runtime.drive`.
         """
         missing = (self._running.keys() & set(draws or ())) - self._arrived.keys()
 
@@ -109,7 +111,7 @@ class Rollouts:
             numbers = missing or self._running
             return f"the groups of {len(numbers)} draws, such as {min(numbers)}"
 
-        self.runtime.drive(is_done, waits_for=waits_for, timeout=timeout)
+        self.runtime.drive(is_done, waits_for=waits_for, timeout=timeout, since=since)
         groups, self._arrived = [store_routes(group, self.routes) for group in self._arrived.values()], {}
         for group in groups:
             del self._running[group.draw]

@@ -94,15 +94,23 @@ class Runtime:
         self.wake()
         return future
 
-    def drive(self, is_done: Callable[[], bool], *, waits_for: Callable[[], str], timeout: float | None = None) -> bool:
+    def drive(
+        self,
+        is_done: Callable[[], bool],
+        *,
+        waits_for: Callable[[], str],
+        timeout: float | None = None,
+        since: float | None = None,
+    ) -> bool:
         """Work until `is_done`, or for `timeout` seconds; return whether it is done.
 
         waits_for  what is missing, for messages
+        since      when the wait began of which this call is a part, as time.monotonic(); None: now
 
         Raises: what `fail` was called with; EngineError if nothing has happened for too long.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        self._last_event = time.monotonic()
+        self._last_event = max(self._last_event, time.monotonic() if since is None else since)
         while not (seen := self._look(is_done)):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
