@@ -73,7 +73,8 @@ def attempt_problems(
         draws = _draws(name, data, chat, seed)
         rollouts = distributed(Rollouts(runtime, workflow), ranks)
         finished = sorted(_all_groups(rollouts, draws, partial(on_group, name)), key=lambda group: group.draw)
-        groups = {group.draw: group for group in model_rewards(finished, data, on_missing)}
+        scored = model_rewards(finished, data, settings.samples_per_prompt, on_missing)
+        groups = {group.draw: group for group in scored}
         results[name] = [
             Problem(
                 draw.index,

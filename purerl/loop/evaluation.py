@@ -363,7 +363,7 @@ class _Failures:
     samples: int
 
     def add(self, group: Group) -> None:
-        self.limit.scored += len(group.trajectories) or self.samples
+        self.limit.scored += self.samples
         for missing in missing_samples(group, self.samples):
             self.add_missing(missing)
 

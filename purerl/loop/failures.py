@@ -15,6 +15,7 @@ from attrs import define, field
 
 from purerl.errors import RewardError, RolloutError
 from purerl.rewards.outcomes import FailedPart, Failure, shorten
+from purerl.rollouts.rows import samples_of
 from purerl.rollouts.types import Group
 from purerl.store.directory import RunDirectory
 
@@ -56,11 +57,12 @@ class MissingSample(NamedTuple):
 
 
 def missing_samples(group: Group, samples: int) -> Iterator[MissingSample]:
-    """The samples of `group` that failed. If its workflow failed, all `samples` are missing."""
-    for k, trajectory in enumerate(group.trajectories):
-        if trajectory.result.failure is not None:
-            text = trajectory.texts.get("completion", "")
-            yield MissingSample(f"{group.draw}/{k}", trajectory.result.failure, text)
+    """Those of the `samples` of `group` that failed, each once. If its workflow failed, all are missing."""
+    for k, rows in enumerate(samples_of(group.trajectories)):
+        failed = [row for row in rows if row.result.failure is not None]
+        if failed:
+            text = failed[-1].texts.get("completion", "")
+            yield MissingSample(f"{group.draw}/{k}", failed[0].result.failure, text)
     for k in range(samples if group.failure else 0):
         yield MissingSample(f"{group.draw}/{k}", group.failure, "")
 
@@ -148,7 +150,7 @@ class RunFailures:
 
     def add(self, group: Group) -> None:
         """Count and log the failures of `group`. Raises RewardError or RolloutError as soon as there are too many."""
-        self._limit.scored += len(group.trajectories) or self.samples
+        self._limit.scored += self.samples
         for missing in missing_samples(group, self.samples):
             self.add_missing(missing)
 

@@ -21,7 +21,7 @@ from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet
 from purerl.errors import ConfigError
 from purerl.loop.classifiers import Classifier
-from purerl.loop.failures import MissingSample
+from purerl.loop.failures import MissingSample, missing_samples
 from purerl.loop.generators import open_generator
 from purerl.loop.judges import ModelJudge
 from purerl.loop.scored_rows import Scores, ScoringModel, failed, open_rows, with_scores
@@ -58,8 +58,8 @@ class ModelRewards:
     gates: Sequence[Gate] = ()
     prompt_format: PromptFormat = "text"
 
-    def __call__(self, groups: Sequence[Group], data: DataSet, on_missing: OnMissing) -> list[Group]:
-        """`groups`, whose examples are rows of `data`, with the scores of all models. Collective.
+    def __call__(self, groups: Sequence[Group], data: DataSet, samples: int, on_missing: OnMissing) -> list[Group]:
+        """`groups` of `samples` each, whose examples are rows of `data`, with the scores of all models. Collective.
 
         A model scores the rows that one of its rewards or gates applies to. Of several rows of an episode the last one
         is scored, which has the whole conversation. A row that a model cannot score has no reward, and is masked out.
@@ -72,9 +72,11 @@ class ModelRewards:
         for episode, new in zip(episodes, self._with_scores(episodes, data), strict=True):
             scored.update((id(old), row) for old, row in zip(episode, new, strict=True))
         after = [evolve(g, trajectories=tuple(scored[id(row)] for row in g.trajectories)) for g in groups]
-        for name, old, new in _pairs(groups, after):
-            if new.result.failure is not None and old.result.failure is None:
-                on_missing(MissingSample(name, new.result.failure, new.texts["completion"]))
+        for old, new in zip(groups, after, strict=True):
+            known = {missing.name for missing in missing_samples(old, samples)}
+            for missing in missing_samples(new, samples):
+                if missing.name not in known:
+                    on_missing(missing)
         return after
 
     def close(self) -> None:
@@ -108,13 +110,6 @@ def _is_scored(row: Trajectory) -> bool:
     """Whether there is something to score, and no function has failed on it or returned that it has no reward."""
     has_reward = row.result.reward is not None or bool(row.result.by_function)
     return any(row.fields["action"]) and row.result.failure is None and has_reward
-
-
-def _pairs(before: Sequence[Group], after: Sequence[Group]) -> Iterator[tuple[str, Trajectory, Trajectory]]:
-    """The name of each sample, with its row before and after."""
-    for old, new in zip(before, after, strict=True):
-        for k, pair in enumerate(zip(old.trajectories, new.trajectories, strict=True)):
-            yield f"{old.draw}/{k}", *pair
 
 
 # --- opening -------------------------------------------------------------------------------------------------------

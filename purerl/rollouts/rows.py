@@ -19,7 +19,7 @@ from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
 from purerl.strict_json import to_json
 
-__all__ = ["ENVIRONMENT", "RowLayout", "episodes_of", "make_trajectories", "results_of_episodes"]
+__all__ = ["ENVIRONMENT", "RowLayout", "episodes_of", "make_trajectories", "results_of_episodes", "samples_of"]
 
 ENVIRONMENT = "environment"
 """The reward component that consists of the rewards of the environment."""
@@ -161,6 +161,15 @@ def episodes_of(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
     for trajectory in trajectories:
         by_episode.setdefault(trajectory.fields.get("episode", trajectory.fields["row"]), []).append(trajectory)
     return [*by_episode.values()]
+
+
+def samples_of(trajectories: Sequence[Trajectory]) -> list[list[Trajectory]]:
+    """The rows of each sample, in their order. A sample of a game has an episode for each player."""
+    by_sample: dict[int, list[Trajectory]] = {}
+    for episode in episodes_of(trajectories):
+        first = episode[0].fields
+        by_sample.setdefault(first.get("episode", first["row"]) - first.get("role", 0), []).extend(episode)
+    return [*by_sample.values()]
 
 
 def results_of_episodes(trajectories: Sequence[Trajectory]) -> list[RewardResult]:
