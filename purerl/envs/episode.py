@@ -96,7 +96,9 @@ class LocalEpisode:
         return None if value is None else self._checked(value, evolve(self._declared, has_states=False))
 
     async def close(self) -> None:
-        environment, self._environment = self._environment, None
+        """Close the object, after the call in progress: an object that is being created is closed too."""
+        async with self._lock:
+            environment, self._environment = self._environment, None
         if environment is None or not hasattr(environment, "close") or self._is_stuck:
             return
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -73,6 +74,7 @@ class LocalHost:
 
     def __init__(self, source: Source, declared: Declared, threads: Threads | None = None):
         self._source, self._declared, self._threads = source, declared, threads
+        self._closing: set[asyncio.Future[None]] = set()
 
     async def open(self) -> Episode:
         if self._threads is not None and self._threads.abandoned >= self._threads.number:
@@ -83,10 +85,18 @@ class LocalHost:
                 do="set environment.run_in = process, or fix the environment; the run can be resumed",
             )
         opened = LocalEpisode(self._source, self._declared)
-        await opened.open()
+        opening = asyncio.ensure_future(opened.open())
+        try:
+            await asyncio.shield(opening)  # a thread cannot be canceled, so the object that it creates is closed
+        except BaseException:
+            closing = asyncio.ensure_future(opened.close())
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+            raise
         return opened
 
     async def close(self) -> None:
+        await asyncio.gather(*self._closing, return_exceptions=True)
         await self._source.close()
         if self._threads is not None:
             self._threads.close()

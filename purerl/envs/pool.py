@@ -199,10 +199,12 @@ class _HostedEpisode:
     async def close(self) -> None:
         if self._is_open:
             self._is_open = False
-            with suppress(EnvironmentFailure):  # a process that has ended needs no close
-                await self._send("close")
-            self._process.episodes.discard(self._number)
-            self._process.end_if_unused()
+            try:
+                with suppress(EnvironmentFailure):  # a process that has ended needs no close
+                    await self._send("close")
+            finally:  # also if this is canceled, because it takes too long
+                self._process.episodes.discard(self._number)
+                self._process.end_if_unused()
 
     def discard(self) -> None:
         """Close the episode without waiting."""

@@ -44,16 +44,15 @@ def tool_functions(name: str) -> list[Callable[..., Any]]:
 
 def _tool_source(settings: EnvironmentSettings, make: MakeCall) -> Source:
     """Tools have deadlines of their own, so a turn with several calls has none."""
-    from purerl.envs.mcp_tools import McpServers, release
+    from purerl.envs.mcp_tools import McpServers, Shared, release
 
     call = make(settings.timeout)
     located = [locate(name) for name in settings.tools]
     servers = McpServers(settings.mcp, timeout=settings.timeout)
 
     async def build() -> ToolEnvironment:
-        created = [await call(0, one) if inspect.isclass(one) else one for one in located]
-        tools = [tool for one in created for tool in _python_tools(one, call)]
-        shared = await servers.open()
+        created: list[Any] = []
+        shared: Sequence[Shared] = ()
 
         async def end() -> None:
             try:
@@ -63,7 +62,16 @@ def _tool_source(settings: EnvironmentSettings, make: MakeCall) -> Source:
             finally:
                 await release(shared)
 
-        return ToolEnvironment([*tools, *(tool for one in shared for tool in one.tools)], end)
+        try:
+            for one in located:
+                new = await call(0, one) if inspect.isclass(one) else one
+                created.append(new)
+            tools = [tool for one in created for tool in _python_tools(one, call)]
+            shared = await servers.open()
+            return ToolEnvironment([*tools, *(tool for one in shared for tool in one.tools)], end)
+        except BaseException:
+            await end()
+            raise
 
     return Source(name_of_source(settings), build, make(math.inf), servers.close)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ctypes
 import os
 import random
@@ -49,6 +50,30 @@ class Guess:
 
     def close(self):
         pass
+
+
+class SlowToCreate(Guess):
+    """It writes what happens to the file `log`, and is created when there is a file "go on" beside it."""
+
+    def __init__(self, log):
+        super().__init__()
+        self._log = Path(log)
+        self._log.write_text("")
+        while not self._log.with_name("go on").exists():
+            time.sleep(0.01)
+        self._write("created")
+
+    def close(self):
+        self._write("closed")
+
+    def _write(self, what):
+        with self._log.open("a") as file:
+            file.write(f"{what}\n")
+
+
+class HangsInClose(Guess):
+    def close(self):
+        time.sleep(1000)
 
 
 class Ends(Guess):
@@ -254,3 +279,19 @@ class Notes:
 
 class NoMethods:
     pass
+
+
+class Box(contextlib.AbstractContextManager):
+    """Tools that write to the file whose name the environment variable BOX has when they are closed."""
+
+    def look(self) -> str:
+        """Look into the box."""
+        return "nothing"
+
+    def __exit__(self, *_):
+        Path(os.environ["BOX"]).touch()
+
+
+def look() -> str:
+    """Look around."""
+    return "a box"

@@ -314,6 +314,36 @@ def test_canceled_workflow_leaves_no_episode_behind(tmp_path: Path) -> None:
         hosted(main, settings(run_in=run_in))
 
 
+@pytest.mark.parametrize("run_in", ["process", "thread"])
+def test_environment_that_is_being_created_for_a_canceled_workflow_is_closed(tmp_path: Path, run_in: str) -> None:
+    log = tmp_path / "log"
+
+    async def main(host):
+        task = asyncio.create_task(host.open())
+        while not log.exists():
+            await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.wait({task})
+        log.with_name("go on").touch()
+        while log.read_text().split() != ["created", "closed"]:
+            await asyncio.sleep(0.01)
+
+    hosted(main, settings("SlowToCreate", run_in=run_in, kwargs={"log": str(log)}))
+
+
+def test_process_that_hangs_in_close_is_replaced_although_nobody_waits_anymore() -> None:
+    async def main(host):
+        opened = await host.open()
+        [process] = host._processes
+        closing = asyncio.create_task(opened.close())
+        await asyncio.wait({closing}, timeout=0.2)
+        closing.cancel()
+        while process in host._processes:
+            await asyncio.sleep(0.01)
+
+    hosted(main, settings("HangsInClose", timeout=1.0))
+
+
 # --- processes that environments have started --------------------------------------------------------------------
 
 SCRIPT = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -130,3 +131,13 @@ def test_random_numbers_of_a_tool_depend_on_the_seed_of_the_episode() -> None:
         assert len({*first, *other}) == 6
 
     hosted(main, tools("draw"))
+
+
+@pytest.mark.parametrize("names", [("Box", "FailsToStart"), ("Box", "look")])
+def test_tools_are_closed_if_the_episode_cannot_be_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    """A class of which no object can be made, and two tools with the same name."""
+    monkeypatch.setenv("BOX", str(tmp_path / "closed"))
+    hosted(lambda host: failure_of(host.open()), tools(*names, run_in="event_loop"))
+    assert (tmp_path / "closed").exists()
