@@ -253,7 +253,9 @@ class EnvironmentWorkflow:
         draw = episode.draw
         player_key = (player.number,) if self.players > 1 else ()
         key = "/".join(map(str, (draw.key, episode.sample, *player_key)))
-        row = player.rows[-1]
+        row = next(
+            row for row in reversed(player.rows) if row.turns
+        )  # a limit may end it before the first turn of a row
         return RewardInput(
             row=key,
             completion=player.turns[-1].text,

@@ -30,6 +30,21 @@ from tests.rollouts.episodes import (
 THREE_TURNS = (*TWO_TURNS[:2], Observation(messages=[user("jj")], reward=0.25, components={"x": 1}), TWO_TURNS[2])
 
 
+def test_reward_functions_get_the_tokens_of_the_last_turn_if_there_is_no_room_for_the_next_row() -> None:
+    score, inputs = scores(result(correct=1.0))
+    made, _ = workflow(
+        lambda k: Scripted(THREE_TURNS),
+        history="rerender",
+        samples_per_prompt=1,
+        score=score,
+        max_sequence_length=8,
+    )
+    rows = run(made, Says({"3/0": "khb"}))
+    assert [texts_of(row.fields) for row in rows] == ["ccfaKHB"]
+    assert rows[0].fields["truncated"]
+    assert (inputs[0].completion, [*inputs[0].tokens]) == ("kh", tokens_of("khb"))
+
+
 def test_rerendered_conversation_forks_into_rows_if_it_changes() -> None:
     score, _ = scores(result(correct=1.0))
     made, _ = workflow(lambda k: Scripted(THREE_TURNS), history="rerender", samples_per_prompt=1, score=score)
