@@ -16,7 +16,8 @@ from itertools import count
 from attrs import define, field
 
 from purerl.rewards.adapters import RewardInput
-from purerl.rewards.outcomes import Failure, Outcome
+from purerl.rewards.components import added
+from purerl.rewards.outcomes import Outcome, has_failed, totals_of, with_totals
 
 __all__ = ["Job", "Part", "Queue", "Task"]
 
@@ -76,6 +77,7 @@ class Part:
 
     idle_deaths  number of workers that got the part and ended before they made a call
     is_alone     no other part may be on the same worker, because one of several parts has ended a worker
+    totals       what a call has measured that failed with other parts
     """
 
     job: Job
@@ -84,11 +86,13 @@ class Part:
     outcomes: Sequence[Outcome] | None = None
     idle_deaths: int = 0
     is_alone: bool = False
+    totals: Mapping[str, float] = field(factory=dict)
 
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         """Set the outcomes. A part may be scored twice; then the first outcomes count."""
         if self.outcomes is None:
-            self.outcomes = outcomes
+            first, *others = outcomes
+            self.outcomes = [with_totals(first, self.totals), *others] if self.totals else outcomes
             self.job.finish_part()
 
 
@@ -138,10 +142,11 @@ class Task:
     def finish(self, outcomes: Mapping[int, Outcome]) -> list[Part]:
         """Set the outcomes of inputs, by their index. Returns parts that have to be scored again, each alone.
 
-        If a call with parts of several jobs fails, one of the jobs may be the reason.
+        If a call with parts of several jobs fails, one of the jobs may be the reason. What it has measured counts.
         """
         is_joint = self.is_one_call and len(self.parts) > 1
-        if is_joint and outcomes and all(isinstance(outcome, Failure) for outcome in outcomes.values()):
+        if is_joint and outcomes and all(has_failed(outcome) for outcome in outcomes.values()):
+            self.parts[0].totals = added(self.parts[0].totals, *map(totals_of, outcomes.values()))
             return [*self.parts]
         for start in outcomes:
             part = self._starts.get(start)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from attrs import evolve, field, frozen
 
 from purerl.rewards.adapters import NO_RUN, Call, LoadedReward, RewardInput, RunLength
-from purerl.rewards.components import to_components
+from purerl.rewards.components import added, to_components
 from purerl.seeds import seed_everything
 
 __all__ = [
@@ -35,8 +35,11 @@ __all__ = [
     "Outcome",
     "call_reward",
     "failure_of_exception",
+    "has_failed",
     "shorten",
     "start_calls",
+    "totals_of",
+    "with_totals",
 ]
 
 INTERNAL_FILES = (
@@ -109,6 +112,23 @@ class Logged:
 
 
 Outcome = Mapping[str, float] | None | Failure | Logged
+
+
+def has_failed(outcome: Outcome) -> bool:
+    """Whether `outcome` is a failure, with or without what was logged before it."""
+    return isinstance(outcome.outcome if isinstance(outcome, Logged) else outcome, Failure)
+
+
+def totals_of(outcome: Outcome) -> Mapping[str, float]:
+    """What was measured for the completion."""
+    return outcome.totals if isinstance(outcome, Logged) else {}
+
+
+def with_totals(outcome: Outcome, totals: Mapping[str, float]) -> Logged:
+    """`outcome` with `totals` added."""
+    logged = outcome if isinstance(outcome, Logged) else Logged(outcome)
+    return evolve(logged, totals=added(logged.totals, totals))
+
 
 CallOutcomes = list[Outcome] | Future[list[Outcome]]
 """The outcomes of one call, one per input; a Future, if the function has returned an awaitable."""

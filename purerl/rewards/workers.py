@@ -195,6 +195,8 @@ class WorkerPool:
         """Let every job raise `error`, and end all workers."""
         for job in [*self._jobs.values()]:
             job.fail(error)
+            with suppress(ValueError):  # the thread has seen it already
+                self._submitted.remove(job)
         loads, self._loads = self._loads, {}
         end_all(loads)
 

@@ -248,6 +248,17 @@ def raises_on_batch(completions: Sequence[str], **kwargs: Any) -> list[float]:
     return [1 / ("bad" not in completions)] * len(completions)
 
 
+class _BilledError(Exception):
+    totals: Mapping[str, float] = {"tokens": 5}
+
+
+def bills_on_batch(completions: Sequence[str], **kwargs: Any) -> list[float]:
+    """As `raises_on_batch`, but its exception has totals."""
+    if "bad" in completions:
+        raise _BilledError("refused")
+    return [1.0] * len(completions)
+
+
 def exits_on_batch(completions: Sequence[str], **kwargs: Any) -> list[float]:
     return [os._exit(3) if "bad" in completions else 1.0 for _ in completions]
 

@@ -118,12 +118,22 @@ def test_calls_of_the_same_turn_are_combined_and_not_divided() -> None:
     assert {(result.reward or 0.5) % 3 for each in results for result in each} == {0.0}
 
 
-@pytest.mark.parametrize(("name", "kind"), [("raises_on_batch", "raised"), ("exits_on_batch", "died")])
+@pytest.mark.parametrize(
+    ("name", "kind"), [("raises_on_batch", "raised"), ("bills_on_batch", "raised"), ("exits_on_batch", "died")]
+)
 def test_failure_of_a_combined_call_concerns_only_the_inputs_of_one_of_them(name: str, kind: str) -> None:
     with open_runner(name, timeout=SECONDS, num_workers=1) as runner:
         runner.run(make_inputs(1))
         results = asyncio.run(_all(runner, make_inputs(3), make_inputs(3, 1), make_inputs(2)))
     assert [failure_kinds(each) for each in results] == [{}, dict.fromkeys(range(3), kind), {}]
+
+
+def test_totals_of_a_combined_call_that_fails_and_is_repeated_count() -> None:
+    with open_runner("bills_on_batch", timeout=SECONDS, num_workers=1) as runner:
+        runner.run(make_inputs(1))
+        results = asyncio.run(_all(runner, make_inputs(3), make_inputs(3, 1)))
+    totals = [result.totals.get("bills_on_batch/tokens", 0.0) for each in results for result in each]
+    assert totals == [5.0, 0.0, 0.0, 5.0, 0.0, 0.0]
 
 
 def test_random_reward_does_not_depend_on_how_inputs_are_combined() -> None:
