@@ -25,6 +25,8 @@ _PARALLEL = ("-n", str(min(8, (os.cpu_count() or 1) * 3 // 2)))
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 # Tests that have sessions of their own.
 _NOT_OTHERS = "not training and not soak and not parallel"
+# The ranks of a test wait for each other, so two tests at a time keep two cores busy.
+_WITH_RANKS = ("-n", str(min(8, os.cpu_count() or 1)), *_BY_FILE)
 # Folders of tests that start several ranks.
 _OF_RANKS = ("backends", "docs", "kernels", "placement")
 
@@ -69,7 +71,8 @@ def training(session: nox.Session) -> None:
 @nox.session
 def parallel(session: nox.Session) -> None:
     """Runs on several ranks, and the whole table of their training, which must equal one process."""
-    _python(session, "pytest", "-m", "parallel", *(f"tests/{name}" for name in _OF_RANKS), *session.posargs)
+    folders = (f"tests/{name}" for name in _OF_RANKS)
+    _python(session, "pytest", *_WITH_RANKS, "-m", "parallel", *folders, *session.posargs)
 
 
 @nox.session
