@@ -60,7 +60,8 @@ def device_of(name: str) -> torch.device:
     except (RuntimeError, AssertionError, ImportError) as error:
         need = f"a device that torch can use here: {' or '.join(sorted({'cpu', default_device().type}))}"
         do = "leave it at auto, or install the torch of this device"
-        raise ConfigError("device", got=f"{name}: {str(error).splitlines()[0]}", need=need, do=do) from error
+        reason = str(error).splitlines()[0].partition(". ")[0]
+        raise ConfigError("device", got=f"{name}: {reason}", need=need, do=do) from error
 
 
 def device_name(device: torch.device) -> str:

@@ -18,6 +18,7 @@ from purerl.config.untrusted import imported_plugins, own_functions, without_cod
 from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.base_models import identify_models
+from purerl.loop.devices import check_devices
 from purerl.loop.environments import open_interaction
 from purerl.loop.images import check_images
 from purerl.loop.lengths import check_row_lengths
@@ -64,6 +65,7 @@ def dry_run(
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
     check(checked, functions)
+    check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
         check_origin(to_origin(resume_from), path, config, fresh=fresh)

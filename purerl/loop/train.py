@@ -19,6 +19,7 @@ from purerl.config.tables import differences, show
 from purerl.errors import CheckpointError, ConfigError
 from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
+from purerl.loop.devices import check_devices
 from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare
 from purerl.loop.origin import Origin, adopt, check_origin, to_origin
 from purerl.loop.paths import resolve_paths
@@ -69,6 +70,7 @@ def train(
     """
     config, functions = _with_functions(config, rewards, gates)
     check(config, functions)
+    check_devices(config)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else to_origin(resume_from)
     if origin is not None:

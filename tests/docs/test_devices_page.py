@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch.distributed.distributed_c10d import Backend
 
-from purerl.devices.accelerator import device_of
 from purerl.devices.kinds import ROCM_VISIBLE_DEVICES, VISIBLE_DEVICES
 from purerl.errors import ConfigError
+from purerl.loop.devices import check_devices
+from purerl.runs import run_config
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
 
@@ -24,8 +25,9 @@ def _row(title: str) -> list[str]:
 
 @pytest.mark.skipif(torch.__version__.partition("+")[2] != "cpu", reason="the message is that of torch for CPUs")
 def test_message_is_that_of_the_check() -> None:
+    config = run_config("addition", ["trainer.device=xpu"])
     with pytest.raises(ConfigError) as raised:
-        device_of("xpu")
+        check_devices(config)
     assert f"```text\nerror: {raised.value}\n```" in PAGE
 
 

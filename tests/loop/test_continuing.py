@@ -13,12 +13,15 @@ from attrs import evolve
 
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
+from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.vllm import generator as vllm_generator
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import read_toml
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.loop.train import claim_directory, train
+from purerl.placement.settings import Placement
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
@@ -141,7 +144,7 @@ def test_every_setting_that_may_change_is_documented() -> None:
         name
         for cls in (
             *(RunConfig, Model, Checkpoint, Rollout, Evaluate, Validation, EnvironmentSettings),
-            *(hf_trainer.Config, hf_generator.Config),
+            *(hf_trainer.Config, hf_generator.Config, Placement, vllm_generator.Config, ServerSettings),
         )
         for name, field in attrs.fields_dict(cls).items()
         if field.metadata.get("may_change")

@@ -10,6 +10,7 @@ from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig, StopWhen
 from purerl.errors import ConfigError
 from purerl.loop.train import train
+from purerl.runs import run_config
 from purerl.settings import Model
 
 from .small import fake
@@ -37,6 +38,12 @@ def test_settings_without_effect_are_refused() -> None:
     assert "initial_run.initial_run has no effect" in _refusal(initial_run=initial, model=first)
     initial = evolve(base, prepare_data=None)
     assert "initial_run has no effect" in _refusal(initial_run=initial), "the model is another one"
+
+
+def test_a_device_that_torch_does_not_have_is_refused_before_the_initial_run() -> None:
+    for key in ("trainer.device", "initial_run.generator.device"):
+        with pytest.raises(ConfigError, match=f"^{key}\n  got:  nothing"):
+            train(run_config("addition", [f"{key}=nothing"]), directory="/nonexistent/never/created")
 
 
 def test_missing_settings_are_refused() -> None:

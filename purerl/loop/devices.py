@@ -1,0 +1,23 @@
+"""The check that the devices of a run exist, before anything starts."""
+
+from __future__ import annotations
+
+from purerl.config.schema import RunConfig
+from purerl.devices.accelerator import device_of
+from purerl.settings import in_section
+
+__all__ = ["check_devices"]
+
+
+def check_devices(config: RunConfig) -> None:
+    """Raise ConfigError if torch cannot use the device of the trainer or the generator, also those of an initial run.
+
+    Actors of Ray may have other devices than this process, so theirs are checked when they start.
+    """
+    if config.placement.kind == "ray":
+        return
+    for prefix, phase in (("initial_run.", config.initial_run), ("", config)):
+        for name in ("trainer", "generator"):
+            settings = getattr(phase, name, None)
+            with in_section(f"{prefix}{name}", type(settings)):
+                device_of(getattr(settings, "device", "auto"))
