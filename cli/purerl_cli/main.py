@@ -123,14 +123,12 @@ def train(
 @with_debug
 @without_collections()
 def recipes() -> None:
-    """List the recipes and what each of them needs."""
-    from purerl.config.plan import needs
-    from purerl.recipes import find, names, required_settings, resolve
+    """List the recipes and the settings that each of them needs."""
+    from purerl.recipes import find, names, required_settings
     from purerl_cli.tables import show_recipes
 
-    configs = {name: resolve(name, required_settings(name)) for name in names()}
-    descriptions = {name: (find(name).__doc__ or "").partition("\n")[0] for name in configs}
-    show_recipes((name, descriptions[name], needs(config)) for name, config in configs.items())
+    descriptions = {name: (find(name).__doc__ or "").partition("\n")[0] for name in names()}
+    show_recipes((name, description, required_settings(name)) for name, description in descriptions.items())
 
 
 @app.command()

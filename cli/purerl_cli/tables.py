@@ -161,7 +161,7 @@ def show_differences(first: str, second: str, differences: Sequence[Difference],
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:
-    """Print recipes: name, description, and what has to exist before the run."""
+    """Print recipes: name, description, and the settings that have to be given."""
     rows = ((name, description, "\n".join(needs) or "nothing") for name, description, needs in recipes)
     show("recipe", "description", "needs", rows=rows)
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from purerl.config.check import algorithm_of
-from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import judge_roles
-from purerl.config.roles import model_roles, models_by_role
+from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.plugins import kind_of
 
-__all__ = ["needs", "plan"]
+__all__ = ["plan"]
 
 
 def plan(config: RunConfig) -> str:
@@ -70,15 +69,3 @@ def _evaluation(evaluate: Evaluate) -> str:
 def _validation(validation: Validation) -> str:
     examples = "all examples" if validation.max_examples is None else f"the first {validation.max_examples:,} examples"
     return f"every {validation.every} steps: {examples} of {', '.join(validation.data) or 'the validation set'}"
-
-
-def needs(config: RunConfig) -> list[str]:
-    """The models and files that must exist before `config` can run, without those that the run creates itself."""
-    models = models_by_role(config, algorithm_of(config))
-    paths = [("model", config.model.path)]
-    paths += [(name, model.path) for name, model in models.items() if model != config.model]
-    paths += [("data", file) for file in config.data.files]
-    paths += [("problems", file) for file in (config.evaluate.data.values() if config.evaluate else ())]
-    paths += [("validation", file) for file in (config.validation.data if config.validation else ())]
-    initial = needs(config.initial_run) if config.initial_run else []
-    return list(dict.fromkeys([*initial, *(f"{name} {path}" for name, path in paths if not is_created_by_run(path))]))

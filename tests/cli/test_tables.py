@@ -35,6 +35,8 @@ def test_recipes_are_listed_with_description_and_needs() -> None:
         == "DAPO on two-digit addition, after a short SFT phase; 300 steps by default."
     )
     assert row.rstrip().endswith("nothing")
+    row = next(line for line in lines if line.startswith("  postfix_rl "))
+    assert row.rstrip().endswith("  reward_model=REWARD_MODEL")
     assert all(any(line.startswith(f"  {name} ") for line in lines) for name in names())
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from attrs import evolve
 
 from purerl.config.overrides import apply
-from purerl.config.plan import needs, plan
+from purerl.config.plan import plan
 from purerl.recipes import resolve
 from purerl.recipes.addition import addition
 from tests.data.test_settings import MIXED
@@ -45,9 +45,3 @@ def test_plan_describes_mixtures_and_the_validation_set() -> None:
     lines = plan(config).splitlines()
     assert "  data          {run}/prepared/train.parquet; 5.0% for validation" in lines
     assert "  evaluation    every 20 steps: the first 100 problems of the validation set" in lines
-
-
-def test_needs_lists_what_the_run_does_not_create() -> None:
-    assert needs(addition()) == []
-    settings = ["model=m", "data=d", "test=t", "algorithm.kind=opd", "roles.teachers.a.model=x"]
-    assert needs(resolve("gsm8k", settings)) == ["model m", "teachers.a x", "data d", "problems t"]
