@@ -103,12 +103,16 @@ are lists: each entry has a `kind` and the settings of that kind. A reward can a
 
 
 def _settings() -> str:
-    """A table for `RunConfig`, for each of its sections, and for each kind of the plugins."""
+    """A table for `RunConfig`, for each of its sections, and for each kind of the plugins and its sections."""
     titles: dict[type, list[str]] = {RunConfig: ["A run"]}
     for key, section in _sections(RunConfig):
         titles.setdefault(section, []).append(f"`{key}`")
+    plugins = {(group, kind): find(group, kind).Config for group in _PLUGINS for kind in names(group)}
+    titles |= {config: [f"{group.title()} `{kind}`"] for (group, kind), config in plugins.items()}
+    for (group, kind), config in plugins.items():
+        for key, section in _sections(config):
+            titles.setdefault(section, []).append(f"`{key}` of the {group} `{kind}`")
     tables = {", ".join(keys): section for section, keys in titles.items()}
-    tables |= {f"{group.title()} `{kind}`": find(group, kind).Config for group in _PLUGINS for kind in names(group)}
     sections = [f"## {title}\n\n{settings(section)}" for title, section in tables.items()]
     return "\n\n".join([f"# Settings of a run\n\n{_INTRODUCTION}", *sections]) + "\n"
 

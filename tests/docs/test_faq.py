@@ -21,6 +21,7 @@ RECIPE = ["model=MODEL", "data=DATA"]
 # Settings that need another one to be valid.
 NEEDS = {
     "roles.reference.update_every=50": ["algorithm.kl_loss=0.01"],
+    "roles.reference.update_mix=0.6": ["algorithm.kl_loss=0.01", "roles.reference.update_every=50"],
     "debug.profile_memory=true": ["debug.profile_steps=[3]"],
     "debug.memory_snapshot=true": ["debug.profile_steps=[3]"],
     "trainer.cpu_offload=true": ["trainer.mesh.shard=4"],
