@@ -91,8 +91,9 @@ class Part:
     def finish(self, outcomes: Sequence[Outcome]) -> None:
         """Set the outcomes. A part may be scored twice; then the first outcomes count."""
         if self.outcomes is None:
-            first, *others = outcomes
-            self.outcomes = [with_totals(first, self.totals), *others] if self.totals else outcomes
+            if self.totals:
+                outcomes = [with_totals(outcomes[0], self.totals), *outcomes[1:]]
+            self.outcomes = outcomes
             self.job.finish_part()
 
 

@@ -253,9 +253,8 @@ class EnvironmentWorkflow:
         draw = episode.draw
         player_key = (player.number,) if self.players > 1 else ()
         key = "/".join(map(str, (draw.key, episode.sample, *player_key)))
-        row = next(
-            row for row in reversed(player.rows) if row.turns
-        )  # a limit may end it before the first turn of a row
+        # A limit may end the episode before the first turn of a row.
+        row = next(row for row in reversed(player.rows) if row.turns)
         return RewardInput(
             row=key,
             completion=player.turns[-1].text,
