@@ -56,7 +56,7 @@ def add_optimal_values(source: str, results: str, target: str, *, beta: float, d
     """
     if not 0 < beta < float("inf"):
         raise ConfigError("beta", got=beta, need="a finite number above 0")
-    check_target(Path(target), Path(source))
+    _check_files(Path(source), Path(results), Path(target))
     table, evaluation = read_table(source), _read_evaluation(results)
     if COLUMN in table.column_names:
         do = "remove the column, or name a file without it"
@@ -69,6 +69,16 @@ def add_optimal_values(source: str, results: str, target: str, *, beta: float, d
     return AddedValues(evaluation["model"], values, sum(map(len, rewards)))
 
 
+def _check_files(source: Path, results: Path, target: Path) -> None:
+    """Raise ConfigError if `target` cannot be written."""
+    check_target(target, source)
+    what = f"target {str(target)!r}"
+    if target.suffix != ".parquet":
+        raise ConfigError(what, got=f"the suffix {target.suffix!r}", need="a file .parquet")
+    if target.exists() and results.exists() and target.samefile(results):
+        raise ConfigError(what, got="the evaluation", need="another file")
+
+
 def _read_evaluation(path: str) -> Mapping[str, Any]:
     what, need = f"evaluation {path!r}", "a file of `purerl eval --json`"
     try:
@@ -77,7 +87,10 @@ def _read_evaluation(path: str) -> Mapping[str, Any]:
         raise DataError(what, got=f"{type(error).__name__}: {error}", need=need) from error
     if not isinstance(content, dict) or not {"model", "settings", "data"} <= content.keys():
         raise DataError(what, got="another content", need=need)
-    if content["settings"]["temperature"] == 0:
+    settings, data = content["settings"], content["data"]
+    if not (isinstance(settings, dict) and "temperature" in settings and isinstance(data, dict) and data):
+        raise DataError(what, got="no temperature or no data", need=need)
+    if settings["temperature"] == 0:
         do = "evaluate with --temperature 1 and several --samples-per-prompt"
         raise DataError(what, got="greedy decoding", need="completions that the model has sampled", do=do)
     return content

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -131,3 +132,19 @@ def test_a_column_is_not_replaced(tmp_path: Path) -> None:
 def test_beta_is_a_finite_number_above_0(tmp_path: Path, beta: float) -> None:
     message = _message(tmp_path, _evaluation(tmp_path), beta=beta)
     assert message == f"beta\n  got:  {beta}\n  need: a finite number above 0"
+
+
+def test_a_target_that_is_no_parquet_file_or_the_evaluation_is_refused(tmp_path: Path) -> None:
+    rows, evaluation = write(tmp_path / "rows.jsonl", ROWS), _evaluation(tmp_path)
+    for target, message in (
+        (tmp_path / "out.jsonl", "got:  the suffix '.jsonl'\n  need: a file .parquet"),
+        (tmp_path / "evaluation.parquet", "got:  the evaluation"),
+    ):
+        results = shutil.copy(evaluation, tmp_path / "evaluation.parquet")
+        with pytest.raises(ConfigError, match=message):
+            add_optimal_values(rows, str(results), str(target), beta=0.5, data_set=None)
+
+
+@pytest.mark.parametrize("changes", [{"settings": {}}, {"settings": 1}, {"data": {}}, {"data": []}])
+def test_an_evaluation_with_another_structure_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
+    assert "got:  no temperature or no data" in _message(tmp_path, _evaluation(tmp_path, **changes))
