@@ -44,6 +44,10 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         need, do = "a new or an empty directory", "name another one with --output"
         raise RunDirectoryError(f"{str(output)!r} cannot be written", got="it exists already", need=need, do=do)
+    if not (run / "tokenizer").is_dir():
+        raise RunDirectoryError(
+            f"{str(run)!r} cannot be exported", got="no directory tokenizer", need="that of the run"
+        )
     config = _on_cpu(pin_recorded(resolve_paths(read_config(run), run), run))
     output.parent.mkdir(parents=True, exist_ok=True)
     examples = read_facts(run).get("examples", 0)

@@ -11,9 +11,10 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, State, fingerprint, keep_all, select_rows
 from purerl.batch import FIELDS
 from purerl.comparison.outcomes import Computation, advantages_of, outcome_of
+from purerl.errors import DataError
 from purerl.process import torch_threads
 from purerl.replay.recording import Recording, columns_of, needs_of, not_recorded, with_needs
-from purerl.store.rollouts import read_table, to_batch, to_metadata
+from purerl.store.rollouts import Metadata, read_table, to_batch, to_metadata
 from purerl.types import RowBool, TensorDict, TokenBool, TokenFloat
 
 if TYPE_CHECKING:
@@ -74,15 +75,15 @@ def replay(
     running statistics, also computes the steps before, from the first recorded one on. If it is the run's own, and the
     rewards are too, each step starts from its recorded state.
 
-    Raises: InputError that names the fields, if the algorithm reads what the run did not record.
+    Raises: InputError that names the fields, if the algorithm reads what the run did not record; DataError for a
+    damaged file.
     """
     own, chosen, state = recording.algorithm, {*(recording.steps if steps is None else steps)}, None
     algorithm = algorithm or own
     own_name, name = fingerprint(own), fingerprint(algorithm)
     columns = columns_of(needs_of(own), needs_of(algorithm)) | {*(score.columns if score else ())}
     for step in _steps_to_compute(recording, chosen, algorithm):
-        table = read_table(recording.rollouts, step, columns)
-        metadata, whole = to_metadata(table.schema), to_batch(table)
+        table, metadata, whole = _read(recording, step, columns)
         batch = whole.exclude(*(field for field in whole.keys() if FIELDS[field].writer in ("estimator", "prepare")))
         rewarded = batch if score is None else score(table, batch)
         is_repeated = metadata.algorithm == name and score is None
@@ -115,6 +116,20 @@ class _Computed(NamedTuple):
     keep: RowBool
     outcome: Computation
     missing: tuple[str, ...]
+
+
+def _read(recording: Recording, step: int, columns: Collection[str]) -> tuple[pa.Table, Metadata, TensorDict]:
+    """The rollouts of `step`, what produced them, and their batch."""
+    import pyarrow as pa
+
+    try:
+        table = read_table(recording.rollouts, step, columns)
+        return table, to_metadata(table.schema), to_batch(table)
+    except (pa.ArrowException, OSError, TypeError, KeyError) as error:
+        what, got = f"rollouts of step {step} in {str(recording.rollouts)!r}", f"{type(error).__name__}: {error}"
+        raise DataError(
+            what, got=got, need="a file that a run has written", do="leave the step out: --steps"
+        ) from error
 
 
 def _computed(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,6 +85,16 @@ def test_invalid_arguments_are_refused(arguments: list[str], status: int, messag
     result = _export(run, *arguments)
     assert (result.exit_code, result.stdout) == (status, "")
     assert message in result.stderr
+
+
+def test_run_without_its_tokenizer_is_refused_before_the_model_is_loaded(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    shutil.rmtree(copy / "tokenizer")
+    result = _export(copy, "--output", tmp_path / "model")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "cannot be exported\n  got:  no directory tokenizer" in result.stderr
+    assert not [*tmp_path.glob("model*")]
 
 
 def test_directory_without_a_run_is_refused(tmp_path: Path) -> None:

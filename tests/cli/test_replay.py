@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -92,6 +95,20 @@ def test_mistakes_are_refused(run: Path, arguments: tuple[str, ...], message: st
     result = _replay(run, *arguments)
     assert result.exit_code == 2
     assert message in result.stderr
+
+
+def test_damaged_rollouts_are_refused_and_can_be_left_out(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run, copy)
+    file = copy / "rollouts" / "000002.parquet"
+    file.write_bytes(file.read_bytes()[:3000])
+    pq.write_table(pa.table({"row": [1]}), copy / "rollouts" / "000003.parquet")
+    for step in ("2", "3"):
+        result = _replay(copy, "--steps", step)
+        assert result.exit_code == 2
+        assert f"error: rollouts of step {step} in " in result.stderr
+        assert "do:   leave the step out: --steps" in result.stderr
+    assert _replay(copy, "--steps", "4-6").exit_code == 0
 
 
 def test_directory_that_is_no_run_is_refused(tmp_path: Path) -> None:
