@@ -174,7 +174,7 @@ def evaluate(
 ) -> None:
     """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
     _check_rewards(run, reward, environment)
-    _check_json(json)
+    _check_json(json, data or ())
     settings = {
         "data": data,
         "max_examples": max_examples,
@@ -292,13 +292,24 @@ def _check_rewards(run: Path | None, reward: Sequence[str] | None, environment: 
         raise ConfigError("--reward is missing", need=need, do=do)
 
 
-def _check_json(path: Path | None) -> None:
-    """Refuse a file that cannot be written, before the model is evaluated."""
+def _check_json(path: Path | None, data: Sequence[str]) -> None:
+    """Refuse a file that cannot be written or that must not be replaced, before the model is evaluated."""
+    from purerl.store.directory import CONTENT, is_started_run
+
     if path is None:
         return
     what, directory = f"--json {str(path)!r}", path.absolute().parent
-    if path.is_dir():
-        raise ConfigError(what, got="a directory", need="a file")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        got = "a directory" if path.is_dir() else "a link, a pipe or a device"
+        raise ConfigError(what, got=got, need="a file", do="name another file")
+    if any(
+        Path(file).exists() and path.exists() and path.samefile(file)
+        for file in (name.rpartition("=")[2] for name in data)
+    ):
+        raise ConfigError(what, got="a file of --data", need="another file")
+    folders = [folder for folder in path.resolve().parents if is_started_run(folder)]
+    if any(path.resolve().relative_to(folder).parts[0] in CONTENT for folder in folders):
+        raise ConfigError(what, got="a file of a run", need="another file")
     if not directory.is_dir():
         raise ConfigError(what, got="no such directory", do="create it first")
     if not os.access(directory, os.W_OK):

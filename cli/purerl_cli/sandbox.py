@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -90,10 +91,21 @@ def run(
     )
     settings = SandboxSettings(layers=layers, python=python)
     command = command_of(language or find_language(file.name), file.name, tuple(arguments or ()), settings)
-    files = {path.name: path.read_bytes() for path in (file, *(with_file or ()))}
+    files = _files([file, *(with_file or ())])
     result = run_command(command, files=files, stdin=_read(stdin), limits=limits, settings=settings)
     _show(result)
     raise typer.Exit(0 if result.status == "ok" else 1)
+
+
+def _files(paths: Sequence[Path]) -> dict[str, bytes]:
+    """The contents of files by their names in the working directory of the program."""
+    files: dict[str, bytes] = {}
+    for path in paths:
+        if path.name in files:
+            got, need = f"a second file {path.name!r}", "files with different names: all are in one directory"
+            raise ConfigError(f"--with-file {path}", got=got, need=need, do="rename it")
+        files[path.name] = path.read_bytes()
+    return files
 
 
 def _read(stdin: Path | None) -> bytes:
@@ -111,7 +123,7 @@ def _limits(**options: Any) -> Limits:
     from purerl.sandbox import Limits
 
     given = {name: value for name, value in options.items() if value is not None}
-    return Limits(**{name: int(value) if str(value).isdigit() else value for name, value in given.items()})
+    return Limits(**{name: int(value) if str(value).isdecimal() else value for name, value in given.items()})
 
 
 _STYLES = {"ok": "green", "error": "red", "killed": "red"}

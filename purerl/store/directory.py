@@ -44,9 +44,9 @@ from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
 from purerl.strict_json import to_json
 
-__all__ = ["RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
+__all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 
-_CONTENT = (
+CONTENT = (
     "summary.json",
     "checkpoints",
     "origin.json",
@@ -373,7 +373,7 @@ def _is_same_file(file: IO[str], path: Path) -> bool:
 
 def _remove_run(path: Path) -> None:
     """Remove what a run creates, and nothing else. After an interruption the run starts from the beginning."""
-    for name in _CONTENT:
+    for name in CONTENT:
         remove(path / name)
 
 

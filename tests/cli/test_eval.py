@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -339,6 +340,9 @@ def test_progress_in_a_terminal_is_a_bar_that_is_erased_at_the_end(prepared: Pat
 
 def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, tmp_path: Path) -> None:
     model, data, run = prepared / "model", ("--data", prepared / "train.parquet"), ("--run", tmp_path)
+    pipe, started = tmp_path / "pipe", tmp_path / "started"
+    os.mkfifo(pipe)
+    train(fake(max_steps=1, evaluate=None), directory=started)
     evaluation = ("eval", model, *data, "--reward", SMALL_DIGIT)
     for arguments, message in (
         (["eval", model, *data], "--reward is missing\n  need: a function that scores completions"),
@@ -357,6 +361,15 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
             "evaluate.accuracy_reward\n  got:  'starts_with_smal_digit'\n  need: one of the reward functions or gates",
         ),
         ([*evaluation, "--json", tmp_path], f"--json '{tmp_path}'\n  got:  a directory\n  need: a file"),
+        ([*evaluation, "--json", pipe], f"--json '{pipe}'\n  got:  a link, a pipe or a device\n"),
+        (
+            [*evaluation, "--json", data[1]],
+            f"--json '{data[1]}'\n  got:  a file of --data\n",
+        ),
+        (
+            [*evaluation, "--json", started / "metrics.jsonl"],
+            f"--json '{started}/metrics.jsonl'\n  got:  a file of a run",
+        ),
         ([*evaluation, "--json", tmp_path / "no" / "f"], f"--json '{tmp_path}/no/f'\n  got:  no such directory\n"),
         (
             ["eval", model, "--data", "none.jsonl", "--reward", SMALL_DIGIT],

@@ -84,6 +84,16 @@ def test_limits_are_options(source: str, options: list[str], status: str, tmp_pa
     assert result.exit_code == 1
 
 
+def test_two_files_with_one_name_are_invalid_input(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    for file in (tmp_path / "a.py", tmp_path / "other" / "a.py"):
+        file.write_text("print(1)")
+    result = _run(str(tmp_path / "a.py"), "--with-file", str(tmp_path / "other" / "a.py"))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "got:  a second file 'a.py'" in result.stderr
+    assert _run(str(tmp_path / "a.py"), "--max-memory", "\u00b2").exit_code == 2
+
+
 def test_program_without_a_language_and_unknown_language_are_invalid_input(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("print(1)")
     result = _run(str(tmp_path / "a.txt"))
