@@ -236,7 +236,8 @@ def _read_converted(value: Any, kind: Any, *, convert: Any) -> Any:
 def _read_plugin(value: Any, _: Any, *, group: str) -> Any:
     value = with_kind(value)
     if not isinstance(value, Mapping) or not isinstance(value.get("kind"), str):
-        raise ConfigError("kind is missing", got=show(value), need="one of: " + ", ".join(names(group)))
+        given = {key: item for key, item in value.items() if item is not UNSET} if isinstance(value, Mapping) else value
+        raise ConfigError("kind is missing", got=show(given), need="one of: " + ", ".join(names(group)))
     try:
         plugin = find(group, value["kind"])
     except ConfigError as error:

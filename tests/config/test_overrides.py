@@ -111,6 +111,7 @@ def test_apply_changes_only_the_settings_that_are_named(settings: list[str], cha
         ("engines=['nowhere.at_all']", "engines.kind: cannot find 'nowhere.at_all'\n..."),
         ("engines=[{lr = 1}]", 'engines.kind is missing\n  got:  {"lr": 1}\n  need: one of: ...'),
         (f"engines=[{{kind = '{HERE}', x=1}}]", f"engines.x\n  got:  no such setting{LISTED}\n  do:   one of: b..."),
+        ("engine.kind=", "engine.kind is missing\n  got:  {}\n  need: one of: ..."),
         ("engine=3", 'engine.kind is missing\n  got:  3\n  need: one of: ...'),
         ("=1", f"setting '=1'{SYNTAX}"),
         ("section..size=1", f"setting 'section..size=1'{SYNTAX}"),
