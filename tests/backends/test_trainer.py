@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import shutil
 
 import pytest
 import torch
@@ -62,6 +63,26 @@ def test_model_with_an_unsupported_change_of_logits_is_refused(tmp_path, family,
     message = r"cannot be used: .*\n  got:  logits, from that product: they differ by "
     with pytest.raises(ConfigError, match=message):
         make_trainer(write_model(tmp_path, family))
+
+
+def test_model_whose_decoder_returns_no_hidden_states_is_refused(path, monkeypatch):
+    from transformers import Qwen3ForCausalLM
+
+    monkeypatch.setattr(Qwen3ForCausalLM, "get_decoder", lambda self: self)
+    with pytest.raises(ConfigError, match=r"a decoder that returns CausalLMOutputWithPast, without hidden states"):
+        make_trainer(path)
+
+
+def test_model_with_a_weight_that_is_not_finite_is_refused(path, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(path, tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    next(iter(weights.values()))[0] = math.nan
+    save_file(weights, tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    message = r"cannot be used: its own .*not finite\n  got:  .*: NaN or infinity, in float64"
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(str(tmp_path / "model"))
 
 
 def test_model_that_attends_to_later_tokens_is_refused(path, monkeypatch):

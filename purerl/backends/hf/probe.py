@@ -70,7 +70,10 @@ def _probe_language_model(causal: PreTrainedModel, shape: Mapping[str, Any]) -> 
         return ramp
 
     logits = _with_hook(head, record, lambda: causal(input_ids=tokens[:, :_TOKENS], use_cache=False).logits)
-    padded = causal.get_decoder()(input_ids=tokens, use_cache=False).last_hidden_state[:, :_TOKENS]
+    output = causal.get_decoder()(input_ids=tokens, use_cache=False)
+    if getattr(output, "last_hidden_state", None) is None:
+        raise _difference(causal, f"a decoder that returns {type(output).__name__}, without hidden states")
+    padded = output.last_hidden_state[:, :_TOKENS]
     _compare(causal, "hidden states of its decoder, with padding to the right", padded, recorded.get("hidden"))
     weight, bias, shard = output_head(head)
     rows = slice(None) if shard is None else shard.rows
@@ -222,6 +225,13 @@ def _with_hook(module: Any, hook: Callable, run: Callable[[], Tensor]) -> Tensor
 def _compare(causal: PreTrainedModel, what: str, computed: Tensor, expected: Tensor | None) -> None:
     if expected is None or expected.shape != computed.shape:
         raise _difference(causal, f"{what}: no tensor of this shape in its forward pass")
+    if not expected.isfinite().all():
+        raise ConfigError(
+            f"{type(causal).__name__} cannot be used: its own forward pass gives values that are not finite",
+            got=f"{what}: NaN or infinity, in {str(expected.dtype).removeprefix('torch.')}",
+            need="finite numbers",
+            do="check the weights, or set a wider model.dtype, such as float32",
+        )
     if not equal_up_to_rounding(computed, expected):
         distance, size = float((computed - expected).abs().max()), float(expected.abs().max())
         raise _difference(causal, f"{what}: they differ by {distance:.3g}; the largest value is {size:.3g}")
