@@ -302,10 +302,8 @@ def _check_json(path: Path | None, data: Sequence[str]) -> None:
     if path.is_symlink() or (path.exists() and not path.is_file()):
         got = "a directory" if path.is_dir() else "a link, a pipe or a device"
         raise ConfigError(what, got=got, need="a file", do="name another file")
-    if any(
-        Path(file).exists() and path.exists() and path.samefile(file)
-        for file in (name.rpartition("=")[2] for name in data)
-    ):
+    files = [Path(name.rpartition("=")[2]) for name in data]
+    if path.exists() and any(file.exists() and path.samefile(file) for file in files):
         raise ConfigError(what, got="a file of --data", need="another file")
     folders = [folder for folder in path.resolve().parents if is_started_run(folder)]
     if any(path.resolve().relative_to(folder).parts[0] in CONTENT for folder in folders):
