@@ -23,10 +23,12 @@ LAYERS = (
         "event_loop",
         "files",
         "images",
+        "messages",
         "process",
         "routes",
         "seeds",
         "ranks",
+        "run_secret",
         "sampling",
         "settings",
         "aliases",
@@ -64,6 +66,7 @@ IMPORTS_FOR_ANNOTATIONS = {("composition", "algos")}
 PURE_IMPORTS = {"torch", "tensordict", "einops", "attrs", "purerl"}
 EXTRA_PURE_IMPORTS = {
     "batch": {"numpy"},  # it converts nested lists faster than torch
+    "messages": {"numpy"},  # messages have arrays of it
     "routes": {"numpy"},  # engines return arrays of it
 }
 PURE_PACKAGES = (*LAYERS[0], "composition", "kernels", "algos")
