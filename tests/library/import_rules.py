@@ -22,6 +22,7 @@ LAYERS = (
         "digests",
         "event_loop",
         "files",
+        "private_files",
         "images",
         "messages",
         "process",
