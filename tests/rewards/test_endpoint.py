@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import hashlib
 import multiprocessing
+import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -12,11 +18,11 @@ from pathlib import Path
 
 import pytest
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, RunError
 from purerl.rewards.endpoint import client as module
 from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import EndpointError, Meter
-from purerl.rewards.endpoint.limits import RateLimit
+from purerl.rewards.endpoint.limits import RateLimit, rate_limit
 from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
 
 from .endpoint_calls import BODY, ask, content, short_delays  # noqa: F401 - a fixture
@@ -245,6 +251,7 @@ def test_a_limit_reserves_amounts_one_after_the_other(tmp_path):
 @pytest.mark.parametrize("state", ["", "nonsense", "1e300", "nan"])
 def test_a_limit_with_a_damaged_file_starts_anew(tmp_path, state):
     (tmp_path / "limit").write_text(state)
+    (tmp_path / "limit").chmod(0o600)
     assert RateLimit(tmp_path / "limit", 60).reserve(1, within=1) == 0
 
 
@@ -262,6 +269,51 @@ def test_processes_share_a_limit(tmp_path):
     for process in processes:
         process.join(60)
     assert RateLimit(tmp_path / "limit", 60).reserve(1, within=1e6) == pytest.approx(200, abs=30)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    return tmp_path
+
+
+def test_limits_are_shared_by_processes_of_a_host(home, monkeypatch):
+    program = "from purerl.rewards.endpoint.limits import rate_limit; print(rate_limit('a', 60).reserve(50, within=1))"
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    assert output == b"0.0\n"
+    limit = rate_limit("a", 60)
+    assert limit.reserve(1, within=100) == pytest.approx(40, abs=15)
+    monkeypatch.setattr("socket.gethostname", lambda: "another")  # with the same home directory
+    assert rate_limit("a", 60).reserve(1, within=100) == 0
+    shutil.rmtree(home / ".cache")  # in the middle of a run
+    assert limit.reserve(1, within=100) == 0
+
+
+def test_a_limit_needs_a_file_that_can_be_locked(home, monkeypatch):
+    def flock(file: object, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    with pytest.raises(RunError, match=r"cannot be locked\n  got:  .*No locks(.*\n)+  do:   set XDG_CACHE_HOME"):
+        rate_limit("a", 60)
+
+
+def test_files_that_links_of_strangers_name_are_not_overwritten(home, tmp_path_factory, monkeypatch):
+    temporary = tmp_path_factory.mktemp("temporary")
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    (target := home / "mine.txt").write_text("mine")
+    (folder := temporary / f"purerl-limits-{os.getuid()}").mkdir()  # where limits have been
+    (folder / hashlib.sha256(b"a").hexdigest()).symlink_to(target)
+    assert rate_limit("a", 60).reserve(1, within=1) == 0
+    assert target.read_text() == "mine"
+    [file] = (home / ".cache" / "purerl" / "limits").iterdir()
+    assert [path.stat().st_mode & 0o777 for path in (file.parent.parent, file.parent, file)] == [0o700, 0o700, 0o600]
+    file.unlink()
+    file.symlink_to(target)
+    with pytest.raises(RunError, match="got:  a link, or no file"):
+        rate_limit("a", 60)
+    assert target.read_text() == "mine"
 
 
 # --- settings ------------------------------------------------------------------------------------------------------

@@ -1,21 +1,25 @@
-"""Limits of requests and of tokens per minute, which all processes of a host keep together.
+"""Limits of requests and of tokens per minute, which all processes of a user on a host keep together.
 
 A limit is one number in a file: the time from which on the next amount may be spent. Spending an amount moves it by
 amount * 60 / rate seconds (the generic cell rate algorithm, without bursts). So in any minute at most one amount more
 than the rate is spent, and nothing waits for a process that has ended.
+
+The files are in a private folder of the user: nobody else can read or replace them.
 """
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
-import tempfile
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+from purerl.errors import RunError
+from purerl.private_files import open_private, user_folder
 
 __all__ = ["RateLimit", "rate_limit"]
 
@@ -23,19 +27,28 @@ _LONGEST = 24 * 3600.0  # seconds: a time further in the future is from a clock 
 
 
 def rate_limit(name: str, per_minute: int | None) -> RateLimit | None:
-    """The limit called `name` of this host and user; None if there is no limit."""
+    """The limit called `name` of this host and user; None if there is no limit.
+
+    Raises: RunError if its file is not private, or cannot be locked.
+    """
     if per_minute is None:
         return None
-    folder = Path(tempfile.gettempdir()) / f"purerl-limits-{os.getuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    return RateLimit(folder / hashlib.sha256(name.encode()).hexdigest(), per_minute)
+    key = f"{socket.gethostname()} {name}"  # a home directory may be that of many hosts
+    limit = RateLimit(user_folder() / "limits" / hashlib.sha256(key.encode()).hexdigest(), per_minute)
+    limit.check()
+    return limit
 
 
 class RateLimit:
-    """At most `per_minute` in a minute; `file` has its state."""
+    """At most `per_minute` in a minute; `file` has its state, and is private."""
 
     def __init__(self, file: Path, per_minute: int) -> None:
         self._file, self._seconds = file, 60.0 / per_minute
+
+    def check(self) -> None:
+        """Raise RunError if its file is not private, or cannot be locked."""
+        with self._opened():
+            pass
 
     def reserve(self, amount: float, *, within: float) -> float | None:
         """Seconds to wait before `amount` may be spent, which is then reserved; None if it is more than `within`."""
@@ -54,9 +67,12 @@ class RateLimit:
 
     @contextmanager
     def _opened(self) -> Iterator[IO[str]]:
-        with self._file.open("a+", encoding="utf-8") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
-            file.seek(0)
+        with open_private(self._file) as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            except OSError as error:
+                need, do = "a file system with file locks", "set XDG_CACHE_HOME to a directory in another one"
+                raise RunError(f"{str(self._file)!r} cannot be locked", got=error, need=need, do=do) from error
             yield file
 
     def _read(self, file: IO[str], now: float) -> float:
@@ -67,5 +83,6 @@ class RateLimit:
         return value if value - now < _LONGEST else now
 
     def _write(self, file: IO[str], value: float) -> None:
-        file.truncate(0)
+        file.seek(0)
+        file.truncate()
         file.write(repr(value))
