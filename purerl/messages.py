@@ -9,7 +9,9 @@ A message is JSON, and after it the bytes of tensors, arrays and long lists of n
 What can be sent is data: beside the above tuples, sets, mappings, bytes, paths, dtypes, tensors (they arrive on the
 CPU), arrays and numbers of numpy, members of enumerations, exceptions, and objects of the classes of purerl, and of
 those of torch that describe a checkpoint, if they are attrs classes, dataclasses or named tuples. Their fields are set
-as they were: no method of the class is called.
+as they were: no method of the class is called. Strings of another class arrive as plain strings.
+
+numpy and torch are imported only where a message has something of theirs, so that worker processes start fast.
 """
 
 from __future__ import annotations
@@ -17,26 +19,31 @@ from __future__ import annotations
 import builtins
 import dataclasses
 import json
+import reprlib
 import sys
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
+from functools import cache
 from importlib import import_module
 from pathlib import Path, PurePath
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
-import numpy as np
-import torch
-from torch import Tensor
 
 from purerl.errors import EngineError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from torch import Tensor
 
 __all__ = ["decode", "encode"]
 
 _LENGTH = 8  # bytes of the length of the JSON
 _LONG = 16  # lists of at least so many numbers are buffers
 _NUMBERS = {int: "q", float: "d", bool: "b"}
+_ARRAY_KINDS = "biufcSUmM"  # no objects, and no structures
 _PLAIN = (type(None), bool, int, float, str)
 _OF_TORCH = tuple(f"torch.distributed.checkpoint.{name}" for name in ("metadata", "planner", "storage", "filesystem"))
 _INT64 = range(-(2**63), 2**63)
@@ -55,19 +62,27 @@ def encode(value: Any) -> bytes:
         text = json.dumps(_node(value, buffers), separators=(",", ":")).encode()
     except RecursionError:
         raise _no_data(type(value), "a value that contains itself, or is nested too deeply") from None
+    except ValueError as error:  # Python writes no integers of more than 4300 digits
+        raise _no_data(type(value), str(error)) from None
     return b"".join((len(text).to_bytes(_LENGTH, "little"), text, *buffers.parts))
 
 
-def decode(message: bytes) -> Any:
-    """The value that `encode` has made `message` of. Raises: EngineError if it is not such a message."""
+def decode(message: bytes, classes: Collection[type] | None = None) -> Any:
+    """The value that `encode` has made `message` of.
+
+    classes  the classes whose objects it may have; None: all that can be sent. Their modules are imported
+
+    Raises: EngineError if it is not such a message.
+    """
     view = memoryview(message)
     end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
+    known = None if classes is None else {(kind.__module__, kind.__qualname__): kind for kind in classes}
     try:
-        return _value(json.loads(bytes(view[_LENGTH:end])), view[end:])
-    except EngineError:
-        raise
+        if end > len(message):
+            raise ValueError("it is not complete")
+        return _value(json.loads(str(view[_LENGTH:end], "ascii")), _Source(view[end:], known))
     except Exception as error:  # what other bytes raise depends on them
-        got = f"{len(message)} bytes that cannot be read: {type(error).__name__}: {error}"
+        got = f"{len(message)} bytes that cannot be read: {error!r:.200}"
         need = "one that another process of this run has sent, which has the same version of purerl"
         raise EngineError("a message", got=got, need=need) from error
 
@@ -86,6 +101,18 @@ class _Buffers:
         return [self._size - len(data), len(data)]
 
 
+class _Source(NamedTuple):
+    """The buffers of a message that is read, and the classes that it may name, by module and name."""
+
+    buffers: memoryview
+    classes: Mapping[tuple[str, str], type] | None
+
+    def read(self, start: int, size: int) -> memoryview:
+        if type(start) is not int or type(size) is not int or not 0 <= start <= start + size <= len(self.buffers):
+            raise ValueError(f"no buffer of {size!r:.50} bytes at {start!r:.50}")
+        return self.buffers[start : start + size]
+
+
 # --- writing -------------------------------------------------------------------------------------------------------
 
 
@@ -100,10 +127,17 @@ def _node(value: Any, buffers: _Buffers) -> Any:
         return items if kind is list else {"tuple": items}
     if kind is dict and all(type(key) is str for key in value):
         return {"dict": {key: _node(item, buffers) for key, item in value.items()}}
-    for type_, (name, write) in _WRITERS.items():
-        if isinstance(value, type_):
-            return {name: write(value, buffers)}
-    return {"object": _object(value, buffers)}
+    name, write = _writer(kind)
+    return {name: write(value, buffers)}
+
+
+@cache
+def _writer(kind: type) -> tuple[str, Callable[[Any, _Buffers], Any]]:
+    """The kind of the values of a class, and the function that writes them."""
+    writers = [writer for type_, writer in _WRITERS.items() if issubclass(kind, type_)]
+    bases = (f"{base.__module__}.{base.__qualname__}" for base in kind.__mro__)
+    libraries = [_LIBRARY_WRITERS[base] for base in bases if base in _LIBRARY_WRITERS]
+    return next(iter([*libraries, *writers]), ("object", _object))
 
 
 def _numbers(values: list[Any] | tuple[Any, ...], buffers: _Buffers) -> list[Any] | None:
@@ -116,12 +150,14 @@ def _numbers(values: list[Any] | tuple[Any, ...], buffers: _Buffers) -> list[Any
 
 
 def _tensor(value: Tensor, buffers: _Buffers) -> Any:
+    import torch
+
     flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
     return [_name(value.dtype), [*value.shape], *buffers.add(flat.numpy().tobytes())]
 
 
 def _array(value: np.ndarray | np.generic, buffers: _Buffers) -> Any:
-    if value.dtype.hasobject or value.dtype.names is not None:
+    if value.dtype.kind not in _ARRAY_KINDS:
         raise _no_data(value, f"an array of dtype {value.dtype}")
     return [value.dtype.str, [*value.shape], *buffers.add(value.tobytes())]
 
@@ -132,11 +168,13 @@ def _error(error: BaseException, buffers: _Buffers) -> Any:
     if type(error) is not getattr(builtins, name, None) and not type(error).__module__.startswith("purerl."):
         error = EngineError(f"{name}: {error}")
     try:
-        state = [_node([*error.args], buffers), _node(dict(vars(error)), buffers)]
+        # OSError has the name of its file only here.
+        arguments = error.__reduce__()[1] if type(error).__module__ == "builtins" else error.args
+        state = [_node([*arguments], buffers), _node(dict(vars(error)), buffers)]
     except EngineError:
         error = EngineError(f"{name}: {error}")
         state = [[*error.args], {"dict": {}}]
-    return [_class_name(error), *state]
+    return [_class_name(type(error)), *state]
 
 
 def _object(value: Any, buffers: _Buffers) -> Any:
@@ -146,16 +184,12 @@ def _object(value: Any, buffers: _Buffers) -> Any:
     if names is None or not _is_known(kind.__module__):
         raise _no_data(value, f"an object of type {kind.__module__}.{kind.__qualname__}")
     fields = {name: _node(getattr(value, name), buffers) for name in names if hasattr(value, name)}
-    return [_class_name(value), fields]
+    return [_class_name(kind), fields]
 
 
 _WRITERS: dict[type | tuple[type, ...], tuple[str, Callable[[Any, _Buffers], Any]]] = {
-    Enum: ("enum", lambda value, _: [_class_name(value), value.name]),
-    Tensor: ("tensor", _tensor),
-    torch.Size: ("size", lambda value, _: [*value]),
-    torch.dtype: ("dtype", lambda value, _: _name(value)),
-    np.generic: ("scalar", _array),
-    np.ndarray: ("array", _array),
+    Enum: ("enum", lambda value, _: [_class_name(type(value)), value.name]),
+    str: ("str", lambda value, _: str.__str__(value)),
     (bytes, bytearray, memoryview): ("bytes", lambda value, buffers: buffers.add(bytes(value))),
     PurePath: ("path", lambda value, _: str(value)),
     (set, frozenset): ("set", lambda value, buffers: [type(value).__name__, [_node(x, buffers) for x in value]]),
@@ -163,63 +197,81 @@ _WRITERS: dict[type | tuple[type, ...], tuple[str, Callable[[Any, _Buffers], Any
     BaseException: ("error", _error),
 }
 """The kind of a value, and the function that writes it, by its type."""
+_LIBRARY_WRITERS: dict[str, tuple[str, Callable[[Any, _Buffers], Any]]] = {
+    "torch.Tensor": ("tensor", _tensor),
+    "torch.Size": ("size", lambda value, _: [*value]),
+    "torch.dtype": ("dtype", lambda value, _: _name(value)),
+    "numpy.generic": ("scalar", _array),
+    "numpy.ndarray": ("array", _array),
+}
+"""The same for types of libraries that may not be imported in this process, by their names."""
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
 
 
-def _value(node: Any, buffers: memoryview) -> Any:
+def _value(node: Any, source: _Source) -> Any:
     """The value of a node of the JSON."""
     if isinstance(node, list):
-        return [_value(item, buffers) for item in node]
+        return [_value(item, source) for item in node]
     if not isinstance(node, dict):
         return node
     [(kind, content)] = node.items()
-    return _READERS[kind](content, buffers)
+    return _READERS[kind](content, source)
 
 
-def _read(buffers: memoryview, start: int, size: int) -> memoryview:
-    if not (0 <= start and 0 <= size and start + size <= len(buffers)):
-        raise ValueError(f"no buffer of {size} bytes at {start}")
-    return buffers[start : start + size]
-
-
-def _read_numbers(content: Any, buffers: memoryview) -> list[Any]:
+def _read_numbers(content: Any, source: _Source) -> list[Any]:
     code, start, size = content
-    values = array(code, bytes(_read(buffers, start, size))).tolist()
+    values = array(code, bytes(source.read(start, size))).tolist()
     return [*map(bool, values)] if code == "b" else values
 
 
-def _read_tensor(content: Any, buffers: memoryview) -> Tensor:
+def _read_tensor(content: Any, source: _Source) -> Tensor:
+    import torch
+
     name, shape, start, size = content
-    data = torch.frombuffer(bytearray(_read(buffers, start, size)), dtype=torch.uint8) if size else torch.empty(0)
+    data = torch.frombuffer(bytearray(source.read(start, size)), dtype=torch.uint8) if size else torch.empty(0)
     return data.to(torch.uint8).view(_dtype(name)).reshape(shape)
 
 
-def _read_array(content: Any, buffers: memoryview) -> np.ndarray:
+def _read_size(content: Any, _: _Source) -> torch.Size:
+    import torch
+
+    return torch.Size(content)
+
+
+def _read_array(content: Any, source: _Source) -> np.ndarray:
+    import numpy as np
+
     name, shape, start, size = content
-    return np.frombuffer(_read(buffers, start, size), np.dtype(name)).reshape(shape).copy()
+    dtype = np.dtype(str(name))
+    if dtype.kind not in _ARRAY_KINDS:
+        raise TypeError(f"an array of dtype {name}")
+    return np.frombuffer(source.read(start, size), dtype).reshape(shape).copy()
 
 
-def _read_error(content: Any, buffers: memoryview) -> BaseException:
+def _read_error(content: Any, source: _Source) -> BaseException:
     name, arguments, attributes = content
-    kind = _class(name)
+    kind = _class(name, source)
     if not issubclass(kind, BaseException):
         raise TypeError(f"{name} is no exception")
-    values = _value(arguments, buffers)
-    error = kind.__new__(kind, *values)  # OSError takes its number from them
-    error.args = tuple(values)
-    vars(error).update(_value(attributes, buffers))
+    values = _value(arguments, source)
+    if kind.__module__ == "builtins":
+        error = kind(*values)  # of OSError, UnicodeError and groups; it sets attributes
+    else:
+        error = kind.__new__(kind)
+        error.args = tuple(values)
+    vars(error).update(_value(attributes, source))
     return error
 
 
-def _read_object(content: Any, buffers: memoryview) -> Any:
+def _read_object(content: Any, source: _Source) -> Any:
     name, nodes = content
-    kind = _class(name)
+    kind = _class(name, source)
     names = _fields(kind)
     if names is None or not set(nodes) <= {*names}:
         raise TypeError(f"{name} does not have the fields {', '.join(nodes)}")
-    values = {field: _value(node, buffers) for field, node in nodes.items()}
+    values = {field: _value(node, source) for field, node in nodes.items()}
     if issubclass(kind, tuple):
         return tuple.__new__(kind, [values[field] for field in names])
     result = object.__new__(kind)
@@ -228,24 +280,25 @@ def _read_object(content: Any, buffers: memoryview) -> Any:
     return result
 
 
-def _read_set(content: Any, buffers: memoryview) -> Any:
+def _read_set(content: Any, source: _Source) -> Any:
     name, items = content
-    return {"set": set, "frozenset": frozenset}[name](_value(items, buffers))
+    return {"set": set, "frozenset": frozenset}[name](_value(items, source))
 
 
-_READERS: dict[str, Callable[[Any, memoryview], Any]] = {
-    "tuple": lambda content, buffers: tuple(_value(content, buffers)),
+_READERS: dict[str, Callable[[Any, _Source], Any]] = {
+    "tuple": lambda content, source: tuple(_value(content, source)),
     "numbers": _read_numbers,
-    "dict": lambda content, buffers: {key: _value(item, buffers) for key, item in content.items()},
-    "map": lambda content, buffers: {_value(k, buffers): _value(v, buffers) for k, v in content},
+    "dict": lambda content, source: {key: _value(item, source) for key, item in content.items()},
+    "map": lambda content, source: {_value(k, source): _value(v, source) for k, v in content},
     "set": _read_set,
-    "enum": lambda content, _: _members(_class(content[0]))[content[1]],
+    "enum": lambda content, source: _members(_class(content[0], source))[content[1]],
     "tensor": _read_tensor,
-    "size": lambda content, _: torch.Size(content),
+    "str": lambda content, _: str(content),
+    "size": _read_size,
     "dtype": lambda content, _: _dtype(content),
-    "scalar": lambda content, buffers: _read_array(content, buffers)[()],
+    "scalar": lambda content, source: _read_array(content, source)[()],
     "array": _read_array,
-    "bytes": lambda content, buffers: bytes(_read(buffers, *content)),
+    "bytes": lambda content, source: bytes(source.read(*content)),
     "path": lambda content, _: Path(content),
     "error": _read_error,
     "object": _read_object,
@@ -269,13 +322,15 @@ def _is_known(module: str) -> bool:
     return module.startswith("purerl.") or module in _OF_TORCH
 
 
-def _class_name(value: object) -> list[str]:
-    return [type(value).__module__, type(value).__qualname__]
+def _class_name(kind: type) -> list[str]:
+    return [kind.__module__, kind.__qualname__]
 
 
-def _class(name: Any) -> type:
+def _class(name: Any, source: _Source) -> type:
     """The class with this name. Only modules of purerl and of `_OF_TORCH` are looked up, and exceptions of Python."""
     module, path = name
+    if source.classes is not None:
+        return source.classes[module, path]
     if module == "builtins":
         kind = getattr(builtins, path, None)
         if isinstance(kind, type) and issubclass(kind, BaseException):
@@ -284,7 +339,7 @@ def _class(name: Any) -> type:
         kind = sys.modules.get(module) or import_module(module)
         for part in path.split("."):
             kind = vars(kind)[part]
-        if isinstance(kind, type):
+        if isinstance(kind, type) and _class_name(kind) == name:  # not one that the module has imported
             return kind
     raise TypeError(f"{module}.{path} cannot be sent in a message")
 
@@ -300,6 +355,8 @@ def _name(dtype: torch.dtype) -> str:
 
 
 def _dtype(name: str) -> torch.dtype:
+    import torch
+
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise TypeError(f"{name} is no dtype")
@@ -308,4 +365,4 @@ def _dtype(name: str) -> torch.dtype:
 
 def _no_data(value: object, got: str) -> EngineError:
     need = "data: None, booleans, numbers, strings, bytes, lists, tuples, sets, mappings, tensors and arrays"
-    return EngineError("a value cannot be sent to another process", got=f"{got}: {value!r:.100}", need=need)
+    return EngineError("a value cannot be sent to another process", got=f"{got}: {reprlib.repr(value)}", need=need)
