@@ -314,6 +314,9 @@ def test_files_that_links_of_strangers_name_are_not_overwritten(home, tmp_path_f
     with pytest.raises(RunError, match="got:  a link, or no file"):
         rate_limit("a", 60)
     assert target.read_text() == "mine"
+    file.parent.chmod(0o777)
+    with pytest.raises(RunError, match="got:  permissions 777"):  # before a run
+        check_endpoint(Endpoint(url="http://localhost/v1", model="m", tokens_per_minute=1))
 
 
 # --- settings ------------------------------------------------------------------------------------------------------

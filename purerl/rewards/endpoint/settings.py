@@ -7,24 +7,19 @@ import os
 import re
 import tempfile
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from attrs import frozen
 
+from purerl.credentials import is_server_address
 from purerl.errors import ConfigError
+from purerl.rewards.endpoint.limits import rate_limit
 from purerl.settings import above_zero, at_least, setting
 
-__all__ = ["Endpoint", "check_endpoint"]
+__all__ = ["OF_ENDPOINT", "Endpoint", "check_endpoint"]
 
 
-def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        has_host = bool(parts.hostname) and parts.port != 0
-    except ValueError:  # a port that is no number, or too large; brackets of an IPv6 address
-        return False
-    return parts.scheme in ("http", "https") and has_host and parts.password is None and not parts.query
-
+OF_ENDPOINT = "export the key as an environment variable, and set endpoint.api_key_variable to its name"
+"""The remedy for a key in a setting of an endpoint."""
 
 _FIT = "set timeout as well, or a longer deadline"
 _MARGIN = 10.0  # seconds that a busy process may take to end a request at its deadline
@@ -37,8 +32,9 @@ class Endpoint:
 
     url: str = setting(
         "address of the server up to the version of its interface, such as http://localhost:8000/v1",
-        need="an address that starts with http:// or https://, without a query and without a password",
-        valid=_is_address,
+        need="an address that starts with http:// or https://, without a user, a password, a query and a fragment",
+        valid=is_server_address,
+        credential=OF_ENDPOINT,
     )
     model: str = setting("name of the model at the server", need="a name", valid=bool)
     api_key_variable: str | None = setting(
@@ -91,11 +87,16 @@ class Endpoint:
 
 
 def check_endpoint(endpoint: Endpoint) -> None:
-    """Refuse an endpoint whose key is not in the environment, or whose cache cannot be written. Raises ConfigError."""
+    """Refuse an endpoint whose key is not in the environment, or whose cache cannot be written.
+
+    Raises: ConfigError; RunError if the folder of its limits is not private.
+    """
     name = endpoint.api_key_variable
     if name is not None and not os.environ.get(name):
         need, do = f"the key of {endpoint.url}", f"export {name}=..., or leave api_key_variable out"
         raise ConfigError(f"endpoint.api_key_variable {name}", got="no such environment variable", need=need, do=do)
+    if endpoint.requests_per_minute is not None or endpoint.tokens_per_minute is not None:
+        rate_limit("check", 1)
     if endpoint.cache is not None:
         directory = Path(endpoint.cache).expanduser()
         try:
