@@ -202,7 +202,7 @@ class ServedGenerator:
             finally:
                 buckets.end_staging()
             return
-        old = list(self._directory.path.iterdir()) if self._directory is not None else []
+        old = list(self._directory.path.glob("*-version-*")) if self._directory is not None else []
         with self._updating(self._write(weights, version), limit):
             pass
         for directory in old:

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
-import tempfile
-import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +14,7 @@ from torch import Tensor
 from purerl.backends.hf.lora import CONFIG_FILE, WEIGHTS_FILE
 from purerl.backends.transfer.engine.purerl_receiver import Address
 from purerl.errors import EngineError, nearest
+from purerl.private_files import private_folder
 from purerl.protocols import Weights
 
 __all__ = ["NO_RECEIVER", "WeightFiles", "WeightStream", "WeightsDirectory", "check_names", "write_weights"]
@@ -28,8 +25,6 @@ NO_RECEIVER = "a server that cannot receive weights: purerl did not start it. Se
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _RESERVE = 1.1  # share of the weights that must be free
 _MAX_FILE = 2**30  # bytes
-_PREFIX = "purerl-weights-"
-_NEW = 60.0  # seconds in which a directory may not be locked yet
 
 
 class WeightFiles(NamedTuple):
@@ -55,51 +50,24 @@ class WeightStream(NamedTuple):
 class WeightsDirectory:
     """A new directory `path` for weights of `size` bytes, below `parent` or where there is room, until `close`.
 
-    It is locked while this process lives. Directories of processes that were killed have no lock: those beside it are
-    removed.
+    Those beside it whose processes were killed are removed, see `private_folder`.
     """
 
     def __init__(self, parent: str | None, size: int) -> None:
-        folder = Path(parent or tempfile.gettempdir())
+        folder = None if parent is None else Path(parent)
         memory = _SHARED_MEMORY
-        if parent is None and memory.is_dir() and shutil.disk_usage(memory).free >= 2 * _RESERVE * size:
+        if folder is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+        elif memory.is_dir() and shutil.disk_usage(memory).free >= 2 * _RESERVE * size:
             folder = memory
-        folder.mkdir(parents=True, exist_ok=True)
-        _remove_unlocked(folder)
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
+        self._stack = ExitStack()
+        self.path = self._stack.enter_context(private_folder("purerl-weights-", folder))
         if parent is not None:
             self.path.chmod(0o755)  # a server of another user may read it
-        self._lock = _lock(self.path)
 
     def close(self) -> None:
         """Remove it with everything in it."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        if self._lock is not None:
-            os.close(self._lock)
-
-
-def _lock(directory: Path) -> int | None:
-    """A descriptor that holds a lock on `directory`; None if another process has it, or where there are no locks."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
-
-
-def _remove_unlocked(parent: Path) -> None:
-    """Remove directories of weights in `parent` that no process has locked, except those that are just being made."""
-    for directory in parent.glob(f"{_PREFIX}*"):
-        with suppress(OSError):
-            is_new = time.time() - directory.stat().st_mtime < _NEW
-            if not is_new and (lock := _lock(directory)) is not None:
-                shutil.rmtree(directory, ignore_errors=True)
-                os.close(lock)
+        self._stack.close()
 
 
 def check_names(weights: Weights, model: Mapping[str, tuple[int, ...]], *, is_complete: bool) -> None:
