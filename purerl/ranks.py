@@ -9,11 +9,12 @@ deadline is named. The deadline is the timeout that the process group was initia
 
 from __future__ import annotations
 
-import pickle
+import hmac
 import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -23,17 +24,22 @@ from torch import Tensor
 from torch import distributed as dist
 
 from purerl.errors import EngineError
+from purerl.messages import decode, encode
+from purerl.run_secret import SIZE, adopt_secret, derive_key, new_secret
+from purerl.stores import SignedStore, Store
 
 __all__ = [
     "ONE_RANK",
     "Guard",
     "MessageExchange",
     "Ranks",
+    "check_members",
     "check_others",
     "current_ranks",
     "guarded_by",
     "ranks_of_thread",
     "store_of_ranks",
+    "stores_opened_by",
     "this_host",
 ]
 
@@ -42,6 +48,7 @@ _MAX_NAMED = 4
 _FIRST_PAUSE = 0.0002  # seconds
 _PAUSE_PER_RANK = 0.002
 _MAX_PAUSE = 0.1
+_MEMBER_TIMEOUT = timedelta(seconds=60)
 
 T = TypeVar("T")
 
@@ -82,12 +89,12 @@ def check_others() -> None:
 
 
 class MessageExchange:
-    """Short messages of all ranks, through a `store` of torch.distributed. Every rank makes the same calls.
+    """Short messages of all ranks, through a `store`. Every rank makes the same calls.
 
     timeout  seconds until a rank that has not arrived is an error
     """
 
-    def __init__(self, store: Any, rank: int, size: int, timeout: float) -> None:
+    def __init__(self, store: Store, rank: int, size: int, timeout: float) -> None:
         self._store, self._rank, self._size, self._timeout = store, rank, size, timeout
         self._calls = 0
 
@@ -180,21 +187,23 @@ class Ranks:
                 tensor.copy_(part.view_as(tensor))
 
     def gather(self, value: T, what: str = "values of all ranks") -> list[T]:
-        """The picklable `value` of every rank, by rank. Raises EngineError if `what` it is differs between ranks."""
+        """The `value` of every rank, by rank: data, see `purerl.messages`.
+
+        Raises: EngineError if `what` it is differs between ranks, or if a value is no data.
+        """
         if self.size == 1:
             return [value]
+        return [decode(message) for message in self._gather_bytes(encode(value), what)]
+
+    def _gather_bytes(self, message: bytes, what: str) -> list[bytes]:
         if self.exchange is not None:
-            messages = self.exchange.exchange(what, pickle.dumps(value))
-            return [pickle.loads(message) for message in messages]  # noqa: S301 - from ranks of this run
+            return self.exchange.exchange(what, message)
         if self.group is None:
-            packed = pickle.dumps(value)
-            messages = _exchange("messages").exchange(what, packed if len(packed) <= _MAX_MESSAGE else b"")
+            messages = _exchange("messages").exchange(what, message if len(message) <= _MAX_MESSAGE else b"")
             if all(messages):
-                return [pickle.loads(message) for message in messages]  # noqa: S301 - from ranks of this run
-        values: list[Any] = [None] * self.size
+                return messages
         with _explained():
-            dist.all_gather_object(values, value, group=self.group)
-        return values
+            return _gathered(message, self.group, self.size)
 
     def exchange_bytes(self, parts: Sequence[Tensor]) -> list[Tensor]:
         """Send `parts[k]`, uint8 [n_k], to rank k; what each rank has sent to this one, by rank."""
@@ -219,11 +228,11 @@ class Ranks:
             outcome: tuple[Any, Exception | None] = action(), None
         except Exception as raised:  # noqa: BLE001 - raised below, on every rank
             outcome = None, raised
-        outcomes = self.gather(_sendable(outcome), what)
+        outcomes = self.gather(outcome, what)
         for rank, (_, error) in enumerate(outcomes):
             if error is not None:
                 raise (outcome[1] if rank == self.rank else error) or error
-        return [result for result, _ in outcomes]
+        return [result for result, _ in outcomes]  # pyright: ignore[reportReturnType] - without an error it is a result
 
     def on_first(self, action: Callable[[], T], what: str = "an action of rank 0") -> T:
         """What `action` returns on rank 0, while the others wait. Its exception is raised on every rank."""
@@ -238,18 +247,6 @@ def _nothing() -> None:
     return None
 
 
-def _sendable(outcome: tuple[Any, Exception | None]) -> tuple[Any, Exception | None]:
-    """`outcome` with an EngineError in place of an exception that cannot be pickled."""
-    error = outcome[1]
-    if error is None:
-        return outcome
-    try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - an object of this process
-    except Exception:  # noqa: BLE001 - exceptions of libraries may have any constructor
-        return None, EngineError(f"{type(error).__name__}: {error}")
-    return None, error
-
-
 @contextmanager
 def _explained() -> Iterator[None]:
     """Raise what the guard says about an error of torch.distributed."""
@@ -261,7 +258,66 @@ def _explained() -> Iterator[None]:
         raise _guards[-1].explain(error) from error
 
 
+def _gathered(message: bytes, group: dist.ProcessGroup | None, size: int) -> list[bytes]:
+    """The `message` of each member of `group`, by the process group."""
+    device = "cpu" if "cpu" in str(dist.get_backend_config(group)) else torch.accelerator.current_accelerator()
+    sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
+    dist.all_gather(sizes, torch.tensor([len(message)], device=device), group=group)
+    longest = max(int(each) for each in sizes)
+    own = torch.frombuffer(bytearray(message.ljust(longest, b"\0")), dtype=torch.uint8).to(device)
+    parts = [torch.empty_like(own) for _ in range(size)]
+    dist.all_gather(parts, own, group=group)
+    return [part[: int(each)].cpu().numpy().tobytes() for part, each in zip(parts, sizes, strict=True)]
+
+
+def check_members(group: dist.ProcessGroup | None = None) -> None:
+    """Check that the members of `group` are connected with each other, and not with a stranger. Collective.
+
+    Each member proves to each other one that it has the secret of the run. It is needed where gloo connects processes:
+    a member accepts the first process that connects to its port. Groups of devices need no such check.
+
+    Raises: EngineError if a member does not prove it, or not within a minute.
+    """
+    if "gloo" not in str(dist.get_backend_config(group)):
+        return
+    size, name = dist.get_world_size(group), (group or dist.group.WORLD).group_name
+    rank = dist.get_rank(group)
+    own = [derive_key(f"group {name}: {rank} to {other}") for other in range(size)]
+    expected = [derive_key(f"group {name}: {other} to {rank}") for other in range(size)]
+    received = torch.empty(size * SIZE, dtype=torch.uint8)
+    try:
+        sent = torch.frombuffer(bytearray(b"".join(own)), dtype=torch.uint8)
+        work = dist.all_to_all_single(received, sent, group=group, async_op=True)
+        work.wait(_MEMBER_TIMEOUT)
+    except RuntimeError as error:
+        raise _stranger(name, str(error).partition("\n")[0]) from error
+    if not hmac.compare_digest(received.numpy().tobytes(), b"".join(expected)):
+        raise _stranger(name, "another answer than that of a process with the secret of the run")
+
+
+def _stranger(name: str, got: str) -> EngineError:
+    need, do = "only the processes of the run", "let nobody else reach the ports of the run (docs/scaling.md)"
+    return EngineError(f"the members of the process group {name!r}", got=got, need=need, do=do)
+
+
+OpenStore = Callable[[str], Store]
+"""A connection to the store of the ranks, for keys of this name only. One thread may use it."""
+
+_openers: list[OpenStore] = []
 _exchanges: dict[str, tuple[object, MessageExchange]] = {}  # with the process group that each belongs to
+_adopted: list[object] = []  # the process group from which this process has got its secret
+
+
+@contextmanager
+def stores_opened_by(open_store: OpenStore) -> Iterator[None]:
+    """Let the ranks exchange messages through the stores that `open_store` opens in the block."""
+    _openers.append(open_store)
+    _exchanges.clear()
+    try:
+        yield
+    finally:
+        _openers.pop()
+        _exchanges.clear()
 
 
 def _exchange(name: str) -> MessageExchange:
@@ -269,17 +325,28 @@ def _exchange(name: str) -> MessageExchange:
     group = dist.group.WORLD
     if name not in _exchanges or _exchanges[name][0] is not group:
         store = store_of_ranks(name)
-        exchange = MessageExchange(store, dist.get_rank(), dist.get_world_size(), store.timeout.total_seconds())
-        _exchanges[name] = (group, exchange)
+        _exchanges[name] = (group, MessageExchange(store, dist.get_rank(), dist.get_world_size(), store.timeout))
     return _exchanges[name][1]
 
 
-def store_of_ranks(name: str) -> Any:
-    """A connection to the store of the default process group, for keys of `name` only. One thread may use it."""
+def store_of_ranks(name: str) -> Store:
+    """A connection to the store of the ranks, for keys of `name` only. One thread may use it."""
+    return (_openers[-1] if _openers else _open_store_of_group)(name)
+
+
+def _open_store_of_group(name: str) -> Store:
+    """The store of a process group that others have initialized, with a secret that rank 0 sends over the group.
+
+    Collective when it is called first.
+    """
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store  # the store of a user's group too
 
+    if _adopted != [dist.group.WORLD]:
+        [secret, *_] = _gathered(new_secret(), None, dist.get_world_size())
+        adopt_secret(secret)
+        _adopted[:] = [dist.group.WORLD]
     store: Any = _get_default_store()
-    return PrefixStore(f"purerl/{name}", store.clone())
+    return SignedStore(PrefixStore(f"purerl/{name}", store.clone()), derive_key(f"store {name}"))
 
 
 def this_host() -> str:

@@ -12,12 +12,11 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["SIZE", "derive_key", "derive_token", "new_secret", "shared_secret"]
+__all__ = ["SIZE", "adopt_secret", "derive_key", "derive_token", "new_secret", "shared_secret"]
 
 SIZE = 32  # bytes
 
-_own = secrets.token_bytes(SIZE)
-_shared: list[bytes] = []
+_secrets = [secrets.token_bytes(SIZE)]  # the last one is in use
 
 
 def new_secret() -> bytes:
@@ -25,19 +24,24 @@ def new_secret() -> bytes:
     return secrets.token_bytes(SIZE)
 
 
+def adopt_secret(secret: bytes) -> None:
+    """Let `secret` be that of this process from now on."""
+    _secrets[-1] = secret
+
+
 @contextmanager
 def shared_secret(secret: bytes) -> Iterator[None]:
     """Let `secret` be that of this process in the block."""
-    _shared.append(secret)
+    _secrets.append(secret)
     try:
         yield
     finally:
-        _shared.pop()
+        _secrets.pop()
 
 
 def derive_key(purpose: str) -> bytes:
     """A key of 32 bytes for `purpose`: the same in all processes of the run, and of no use for another purpose."""
-    return hmac.digest(_shared[-1] if _shared else _own, purpose.encode(), hashlib.sha256)
+    return hmac.digest(_secrets[-1], purpose.encode(), hashlib.sha256)
 
 
 def derive_token(purpose: str) -> str:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from attrs import frozen
@@ -21,11 +23,22 @@ from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
 from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog
-from purerl.placement.network import gloo_variables
+from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
+from purerl.placement.network import gloo_variables, loopback_variables
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import World, check_world, find_world
-from purerl.ranks import ONE_RANK, Ranks, current_ranks, guarded_by, store_of_ranks
+from purerl.ranks import (
+    ONE_RANK,
+    Ranks,
+    check_members,
+    current_ranks,
+    guarded_by,
+    store_of_ranks,
+    stores_opened_by,
+)
+from purerl.run_secret import derive_key, shared_secret
+from purerl.signed_pickles import signed_pickles
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
 
@@ -34,6 +47,8 @@ _LINGER = 1.0  # seconds until a launcher may notice that a rank has failed, aft
 _LEAVE_TIMEOUT = 10.0
 _SECONDS_BETWEEN_MESSAGES = 30.0
 _READ_TIME = 1.5  # seconds in which the other ranks read why this one has failed
+
+T = TypeVar("T")
 
 
 @frozen
@@ -101,15 +116,20 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
         yield SINGLE_PROCESS
         return
     with ExitStack() as stack:
-        if is_own_group := not dist.is_initialized():
-            stack.enter_context(process_group(world, settings.timeout))
+        is_own_group = not dist.is_initialized()
+        if world is not None and is_own_group:
+            find_secret = partial(read_secret, directory, is_first=world.rank == 0, timeout=settings.timeout)
+            stack.enter_context(process_group(world, find_secret, settings.timeout))
         ranks = current_ranks()
         log = RankLog(directory, ranks.rank)
         if ranks.size == 1:
             yield SINGLE_PROCESS
             return
         _check_backend()
-        watchdog = stack.enter_context(_watching(settings, ranks, log, is_own_group=is_own_group))
+        if not is_own_group:
+            stack.enter_context(_meeting_of_group(ranks, directory, settings.timeout))
+        has_store = ranks.is_first and (world is None or world.folder is None)
+        watchdog = stack.enter_context(_watching(settings, ranks, log, is_own_group=is_own_group, has_store=has_store))
         yield RankContext(ranks, watchdog.local_size, log, watchdog)
 
 
@@ -124,54 +144,104 @@ def _check_alone(settings: Placement) -> None:
 
 
 @contextmanager
-def process_group(world: World | None, timeout: float) -> Iterator[None]:
-    """A process group of `world`. The device of this rank is the one with its number on this host."""
-    if world is None:  # for type checkers: without a world, a process group exists
-        raise ConfigError("no process group")
+def process_group(world: World, find_secret: Callable[[], bytes], timeout: float) -> Iterator[None]:
+    """A process group of `world`. The device of this rank is the one with its number on this host.
+
+    find_secret  returns the secret of the run; it is not called if the ranks meet in a folder
+
+    Raises: EngineError if the ranks do not meet within `timeout` seconds, or if a stranger is among them.
+    """
     backends = collective_backends()
     if backends != "gloo":
         torch.accelerator.set_device_index(_device_index(world, torch.accelerator.device_count()))
-    variables = {"MASTER_ADDR": world.address, "MASTER_PORT": str(world.port), **gloo_variables(world.address)}
-    missing = {name: value for name, value in variables.items() if name not in os.environ}
+    missing: dict[str, str] = {}
+    with ExitStack() as stack:
+        try:
+            start = partial(_initialize, backends, world, find_secret, timeout, missing, stack)
+            meeting = _while_waiting(start, world.rank, world.size, world.place, timeout)
+            with _among_themselves(meeting):
+                check_members()
+                yield
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+            for name in missing:
+                del os.environ[name]
+
+
+def _initialize(
+    backends: str,
+    world: World,
+    find_secret: Callable[[], bytes],
+    timeout: float,
+    missing: dict[str, str],
+    stack: ExitStack,
+) -> Meeting:
+    """Meet the other ranks, and initialize the process group. Variables that are `missing` are set, and added there."""
+    if world.folder is not None:
+        meeting = meet_in_folder(world.folder, timeout)
+    else:
+        store = network_store(world, timeout)
+        meeting = meet(store, world.rank, world.size, find_secret(), timeout, stack)
+    variables = loopback_variables() if meeting.is_one_host else gloo_variables(world.address)
+    missing |= {name: value for name, value in variables.items() if name not in os.environ}
     os.environ.update(missing)
-    try:
-        _meet(backends, world, timeout)
+    limit = timedelta(seconds=timeout)
+    dist.init_process_group(backends, store=meeting.store, rank=world.rank, world_size=world.size, timeout=limit)
+    return meeting
+
+
+@contextmanager
+def _meeting_of_group(ranks: Ranks, directory: Path, timeout: float) -> Iterator[None]:
+    """Let the ranks of a process group that the script has initialized exchange messages among themselves."""
+    from torch.distributed.distributed_c10d import _get_default_store  # of a group that others have initialized
+
+    store: Any = _get_default_store()
+
+    def start() -> Meeting:
+        secret = read_secret(directory, is_first=ranks.is_first, timeout=timeout)
+        return meet(store.clone(), ranks.rank, ranks.size, secret, timeout, stack)
+
+    with ExitStack() as stack:
+        meeting = _while_waiting(start, ranks.rank, ranks.size, "the store of the process group", timeout)
+        with _among_themselves(meeting):
+            check_members()
+            yield
+
+
+@contextmanager
+def _among_themselves(meeting: Meeting) -> Iterator[None]:
+    """Let this rank use the secret and the stores of `meeting` in the block."""
+    with shared_secret(meeting.secret), stores_opened_by(meeting.open_store), signed_pickles(derive_key("pickles")):
         yield
-    finally:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-        for name in missing:
-            del os.environ[name]
 
 
-def _meet(backends: str, world: World, timeout: float) -> None:
-    """Initialize the process group, which waits for all ranks.
+def _while_waiting(start: Callable[[], T], rank: int, size: int, where: str, timeout: float) -> T:
+    """The result of `start`, which waits for all ranks.
 
-    This is done in another thread, because a thread that waits there does not handle signals.
+    It is called in another thread, because a thread that waits there does not handle signals.
 
     Raises: EngineError after `timeout` seconds.
     """
-    met, where = Future(), f"{world.address}:{world.port}"
+    met: Future[T] = Future()
 
-    def initialize() -> None:
+    def run() -> None:
         try:
-            dist.init_process_group(
-                backends, rank=world.rank, world_size=world.size, timeout=timedelta(seconds=timeout)
-            )
+            met.set_result(start())
         except Exception as error:  # noqa: BLE001 -- raised below
             met.set_exception(error)
-        else:
-            met.set_result(None)
 
-    threading.Thread(target=initialize, name="purerl ranks", daemon=True).start()
+    threading.Thread(target=run, name="purerl ranks", daemon=True).start()
     while not wait([met], timeout=_SECONDS_BETWEEN_MESSAGES).done:
-        _LOG.warning("rank %d of %d waits for the others at %s", world.rank, world.size, where)
+        _LOG.warning("rank %d of %d waits for the others at %s", rank, size, where)
     try:
-        met.result()
-    except dist.DistError as error:
+        return met.result()
+    except PurerlError:
+        raise
+    except RuntimeError as error:
         got, do = f"{error}".partition("\n")[0], "start all of them, or correct the variables of the environment"
-        need = f"{world.size} processes that reach {where} within placement.timeout = {timeout:g} s"
-        raise EngineError(f"rank {world.rank} did not meet the other ranks", got=got, need=need, do=do) from error
+        need = f"{size} processes that reach {where} within placement.timeout = {timeout:g} s"
+        raise EngineError(f"rank {rank} did not meet the other ranks", got=got, need=need, do=do) from error
 
 
 def _device_index(world: World, count: int) -> int:
@@ -196,8 +266,13 @@ def _check_backend() -> None:
 
 
 @contextmanager
-def _watching(settings: Placement, ranks: Ranks, log: RankLog, *, is_own_group: bool) -> Iterator[Watchdog]:
-    """A watchdog of the other ranks. The block fails on all ranks if it fails on one."""
+def _watching(
+    settings: Placement, ranks: Ranks, log: RankLog, *, is_own_group: bool, has_store: bool
+) -> Iterator[Watchdog]:
+    """A watchdog of the other ranks. The block fails on all ranks if it fails on one.
+
+    has_store  whether the store of the ranks may end with this process
+    """
     parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
     store, timeout = store_of_ranks("watchdog"), settings.heartbeat_timeout
     watchdog = Watchdog(store, ranks.rank, ranks.size, log, heartbeat_timeout=timeout, parent=parent)
@@ -212,7 +287,7 @@ def _watching(settings: Placement, ranks: Ranks, log: RankLog, *, is_own_group: 
                 for rank in range(1, ranks.size):
                     watchdog.wait_until_done(rank, _LEAVE_TIMEOUT)
         except BaseException as error:
-            problem = _fail(watchdog, ranks, log, error, is_own_group=is_own_group)
+            problem = _fail(watchdog, ranks, log, error, is_own_group=is_own_group, has_store=has_store)
             if problem is error:
                 raise
             raise problem from error
@@ -221,7 +296,9 @@ def _watching(settings: Placement, ranks: Ranks, log: RankLog, *, is_own_group: 
             watchdog.stop()
 
 
-def _fail(watchdog: Watchdog, ranks: Ranks, log: RankLog, error: BaseException, *, is_own_group: bool) -> BaseException:
+def _fail(
+    watchdog: Watchdog, ranks: Ranks, log: RankLog, error: BaseException, *, is_own_group: bool, has_store: bool
+) -> BaseException:
     """End the run on all ranks because of `error`; return the error of this rank.
 
     The error of another rank may have caused it. The first rank that is alive reports the error of the run. The others
@@ -235,8 +312,8 @@ def _fail(watchdog: Watchdog, ranks: Ranks, log: RankLog, error: BaseException, 
         log.write("".join(traceback.format_exception(error)).rstrip())
     if not watchdog.has_found(cause):
         watchdog.publish(failure=message)
-        if ranks.is_first and "TORCHELASTIC_USE_AGENT_STORE" not in os.environ:
-            time.sleep(_READ_TIME)  # this process has the store
+        if has_store:
+            time.sleep(_READ_TIME)
     if is_own_group and dist.get_backend() == "gloo":  # the others notice it at once, if they wait for this rank
         dist.destroy_process_group()
     if reporter == ranks.rank:

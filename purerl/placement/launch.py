@@ -4,8 +4,9 @@
       ├── rank 0: the same command, with the variables that torchrun sets
       └── rank 1
 
-This process has the store of the ranks, so it outlives each of them. It passes signals on: the ranks stop together.
-Nothing is restarted. The same command resumes the run.
+The ranks meet in a folder that only their user can enter, and open no port for it. This process has made it, and
+outlives each of them. It passes signals on: the ranks stop together. Nothing is restarted. The same command resumes
+the run.
 """
 
 from __future__ import annotations
@@ -15,18 +16,21 @@ import math
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
+
+from purerl.placement.meeting import prepare_folder
+from purerl.placement.world import FOLDER_VARIABLE
+from purerl.private_files import private_folder
 
 __all__ = ["launch"]
 
 _PERIOD = 0.1  # seconds
 _MAX_TO_END = 75.0  # seconds in which the other ranks end by themselves after one has failed
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP)
-_ADDRESS = "127.0.0.1"
 
 
 def launch(arguments: Sequence[str], ranks: int) -> int:
@@ -35,19 +39,18 @@ def launch(arguments: Sequence[str], ranks: int) -> int:
     If one fails, the others end too. The status is that of rank 0 if it has ended by itself, otherwise that of the
     first process that failed. A rank that was killed is named on stderr.
     """
-    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
     from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
-    store = TCPStore(_ADDRESS, 0, is_master=True, wait_for_workers=False)
     local = range(ranks)
-    with tempfile.TemporaryDirectory(prefix="purerl-ranks-") as folder, _restored_handlers() as before:
+    with private_folder("purerl-ranks-") as folder, _restored_handlers() as before:
+        prepare_folder(folder)
         context = start_processes(
             name="purerl",
             entrypoint=sys.executable,
             args=dict.fromkeys(local, tuple(arguments)),
-            envs={rank: _environment(rank, ranks, store.port) for rank in local},
-            logs_specs=DefaultLogsSpecs(log_dir=folder),
+            envs={rank: _environment(rank, ranks, folder) for rank in local},
+            logs_specs=DefaultLogsSpecs(log_dir=str(folder)),
         )
         try:
             processes = [*context.pids().values()]
@@ -74,18 +77,16 @@ def _exit_status(statuses: Mapping[int, int]) -> int:
     return own[0] if own else int(bool(statuses))
 
 
-def _environment(rank: int, ranks: int, port: int) -> dict[str, str]:
-    """What torchrun would set for `rank`."""
+def _environment(rank: int, ranks: int, folder: Path) -> dict[str, str]:
+    """What torchrun would set for `rank`, and the `folder` in place of an address."""
     values: dict[str, Any] = {
         "RANK": rank,
         "LOCAL_RANK": rank,
         "GROUP_RANK": 0,
         "WORLD_SIZE": ranks,
         "LOCAL_WORLD_SIZE": ranks,
-        "MASTER_ADDR": _ADDRESS,
-        "MASTER_PORT": port,
         "TORCHELASTIC_RUN_ID": f"purerl-{os.getpid()}",
-        "TORCHELASTIC_USE_AGENT_STORE": True,
+        FOLDER_VARIABLE: folder,
     }
     return {name: str(value) for name, value in values.items()}
 

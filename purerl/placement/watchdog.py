@@ -22,6 +22,7 @@ from attrs import asdict, define, evolve, field, frozen
 from purerl.errors import EngineError
 from purerl.placement.logs import RankLog, last_lines, log_path
 from purerl.ranks import this_host
+from purerl.stores import Store
 
 __all__ = ["MAX_TO_LEAVE", "RankState", "Watchdog"]
 
@@ -70,7 +71,7 @@ class Watchdog:
     """
 
     def __init__(
-        self, store: Any, rank: int, size: int, log: RankLog, *, heartbeat_timeout: float, parent: int | None
+        self, store: Store, rank: int, size: int, log: RankLog, *, heartbeat_timeout: float, parent: int | None
     ) -> None:
         self._store, self._rank, self._log = store, rank, log
         self._heartbeat_timeout, self._parent = heartbeat_timeout, parent
@@ -102,7 +103,7 @@ class Watchdog:
         """Publish the state with these changes. Nothing is raised: the store may not exist any more."""
         with self._lock, suppress(RuntimeError):
             self._state = evolve(self._state, beats=self._state.beats + 1, **changes)
-            self._store.set(str(self._rank), json.dumps(asdict(self._state)))
+            self._store.set(str(self._rank), json.dumps(asdict(self._state)).encode())
 
     # --- the main thread ---------------------------------------------------------------------------------------------
 
@@ -211,7 +212,7 @@ class Watchdog:
     def _read(self, ranks: Sequence[int]) -> None:
         texts = self._store.multi_get([str(rank) for rank in ranks]) if ranks else []
         for rank, text in zip(ranks, texts, strict=True):
-            self._update(self._peers[rank], RankState(**json.loads(bytes(text))))
+            self._update(self._peers[rank], RankState(**json.loads(text)))
 
     def _update(self, peer: _Peer, state: RankState) -> None:
         if peer.state is None and state.host == self._state.host and hasattr(os, "pidfd_open"):

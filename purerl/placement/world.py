@@ -1,21 +1,27 @@
 """The processes that a launcher has started: torchrun, `purerl train`, or srun.
 
-The environment of a process says which rank it is. torchrun and `purerl train` set RANK, WORLD_SIZE, LOCAL_RANK,
-LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT. srun sets SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and
-SLURM_STEP_NODELIST; rank 0 then opens the port MASTER_PORT, or one that depends on the number of the job.
+The environment of a process says which rank it is. torchrun sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE,
+MASTER_ADDR and MASTER_PORT. `purerl train` sets the same, but a folder in place of the last two. srun sets
+SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID and SLURM_STEP_NODELIST; rank 0 then opens the port MASTER_PORT, or one that
+depends on the number of the job.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.placement.settings import Placement
 
-__all__ = ["World", "check_world", "find_world", "first_host"]
+__all__ = ["FOLDER_VARIABLE", "World", "check_world", "find_world", "first_host"]
+
+FOLDER_VARIABLE = "PURERL_RANKS_FOLDER"
+"""The variable with the folder in which the ranks that `purerl train` has started meet."""
 
 _FIRST_PORT, _NUM_PORTS = 15000, 15000
 
@@ -29,6 +35,7 @@ class World:
     address, port where the store of the processes is
     launcher      what has started them, for messages
     local_size    the number of processes on this host; None if the launcher does not say it
+    folder        where they meet instead, if `purerl train` has started them
     """
 
     rank: int
@@ -38,6 +45,17 @@ class World:
     port: int
     launcher: str
     local_size: int | None = None
+    folder: Path | None = None
+
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all processes are on this host, as far as the launcher says it."""
+        return self.local_size == self.size or self.folder is not None or _is_loopback(self.address)
+
+    @property
+    def place(self) -> str:
+        """Where the processes meet, for messages."""
+        return f"{self.address}:{self.port}" if self.folder is None else str(self.folder)
 
 
 def find_world(environment: Mapping[str, str]) -> World | None:
@@ -81,18 +99,28 @@ def check_world(settings: Placement, world: World | None) -> None:
 
 
 def _torchrun(environment: Mapping[str, str]) -> World:
-    rank, size, port = (_number(environment, name) for name in ("RANK", "WORLD_SIZE", "MASTER_PORT"))
+    rank, size = (_number(environment, name) for name in ("RANK", "WORLD_SIZE"))
+    local_rank = _number(environment, "LOCAL_RANK", default=rank)
+    if FOLDER_VARIABLE in environment:
+        return World(rank, size, local_rank, "", 0, "purerl train", size, Path(environment[FOLDER_VARIABLE]))
     has_agent = "TORCHELASTIC_RUN_ID" in environment
     local_size = environment.get("LOCAL_WORLD_SIZE")
     return World(
         rank,
         size,
-        _number(environment, "LOCAL_RANK", default=rank),
+        local_rank,
         _text(environment, "MASTER_ADDR"),
-        port,
+        _number(environment, "MASTER_PORT"),
         "torchrun" if has_agent else "the environment (WORLD_SIZE)",
         None if local_size is None else _number(environment, "LOCAL_WORLD_SIZE"),
     )
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return address == "localhost"
 
 
 def _is_step(environment: Mapping[str, str]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from purerl.backends.serving.process import free_port
 from purerl.placement import network
-from purerl.placement.network import gloo_variables
+from purerl.placement.network import gloo_variables, loopback_variables
 from tests.ranks import results_of_ranks
 
 ADDRESSES = {name: network._address(name) for _, name in socket.if_nameindex()}
@@ -34,8 +34,10 @@ def test_nothing_is_set_within_a_host_and_for_unknown_hosts(host: str) -> None:
 
 
 @pytest.mark.skipif({*ADDRESSES.values()} <= {"127.0.0.1", None}, reason="needs a network beside the loopback one")
-def test_ranks_meet_in_that_network(tmp_path: Path) -> None:
-    """As ranks on other hosts: by the address of this host in a network."""
+@pytest.mark.parametrize("hosts", [1, 2])
+def test_ranks_meet_in_that_network(hosts: int, tmp_path: Path) -> None:
+    """By the address of this host in a network. Ranks on one host use loopback then, and others this network."""
     name, address = next((name, value) for name, value in ADDRESSES.items() if value not in (None, "127.0.0.1"))
-    for rank in results_of_ranks("tests.placement.meeting", tmp_path, str(address), str(free_port())):
-        assert rank == {"total": 2.0, "during": name, "after": None}
+    during = loopback_variables()["GLOO_SOCKET_IFNAME"] if hosts == 1 else name
+    for rank in results_of_ranks("tests.placement.meeting", tmp_path, str(address), str(free_port()), str(hosts)):
+        assert rank == {"total": 2.0, "gathered": "01", "during": during, "after": None}

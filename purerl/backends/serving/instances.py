@@ -74,7 +74,7 @@ class Instance(Protocol):
 
 
 class ServerLink:
-    """What the ranks of a host say about the server `number`, over a store of torch.distributed.
+    """What the ranks of a host say about the server `number`, over a store of the ranks.
 
     The rank that has started it says where it is, and another rank may say that it has failed. One thread calls all
     methods.
@@ -84,7 +84,7 @@ class ServerLink:
         self._store, self._number = store, number
 
     def publish(self, generation: int, url: str, error: str | None) -> None:
-        self._store.set(f"server/{self._number}", json.dumps([generation, url, error]))
+        self._store.set(f"server/{self._number}", json.dumps([generation, url, error]).encode())
 
     def current(self) -> tuple[int, str]:
         """The generation and the address that were published last. Raises EngineError if it has failed for good."""
@@ -94,7 +94,7 @@ class ServerLink:
         return generation, url
 
     def report(self, generation: int, why: str, *, is_stalled: bool) -> None:
-        self._store.set(f"failed/{self._number}/{generation}", json.dumps([why, is_stalled]))
+        self._store.set(f"failed/{self._number}/{generation}", json.dumps([why, is_stalled]).encode())
 
     def failure(self, generation: int) -> tuple[str, bool] | None:
         """What another rank has reported of this generation."""

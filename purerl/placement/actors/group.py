@@ -18,6 +18,7 @@ from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import last_lines, log_path
 from purerl.placement.settings import Actors
 from purerl.placement.stacks import forget
+from purerl.run_secret import new_secret
 
 __all__ = ["ActorGroup", "started_group"]
 
@@ -179,8 +180,9 @@ def started_group(
         stack.callback(group.kill)
         group.call("start")
         if are_ranks and settings.count > 1:
-            address, port = group.parts()[0].call("open_store")[0]
-            group.call("join", address, port, timeout + _AFTER_TIMEOUT)
+            longest = timeout + _AFTER_TIMEOUT
+            address, port = group.parts()[0].call("open_store", longest)[0]
+            group.call("join", address, port, new_secret(), longest)
         yield group
 
 

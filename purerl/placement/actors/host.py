@@ -26,6 +26,7 @@ from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_te
 from purerl.placement.actors.package import load_ray
 from purerl.placement.join import process_group
 from purerl.placement.logs import RankLog
+from purerl.placement.meeting import listening_store
 from purerl.placement.stacks import answer_requests
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights
@@ -85,19 +86,17 @@ class EngineHost:
 
     # --- the process group -----------------------------------------------------------------------------------------
 
-    def open_store(self) -> tuple[str, int]:
-        """Open the store of the process group, in the first actor; return its address."""
-        from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
-
+    def open_store(self, timeout: float) -> tuple[str, int]:
+        """Open the store of the process group, in the first actor, in the network of Ray; return its address."""
         address = load_ray().util.get_node_ip_address()
-        self._store = TCPStore(address, 0, is_master=True, wait_for_workers=False)
+        self._store = listening_store(address, 0, timeout)
         return address, self._store.port
 
-    def join(self, address: str, port: int, timeout: float) -> None:
-        """Join the process group. Collective."""
+    def join(self, address: str, port: int, secret: bytes, timeout: float) -> None:
+        """Join the process group of the actors with this `secret`. Collective."""
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # no rank opens the store: `open_store` has
         world = World(self._rank, self._size, 0, address, port, "Ray", None)
-        self._stack.enter_context(process_group(world, timeout))
+        self._stack.enter_context(process_group(world, lambda: secret, timeout))
 
     # --- engines ---------------------------------------------------------------------------------------------------
 
