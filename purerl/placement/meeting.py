@@ -31,6 +31,7 @@ from purerl.run_secret import new_secret
 from purerl.stores import FolderStore, SignedStore, Store
 
 __all__ = [
+    "PRIVATE",
     "SECRET_VARIABLE",
     "Meeting",
     "listening_store",
@@ -43,6 +44,9 @@ __all__ = [
 
 SECRET_VARIABLE = "PURERL_RUN_SECRET"  # noqa: S105 - the name of a variable
 """The variable that has the secret of the run, where its directory cannot have a file that only its owner can read."""
+
+PRIVATE = "private"
+"""The folder of a run directory that only its owner can enter."""
 
 _PREFIX = "purerl-ranks-"
 _SECRET, _TORCH = "secret", "torch"
@@ -152,7 +156,8 @@ def read_secret(directory: Path, *, is_first: bool, timeout: float) -> bytes:
     """
     if (text := os.environ.pop(SECRET_VARIABLE, None)) is not None:
         return _to_secret(text, f"the variable {SECRET_VARIABLE}", f"{len(text)} characters")
-    path, end = directory / "ranks" / "private" / _SECRET, time.monotonic() + timeout
+    path, end = directory / PRIVATE / _SECRET, time.monotonic() + timeout
+    directory.mkdir(parents=True, exist_ok=True)
     while True:
         with open_private(path) as file:
             text = file.read().strip()

@@ -20,6 +20,7 @@ identity             the identity of the run for trackers
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
 origin.json          the run and the step of the checkpoint that the run started from, if `resume_from` is given
+private/             the secret of ranks that torchrun or srun has started, which only their user can read
 export/              models that `purerl export` wrote; they are not removed with the run
 lock                 held while a process works on the run
 """
@@ -69,6 +70,9 @@ CONTENT = (
     "config.toml",
 )
 """What a run creates. It is removed in this order: the files that mark it as finished or resumable first."""
+
+_BEFORE = ("lock", "private")
+"""What is there before the configuration is written, and stays if the run is discarded."""
 
 Changes = Callable[[Path], Sequence[Any]]
 
@@ -332,7 +336,7 @@ def _unknown_entries(path: Path) -> list[str]:
     """Entries that do not belong to a run. A run that died while starting leaves its lock and unfinished files."""
     if _is_run(path) or not path.exists():
         return []
-    return [entry.name for entry in path.iterdir() if entry.name != "lock" and entry.suffix != ".partial"]
+    return [entry.name for entry in path.iterdir() if entry.name not in _BEFORE and entry.suffix != ".partial"]
 
 
 def _is_run(path: Path) -> bool:
@@ -343,7 +347,8 @@ def _is_run(path: Path) -> bool:
 
 def _has_started(path: Path) -> bool:
     """Whether something beside the configuration has been written."""
-    return any(entry.name not in ("config.toml", "lock") and entry.suffix != ".partial" for entry in path.iterdir())
+    before = {"config.toml", *_BEFORE}
+    return any(entry.name not in before and entry.suffix != ".partial" for entry in path.iterdir())
 
 
 def _lock(path: Path) -> IO[str]:
