@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 
 __all__ = ["decode", "encode"]
 
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
 _LENGTH = 8  # bytes of the length of the JSON
 _LONG = 16  # lists of at least so many numbers are buffers
 _NUMBERS = {int: "q", float: "d", bool: "b"}
@@ -59,7 +60,7 @@ def encode(value: Any) -> bytes:
     """
     buffers = _Buffers()
     try:
-        text = json.dumps(_node(value, buffers), separators=(",", ":")).encode()
+        text = _ENCODER.encode(_node(value, buffers)).encode()
     except RecursionError:
         raise _no_data(type(value), "a value that contains itself, or is nested too deeply") from None
     except ValueError as error:  # Python writes no integers of more than 4300 digits
@@ -76,7 +77,7 @@ def decode(message: bytes, classes: Collection[type] | None = None) -> Any:
     """
     view = memoryview(message)
     end = _LENGTH + int.from_bytes(view[:_LENGTH], "little")
-    known = None if classes is None else {(kind.__module__, kind.__qualname__): kind for kind in classes}
+    known = None if classes is None else _by_name(frozenset(classes))
     try:
         if end > len(message):
             raise ValueError("it is not complete")
@@ -269,7 +270,7 @@ def _read_object(content: Any, source: _Source) -> Any:
     name, nodes = content
     kind = _class(name, source)
     names = _fields(kind)
-    if names is None or not set(nodes) <= {*names}:
+    if names is None or not {*nodes} <= {*names}:
         raise TypeError(f"{name} does not have the fields {', '.join(nodes)}")
     values = {field: _value(node, source) for field, node in nodes.items()}
     if issubclass(kind, tuple):
@@ -308,14 +309,20 @@ _READERS: dict[str, Callable[[Any, _Source], Any]] = {
 # --- classes -------------------------------------------------------------------------------------------------------
 
 
-def _fields(kind: type) -> list[str] | None:
+@cache
+def _fields(kind: type) -> tuple[str, ...] | None:
     """The names of the fields of a class; None if it has none."""
     if attrs.has(kind):
-        return [field.name for field in attrs.fields(kind)]
+        return tuple(field.name for field in attrs.fields(kind))
     if dataclasses.is_dataclass(kind):
-        return [field.name for field in dataclasses.fields(kind)]
+        return tuple(field.name for field in dataclasses.fields(kind))
     names = getattr(kind, "_fields", None)
-    return [*names] if names is not None and issubclass(kind, tuple) else None
+    return (*names,) if names is not None and issubclass(kind, tuple) else None
+
+
+@cache
+def _by_name(classes: frozenset[type]) -> dict[tuple[str, str], type]:
+    return {(kind.__module__, kind.__qualname__): kind for kind in classes}
 
 
 def _is_known(module: str) -> bool:

@@ -15,8 +15,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from attrs import evolve
+
 from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import ENVIRONMENT_FILES, EnvironmentFailure, died, timed_out
+from purerl.envs.observations import checked_observation, checked_tools
 from purerl.envs.process import Process
 from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.worker import Answer, HostRequest, HostTask
@@ -53,6 +56,7 @@ class EnvironmentPool:
         self._numbers = itertools.count()
         self._failed_starts, self._have_started, self._is_closed = 0, False, False
         self._error: RolloutError | None = None
+        self.declared = task.declared
 
     async def open(self) -> Episode:
         """Create an environment for one episode.
@@ -94,9 +98,15 @@ class EnvironmentPool:
         if death.is_timed_out or process.is_late:
             late = f"another episode in the same worker process blocked it for more than {self._task.timeout:g} seconds"
             return died(self._name, [late, *([f"most recent call first:\n{death.stack}"] if death.stack else [])])
+        if death.invalid:
+            return died(self._name, [f"the worker process sent what is no answer: {death.invalid}"])
         limit = [f"it could use {self._max_memory:,} MiB of memory"] if self._max_memory else []
         died_with = f"the worker process of this and {process.num_others} other episodes died"
         return died(self._name, [f"{died_with} with exit code {death.exit_code}", *limit])
+
+    def invalid(self, error: ValueError) -> EnvironmentFailure:
+        """A process has sent what an environment cannot return."""
+        return EnvironmentFailure(Failure(self._name, "returned an invalid value", f"{error}\n"))
 
     def _closed(self) -> EnvironmentFailure:
         return died(self._name, ["the environments were closed"])
@@ -188,13 +198,14 @@ class _HostedEpisode:
         process.episodes.add(number)
 
     async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
-        return await self.call("reset", dict(example), seed)
+        return self._checked(await self.call("reset", dict(example), seed))
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
-        return await self.call("step", text, list(calls))
+        return self._checked(await self.call("step", text, list(calls)))
 
     async def end(self, reason: EndReason, text: str) -> Observation | None:
-        return await self.call("end", reason, text)
+        value = await self.call("end", reason, text)
+        return None if value is None else self._checked(value, is_end=True)
 
     async def close(self) -> None:
         if self._is_open:
@@ -216,10 +227,23 @@ class _HostedEpisode:
 
     async def call(self, method: str, *arguments: Any) -> Any:
         answer = await self._send(method, *arguments)
-        self.tools = answer.tools
         if isinstance(answer.result, Failure):
             raise EnvironmentFailure(answer.result)
+        try:
+            self.tools = self.tools if answer.tools == self.tools else checked_tools(answer.tools)
+        except ValueError as error:
+            raise self._pool.invalid(error) from error
         return answer.result
+
+    def _checked(self, value: Any, *, is_end: bool = False) -> Observation:
+        """`value`, checked as in the process, which code of the environment may have changed."""
+        declared = evolve(self._pool.declared, has_states=False) if is_end else self._pool.declared
+        try:
+            if isinstance(value, Observation) and not all(type(image) is bytes for image in value.images):
+                raise ValueError("images are not the bytes of files")
+            return checked_observation(value, declared)
+        except ValueError as error:
+            raise self._pool.invalid(error) from error
 
     async def _send(self, method: str, *arguments: Any) -> Answer:
         if self._process.has_died:

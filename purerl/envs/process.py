@@ -5,20 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import struct
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from multiprocessing import reduction
-from typing import Any
 
 from purerl.envs.worker import Answer, HostRequest, HostTask
+from purerl.errors import EngineError
+from purerl.workers.connection import pack_request
 from purerl.workers.processes import Death, Worker
 
 __all__ = ["Process"]
 
-_PICKLER: Any = reduction.ForkingPickler  # as multiprocessing's Connection uses it
 _WORK = "purerl.envs.worker:work"
 _MAX_START_TICKS = 1200
+_MAX_READ = 2**16  # bytes that are received at once
 
 
 class Process:
@@ -33,7 +32,8 @@ class Process:
     """
 
     def __init__(self, task: HostTask, *, max_memory: int | None, internal_files: tuple[str, ...]):
-        self.worker = Worker(_WORK, task, max_memory=max_memory, internal_files=internal_files)
+        options = {"max_memory": max_memory, "internal_files": internal_files}
+        self.worker = Worker(_WORK, task, answer=Answer | None, **options)
         self.is_supervised = self.is_ready = self.is_stuck = self.is_late = False
         self.episodes: set[int] = set()
         self.num_others = 0
@@ -48,21 +48,21 @@ class Process:
         return self.death is not None
 
     async def answers(self) -> AsyncIterator[Answer | None]:
-        """What the process sends, until it ends."""
-        # multiprocessing's Connection sends each message as its length, 4 bytes, and its pickle.
+        """What the process sends, until it ends, or sends something else."""
         copy = socket.socket(fileno=os.dup(self.worker.connection.fileno()))
         reader, self._writer = await asyncio.open_unix_connection(sock=copy)
         self._reader = reader
         loop, sentinel = asyncio.get_running_loop(), self.worker.sentinel
         loop.add_reader(sentinel, self._feed_end)  # the guard has ended, even if another process keeps the socket open
         try:
-            while True:
-                (size,) = struct.unpack("!i", await reader.readexactly(4))
-                data = await reader.readexactly(size)
-                self._ticks = 0
-                yield _PICKLER.loads(data)
-        except (asyncio.IncompleteReadError, ConnectionError):
+            while data := await reader.read(_MAX_READ):
+                for answer in self.worker.answers.read(data):
+                    self._ticks = 0
+                    yield answer
+        except ConnectionError:
             pass
+        except EngineError as error:
+            self.worker.refuse(error)
         finally:
             loop.remove_reader(sentinel)
             self._writer.close()
@@ -75,9 +75,8 @@ class Process:
     def send(self, request: HostRequest) -> None:
         """Send `request`; it is lost if the process has ended."""
         if self._writer is not None and not self._writer.is_closing():
-            data = _PICKLER.dumps(request)
             with suppress(ConnectionError):
-                self._writer.write(struct.pack("!i", len(data)) + data)
+                self._writer.write(pack_request(request))
 
     async def ask(self, request: HostRequest) -> Answer | None:
         """The answer to `request`; None if the process has ended."""

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import asyncio
 import select
+import socket
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 from attrs import frozen
@@ -31,8 +31,10 @@ from purerl.envs.episode import LocalEpisode, Source, Tools
 from purerl.envs.failures import EnvironmentFailure, raised
 from purerl.envs.observations import Declared
 from purerl.envs.protocol import Observation
+from purerl.errors import EngineError
 from purerl.rewards.outcomes import Failure
 from purerl.seeds import seed_everything
+from purerl.workers.connection import open_connection, pack_answer, read_request
 from purerl.workers.status import CALL, Status
 
 __all__ = ["Answer", "HostRequest", "HostTask", "work"]
@@ -78,13 +80,13 @@ class Answer(NamedTuple):
 def work(connection: int, status: int) -> None:
     """Host episodes until the run closes its end of the connection.
 
-    connection  file descriptor of a socket. The first message is a `HostTask`, all others are requests. The worker
+    connection  file descriptor of a socket. The first request is a `HostTask`, all others are requests. The worker
                 sends answers, and None every second
     status      file descriptor of the status file
     """
-    run, status_file = Connection(connection), Status(status)
+    run, status_file = open_connection(connection), Status(status)
     threads = Threads(0)
-    task: HostTask = run.recv()
+    task: HostTask = read_request(run)
     source, failure = None, None
     try:
         source = task.load(partial(make_call, threads.run, before=seed_everything))
@@ -100,7 +102,7 @@ def work(connection: int, status: int) -> None:
 class _Hosting:
     def __init__(
         self,
-        run: Connection,
+        run: socket.socket,
         status: Status,
         task: HostTask,
         threads: Threads,
@@ -132,7 +134,7 @@ class _Hosting:
 
     def _receive(self) -> None:
         try:
-            request = self._run.recv()
+            request = read_request(self._run)
         except (EOFError, ConnectionError):
             self._end.set()
             asyncio.get_running_loop().remove_reader(self._run.fileno())
@@ -145,7 +147,16 @@ class _Hosting:
         if not select.select((), (self._run,), (), 0)[1]:
             self._status.stop_watchdog(CALL)  # the run does not read; it is not the fault of an environment
         with suppress(ConnectionError):
-            self._run.send(message)
+            self._run.sendall(self._packed(message))
+
+    def _packed(self, message: Answer | None) -> bytes:
+        """`message` for the run, with a failure in place of a result that cannot be sent."""
+        try:
+            return pack_answer(message)
+        except EngineError as error:
+            name = self._source.name if self._source else "environment"
+            failure = Failure(name, "returned an invalid value", f"{error}\n")
+            return pack_answer(message and Answer(message.number, failure, is_stuck=message.is_stuck))
 
     async def _answer(self, request: HostRequest) -> None:
         result, tools = None, None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from itertools import count
 
@@ -129,9 +129,23 @@ class Task:
         """Parts without outcomes."""
         return [part for part in self.parts if part.outcomes is None]
 
+    @property
+    def num_inputs(self) -> int:
+        """The number of inputs that the worker has got."""
+        return sum(len(part.inputs) for part in self._starts.values())
+
+    def has_parts(self, indices: Collection[int]) -> bool:
+        """Whether inputs have these `indices`, and those of each part are all there."""
+        wanted = {
+            start + k for start, part in self._starts.items() if start in indices for k in range(len(part.inputs))
+        }
+        return wanted == {*indices}
+
     def parts_of_call(self, index: int) -> list[Part]:
-        """The parts that are scored by the call whose first input has this index."""
-        return [*self.parts] if self.is_one_call else [self._starts[index]]
+        """The parts that are scored by the call whose first input has this index; none, if there is no such call."""
+        if index < 0 or not self.is_one_call:
+            return [self._starts[index]] if index in self._starts else []
+        return [*self.parts]
 
     def split(self, called: int) -> list[Part]:
         """Keep the parts of the first `called` inputs, and return the others."""

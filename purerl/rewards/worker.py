@@ -8,16 +8,17 @@ Before it terminates the process, it writes the stack to a status file.
 
 from __future__ import annotations
 
+import socket
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
-from multiprocessing.connection import Connection
 from threading import RLock
 from typing import NamedTuple
 
+from purerl.errors import EngineError
 from purerl.rewards.adapters import NO_RUN, LoadedReward, RewardInput
 from purerl.rewards.outcomes import (
     CallOutcomes,
@@ -29,6 +30,7 @@ from purerl.rewards.outcomes import (
     start_calls,
 )
 from purerl.rewards.sources import Source, load
+from purerl.workers.connection import open_connection, pack_answer, read_request
 from purerl.workers.status import CALL, IDLE, Status
 
 __all__ = ["AWAITING", "AWAIT_GRACE", "CLOSE", "CLOSE_TIMEOUT", "TIME_SLICE", "Loaded", "Report", "WorkerTask", "work"]
@@ -76,19 +78,20 @@ class Report(NamedTuple):
 def work(connection: int, status: int) -> None:
     """Score tasks until the run closes its end of the connection. Functions are loaded outside of any timeout.
 
-    connection  file descriptor of a socket. The first message is the sources of the functions and the length of the
+    connection  file descriptor of a socket. The first request is the sources of the functions and the length of the
                 run, all others are tasks, or `CLOSE`. The worker sends `Loaded`, and then a report of each task and of
                 awaitables
     status      file descriptor of the status file
     """
-    worker = _Worker(Connection(connection), Status(status))
+    worker = _Worker(open_connection(connection), Status(status))
     with suppress(EOFError, ConnectionError):
-        sources, worker.length = worker.run.recv()
+        sources, worker.length = read_request(worker.run)
         rewards = {source.name: _load(source) for source in sources}
         loaded = [reward for reward in rewards.values() if isinstance(reward, LoadedReward)]
         max_inputs = dict.fromkeys(rewards, 1) | {reward.name: reward.convention.max_inputs for reward in loaded}
-        worker.run.send(Loaded(max_inputs, any(is_closable(reward.function) for reward in loaded)))
-        while (task := worker.run.recv()) is not CLOSE:
+        closes = any(is_closable(reward.function) for reward in loaded)
+        worker.run.sendall(pack_answer(Loaded(max_inputs, closes)))
+        while (task := read_request(worker.run)) is not CLOSE:
             worker.score(rewards[task.function], task)
         for reward in loaded:
             close_reward(reward, timeout=CLOSE_TIMEOUT)
@@ -104,7 +107,7 @@ def _load(source: Source) -> LoadedReward | Failure:
 class _Worker:
     """Scores tasks, and sends the reports. Awaitables finish in the thread of their event loop."""
 
-    def __init__(self, run: Connection, status: Status):
+    def __init__(self, run: socket.socket, status: Status):
         self.run, self._status, self.length = run, status, NO_RUN
         self._open: dict[int, int] = {}  # the number of awaitables that have not finished, by the number of their task
         self._lock = RLock()
@@ -112,7 +115,9 @@ class _Worker:
     def score(self, reward: LoadedReward | Failure, task: WorkerTask) -> None:
         """Call `reward` until the time slice is over, and report."""
         if isinstance(reward, Failure):
-            self._send(Report(task.number, len(task.inputs), dict.fromkeys(range(len(task.inputs)), reward)))
+            self._send(
+                task.function, Report(task.number, len(task.inputs), dict.fromkeys(range(len(task.inputs)), reward))
+            )
             return
         size = reward.convention.max_inputs
         calls = {k * size: call for k, call in enumerate(self._call(reward, task))}
@@ -123,10 +128,10 @@ class _Worker:
             self._open[task.number] = len(futures)
         else:
             self._status.write_index(IDLE)
-        self._send(Report(task.number, min(len(calls) * size, len(task.inputs)), outcomes))
+        self._send(task.function, Report(task.number, min(len(calls) * size, len(task.inputs)), outcomes))
         self._status.write_index(IDLE)
         for start, future in futures.items():
-            future.add_done_callback(partial(self._finish, task.number, start))
+            future.add_done_callback(partial(self._finish, task, start))
 
     def _call(self, reward: LoadedReward, task: WorkerTask) -> list[CallOutcomes]:
         def before_call(index: int) -> None:
@@ -144,18 +149,38 @@ class _Worker:
         finally:
             self._status.stop_watchdog(CALL)
 
-    def _finish(self, number: int, start: int, future: Future[list[Outcome]]) -> None:
-        """Report the outcomes of an awaitable of the task `number`, for the inputs from `start` on."""
+    def _finish(self, task: WorkerTask, start: int, future: Future[list[Outcome]]) -> None:
+        """Report the outcomes of an awaitable of `task`, for the inputs from `start` on."""
         with self._lock:
-            self._open[number] -= 1
-            if not self._open[number]:
-                del self._open[number]
-                self._status.stop_watchdog(number)
+            self._open[task.number] -= 1
+            if not self._open[task.number]:
+                del self._open[task.number]
+                self._status.stop_watchdog(task.number)
         with suppress(ConnectionError):
-            self._send(Report(number, None, dict(enumerate(future.result(), start=start))))
+            self._send(task.function, Report(task.number, None, dict(enumerate(future.result(), start=start))))
 
-    def _send(self, report: Report) -> None:
+    def _send(self, function: str, report: Report) -> None:
         with suppress(Exception):
             sys.stdout.flush()  # what a function has printed is not lost when the worker is killed
+        data = _packed(function, report)
         with self._lock:
-            self.run.send(report)
+            self.run.sendall(data)
+
+
+def _packed(function: str, report: Report) -> bytes:
+    """`report` for the run, with a failure in place of each outcome that cannot be sent."""
+    try:
+        return pack_answer(report)
+    except EngineError as error:
+        sent = {index: _sendable(function, outcome) for index, outcome in report.outcomes.items()}
+        if sent == report.outcomes:  # they are too large together
+            sent = dict.fromkeys(sent, Failure(function, "returned an invalid value", f"{error}\n"))
+        return pack_answer(report._replace(outcomes=sent))
+
+
+def _sendable(function: str, outcome: Outcome) -> Outcome:
+    try:
+        pack_answer(outcome)
+    except EngineError as error:
+        return Failure(function, "returned an invalid value", f"{error}\n")
+    return outcome

@@ -26,10 +26,11 @@ from multiprocessing.connection import wait
 
 from attrs import define, field
 
-from purerl.errors import RewardError
+from purerl.errors import EngineError, RewardError
 from purerl.rewards.adapters import NO_RUN, RewardInput, RunLength
 from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
 from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
+from purerl.rewards.reports import check_loaded, check_report
 from purerl.rewards.sources import Source, seconds_of
 from purerl.rewards.worker import (
     AWAIT_GRACE,
@@ -206,7 +207,8 @@ class WorkerPool:
 
     def _new_worker(self) -> Worker:
         first = (self._sources, self._length)
-        return Worker(_WORK, first, max_memory=self._max_memory, internal_files=INTERNAL_FILES)
+        options = {"max_memory": self._max_memory, "internal_files": INTERNAL_FILES}
+        return Worker(_WORK, first, answer=Loaded | Report, **options)
 
     def _assign(self) -> None:
         """Give the first parts that wait to the workers that have nothing to do."""
@@ -251,21 +253,28 @@ class WorkerPool:
         self._is_woken = False  # jobs that are submitted from now on write to the pipe; all others are seen soon
         now = time.monotonic()
         for worker, load in [*self._loads.items()]:
-            if worker.connection in ready:
-                message = worker.receive()
-                self._failed_starts = 0 if worker.is_ready else self._failed_starts
-                if isinstance(message, Loaded):
-                    self._begin(load, message)
-                    continue
-                if message is not None:
-                    self._finish(load, message)
-                    continue
+            if worker.connection in ready and self._receive(worker, load):
+                continue
             if worker.sentinel in ready:
                 self._replace(worker)
             elif now > self._deadline(worker, load):
                 self._replace(worker, is_late=True)
             elif load.current and now > load.current.overdue:
                 self._release(worker, load.current)
+
+    def _receive(self, worker: Worker, load: _Load) -> bool:
+        """Handle what `worker` has sent. Returns whether it has sent anything; what is invalid ends it."""
+        answers = worker.receive()
+        self._failed_starts = 0 if worker.is_ready else self._failed_starts
+        try:
+            for answer in answers:
+                if isinstance(answer, Loaded):
+                    self._begin(load, answer)
+                else:
+                    self._finish(load, answer)
+        except EngineError as error:
+            worker.refuse(error)
+        return bool(answers)
 
     def _deadline(self, worker: Worker, load: _Load) -> float:
         if not worker.is_ready:
@@ -274,6 +283,7 @@ class WorkerPool:
 
     def _begin(self, load: _Load, loaded: Loaded) -> None:
         """Take jobs, now that a worker has loaded the functions and their calling conventions are known."""
+        check_loaded(loaded, self._timeouts)
         load.closes = loaded.closes
         if not self._queue.is_open:
             self._queue.open(loaded.max_inputs)
@@ -281,7 +291,10 @@ class WorkerPool:
     def _finish(self, load: _Load, report: Report) -> None:
         """Set the outcomes of `report`, and distribute the inputs again that the worker has returned."""
         current = load.current if load.current and load.current.number == report.number else None
-        task = current or load.awaiting[report.number]
+        task = current or load.awaiting.get(report.number)
+        if task is None:
+            return  # a task that it does not have
+        check_report(report, task)
         again = task.finish(report.outcomes)
         self._retry_alone(again)
         if current is not None and report.called is not None:
@@ -296,10 +309,9 @@ class WorkerPool:
 
     def _release(self, worker: Worker, task: Task) -> None:
         """Distribute all parts of `task` again, except for that of the current call, which takes long."""
-        index = worker.index()
-        task.overdue = math.inf if index >= 0 else time.monotonic() + _MAX_DELAY
-        if index >= 0:
-            current = task.parts_of_call(index)
+        current = task.parts_of_call(worker.index())
+        task.overdue = math.inf if current else time.monotonic() + _MAX_DELAY
+        if current:
             self._queue.add(part for part in task.remaining if part not in current)
             task.parts = current
 
@@ -330,6 +342,8 @@ class WorkerPool:
             return Failure(
                 function, "timed out", shorten(f"took longer than {self._timeouts[function]:g} seconds{stack}")
             )
+        if death.invalid:
+            return Failure(function, "died", shorten(f"the worker process sent what is no answer: {death.invalid}\n"))
         limit = f"; it could use {self._max_memory:,} MiB of memory" if self._max_memory else ""
         return Failure(function, "died", f"the worker process died with exit code {death.exit_code}{limit}\n")
 
@@ -363,8 +377,8 @@ def _suspects(load: _Load, death: Death) -> list[Part]:
 
 def _called(task: Task, index: int) -> list[Part]:
     """The parts of `task` for which a call was in progress, as far as the index in the status file shows."""
-    if index >= 0:
-        return task.parts_of_call(index)
+    if parts := task.parts_of_call(index):
+        return parts
     if index == IDLE and task.parts[0].idle_deaths < _MAX_IDLE_DEATHS:
         for part in task.parts:
             part.idle_deaths += 1

@@ -11,17 +11,19 @@ import tempfile
 import time
 from collections.abc import Iterable
 from contextlib import suppress
-from multiprocessing.connection import Connection
 from multiprocessing.spawn import get_command_line
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from purerl.errors import EngineError
+from purerl.workers.connection import Answers, pack_request
 from purerl.workers.status import AWAITED, IDLE
 
 __all__ = ["Death", "Worker", "end_all"]
 
 _START_TIMEOUT = 600.0  # seconds in which a worker must have loaded its code
-_MESSAGE_TIMEOUT = 60  # seconds in which a message must be sent or received completely
+_MESSAGE_TIMEOUT = 60  # seconds in which a message must be sent completely
+_MAX_READ = 2**16  # bytes that are received at once
 _END_TIMEOUT = 15.0  # seconds until a guard that does not end is killed
 _HIDDEN_FILES = ("/multiprocessing/", "/asyncio/", "/concurrent/", "/threading.py", "<string>")
 _CODE = "import sys; sys.path[:] = {path!r}; from purerl.workers.guard import main; main({arguments})"
@@ -35,6 +37,7 @@ class Death(NamedTuple):
     is_timed_out  whether its watchdog ended it
     stack         in this case, the stack of the code that it was running
     exit_code     of the process; minus the number of a signal
+    invalid       what is wrong with what it has sent, if it was ended because of that
     """
 
     index: int
@@ -42,6 +45,7 @@ class Death(NamedTuple):
     is_timed_out: bool
     stack: str
     exit_code: int | None
+    invalid: str = ""
 
 
 class Worker:
@@ -49,17 +53,29 @@ class Worker:
 
     work            what the process does, as module:function; it is called with the file descriptors of the connection
                     and of the status file
-    first           the first message that it gets
+    first           the first request that it gets
+    answer          the type of what it sends, as an annotation
     internal_files  ends of the names of files whose frames are left out of stacks
 
-    is_ready  whether it has sent a message; set by `receive`
-    deadline  when the next message must have arrived, in ``time.monotonic()``
+    is_ready  whether it has sent an answer; set by `receive`
+    deadline  when the next answer must have arrived, in ``time.monotonic()``
     """
 
-    def __init__(self, work: str, first: Any, *, max_memory: int | None, internal_files: tuple[str, ...] = ()):
-        self._internal_files = internal_files
+    def __init__(
+        self,
+        work: str,
+        first: Any,
+        *,
+        max_memory: int | None,
+        answer: Any = None,
+        internal_files: tuple[str, ...] = (),
+    ):
+        self.answers = Answers(answer)
+        self._internal_files, self._invalid = internal_files, ""
         self._status = tempfile.TemporaryFile(prefix="purerl-worker-")  # noqa: SIM115 -- open until the worker has ended
-        ours, theirs = socket.socketpair()
+        self.connection, theirs = socket.socketpair()
+        for end in (self.connection, theirs):
+            end.settimeout(None)  # whatever default a library has set
         self.sentinel, sentinel = os.pipe()
         os.set_blocking(self.sentinel, False)
         descriptors = (theirs.fileno(), sentinel, self._status.fileno())
@@ -74,27 +90,39 @@ class Worker:
         )
         theirs.close()
         os.close(sentinel)
-        for option in (socket.SO_SNDTIMEO, socket.SO_RCVTIMEO):
-            ours.setsockopt(socket.SOL_SOCKET, option, struct.pack("ll", _MESSAGE_TIMEOUT, 0))
-        self._socket, self.connection = ours, Connection(os.dup(ours.fileno()))
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _MESSAGE_TIMEOUT, 0))
         self.is_ready, self.deadline = False, time.monotonic() + _START_TIMEOUT
         self.send(first, seconds=_START_TIMEOUT)
 
-    def send(self, message: Any, *, seconds: float) -> None:
-        """Send `message`; the answer must arrive within `seconds`. It is lost if the process has ended."""
+    def send(self, request: Any, *, seconds: float) -> None:
+        """Send `request`; the answer must arrive within `seconds`. It is lost if the process has ended."""
         self.deadline = time.monotonic() + seconds
+        data = pack_request(request)
         with suppress(ConnectionError, BlockingIOError):
-            self.connection.send(message)
+            self.connection.sendall(data)
 
-    def receive(self) -> Any:
-        """The next message, or None: if the worker is ready now, or if it is about to end."""
+    def receive(self) -> list[Any]:
+        """The answers that have arrived completely; without waiting. A worker that sends anything else is ended."""
+        answers: list[Any] = []
         try:
-            message = self.connection.recv()
-        except (EOFError, ConnectionError, BlockingIOError):
+            data = self.connection.recv(_MAX_READ, socket.MSG_DONTWAIT)
+            for answer in self.answers.read(data):
+                answers.append(answer)  # noqa: PERF402 -- those before an invalid one count
+            if not data:
+                self.terminate()
+        except BlockingIOError:
+            pass
+        except ConnectionError:
             self.terminate()
-            return None
-        self.is_ready = True
-        return message
+        except EngineError as error:
+            self.refuse(error)
+        self.is_ready = self.is_ready or bool(answers)
+        return answers
+
+    def refuse(self, error: Exception) -> None:
+        """End the worker, because `error` says what is wrong with what it has sent."""
+        self._invalid = self._invalid or str(error)
+        self.terminate()
 
     @property
     def pid(self) -> int:
@@ -102,8 +130,8 @@ class Worker:
         return self._guard.pid
 
     def index(self) -> int:
-        """Index of the input that it is scoring, or `AWAITING` or `IDLE`."""
-        return int(os.pread(self._status.fileno(), 8, 0) or IDLE)
+        """Index of the input that it is scoring, or `AWAITING` or `IDLE`: as it says, so it may be any number."""
+        return _to_int(os.pread(self._status.fileno(), 8, 0), IDLE)
 
     def terminate(self) -> None:
         """Let the guard end all processes, without waiting for it.
@@ -111,7 +139,7 @@ class Worker:
         No signal is sent: until the guard handles signals, it would be lost if the run ignores it, as under nohup.
         """
         with suppress(OSError):  # it has ended already
-            self._socket.shutdown(socket.SHUT_RDWR)
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def end(self) -> Death:
         """End all processes, and release what belongs to them."""
@@ -124,19 +152,27 @@ class Worker:
         written = b""
         with suppress(BlockingIOError):
             written = os.read(self.sentinel, 16)
-        exit_code = int(written) if written[-1:].isdigit() else self._guard.returncode
+        exit_code = _to_int(written, self._guard.returncode)
         status, _, stack = os.pread(self._status.fileno(), 2**20, 0).decode(errors="replace").partition("\n")
         os.close(self.sentinel)
         self.connection.close()
-        self._socket.close()
         self._status.close()
-        return Death(int(status[:8] or IDLE), status[8:] == AWAITED, bool(stack), self._user_frames(stack), exit_code)
+        index, frames = _to_int(status[:8], IDLE), self._user_frames(stack)
+        return Death(index, status[8:] == AWAITED, bool(stack), frames, exit_code, self._invalid)
 
     def _user_frames(self, stack: str) -> str:
         """The frames of the users' code in a stack dump, without the frames of the worker."""
         hidden = (*_HIDDEN_FILES, *self._internal_files)
         lines = stack.splitlines(keepends=True)
         return "".join(line for line in lines if line.startswith("  File") and not any(name in line for name in hidden))
+
+
+def _to_int(written: bytes | str, default: int) -> int:
+    """The number that another process has `written`; `default`, if it is none."""
+    try:
+        return int(written)
+    except ValueError:
+        return default
 
 
 def _interpreter_flags() -> list[str]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from multiprocessing.connection import Connection
 from typing import NamedTuple, NoReturn
+
+from purerl.workers.connection import open_connection, read_request
 
 __all__ = ["WORK", "Program", "execute"]
 
 WORK = "purerl.workers.program:execute"
-"""What `Worker` gets for such a process; its first message is a `Program`."""
+"""What `Worker` gets for such a process; its first request is a `Program`."""
 
 
 class Program(NamedTuple):
@@ -24,7 +25,7 @@ class Program(NamedTuple):
 
 def execute(connection: int, status: int) -> NoReturn:
     """Become the program that arrives on `connection`. A program that cannot be executed is an error in its output."""
-    program: Program = Connection(connection).recv()
+    program: Program = read_request(open_connection(connection))
     output = os.open(program.output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
     for descriptor in (1, 2):
         os.dup2(output, descriptor)
