@@ -22,6 +22,7 @@ from attrs import evolve, frozen
 from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import find, names
+from purerl.private_files import private_folder
 
 if TYPE_CHECKING:
     from purerl.protocols import Capabilities
@@ -385,6 +386,6 @@ def _run() -> str:
         algorithm=grpo.Config(),
     )
     parent = _folder_with_space()
-    with tempfile.TemporaryDirectory(dir=parent) as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        summary = train(small, rewards=(exact_match,), directory=Path(folder) / "run")
+    with private_folder("purerl-doctor-", parent) as folder, redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        summary = train(small, rewards=(exact_match,), directory=folder / "run")
     return f"{summary.steps} step: sampled, scored, trained, evaluated, saved"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
@@ -39,8 +38,10 @@ def export(
     from purerl_cli.hub import check_credentials, upload
 
     check_credentials()
-    with TemporaryDirectory(prefix="purerl-export-") as temporary:
-        folder = _export(run, step, output or Path(temporary) / "model")
+    from purerl.private_files import private_folder
+
+    with private_folder("purerl-export-") as temporary:
+        folder = _export(run, step, output or temporary / "model")
         typer.echo(upload(folder, push_to_hub, private=private))
 
 

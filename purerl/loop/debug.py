@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 from attrs import define, evolve, frozen
@@ -28,6 +27,7 @@ from purerl.loop.generators import open_generator
 from purerl.loop.images import use_images, with_store
 from purerl.loop.open import open_run_data, reward_runner
 from purerl.loop.paths import resolve_paths
+from purerl.private_files import private_folder
 from purerl.protocols import FinishReason, Generator, Sampling
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward, by_name
@@ -66,8 +66,8 @@ def play_row(
     function fails.
     """
     config = config if directory is None else resolve_paths(config, Path(directory))
-    with TemporaryDirectory(prefix="purerl-images-") as images:
-        return _play_row(config, row, turns, number=number, sample=sample, images=Path(images))
+    with private_folder("purerl-images-") as images:
+        return _play_row(config, row, turns, number=number, sample=sample, images=images)
 
 
 def _play_row(

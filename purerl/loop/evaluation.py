@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -44,6 +43,7 @@ from purerl.loop.open import check_rows, open_run_data, reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.loop.paths import resolve_paths
 from purerl.plugins import find, kind_of
+from purerl.private_files import private_folder
 from purerl.process import frozen_objects
 from purerl.protocols import Capabilities, Trainer
 from purerl.rewards.adapters import RewardFunction
@@ -300,8 +300,8 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         failures.add(group)
         on_group(name, group)
 
-    with closing(Runtime()) as runtime, TemporaryDirectory(prefix="purerl-images-") as images:
-        chat = with_store(evaluation.chat, Path(images))
+    with closing(Runtime()) as runtime, private_folder("purerl-images-") as images:
+        chat = with_store(evaluation.chat, images)
         interaction = _open_interaction(evaluation, runtime)
         preview = _preview(evaluation)
         _check_lengths(evaluation, preview)

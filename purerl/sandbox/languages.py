@@ -24,12 +24,15 @@ class Language(NamedTuple):
     script: str
 
 
+# Without layers, /tmp is that of the host, where anybody may put a program; TMPDIR is the directory of the run.
+_COMPILE_AND_RUN = '-O2 -o "$TMPDIR/program" "$1" {} && shift && exec "$TMPDIR/program" "$@"'
+
 LANGUAGES: Mapping[str, Language] = {
     "python": Language((".py",), 'exec "$PYTHON" "$@"'),
     "bash": Language((".sh", ".bash"), 'exec bash "$@"'),
     "javascript": Language((".js", ".mjs", ".cjs"), 'exec node "$@"'),
-    "c": Language((".c",), 'cc -O2 -o /tmp/program "$1" -lm && shift && exec /tmp/program "$@"'),
-    "c++": Language((".cpp", ".cc", ".cxx"), 'c++ -O2 -o /tmp/program "$1" && shift && exec /tmp/program "$@"'),
+    "c": Language((".c",), f"cc {_COMPILE_AND_RUN.format('-lm')}"),
+    "c++": Language((".cpp", ".cc", ".cxx"), f"c++ {_COMPILE_AND_RUN.format('')}"),
     "java": Language((".java",), 'exec java "$@"'),
     "perl": Language((".pl",), 'exec perl "$@"'),
 }

@@ -57,6 +57,13 @@ def test_program_in_each_language(language: str, tmp_path: Path) -> None:
     assert result.exit_code == 0
 
 
+@pytest.mark.skipif(shutil.which("cc") is None, reason="cc is not installed")
+def test_without_layers_a_compiled_program_is_not_at_a_path_that_others_can_take(tmp_path: Path) -> None:
+    (tmp_path / "a.c").write_text("#include <stdio.h>\nint main(int n, char **a) { puts(a[0]); }")
+    result = _run("--layers", "none", "--timeout", "60", str(tmp_path / "a.c"))
+    assert Path(result.stdout.strip()).parent.name.startswith("purerl-sandbox-"), result.stderr
+
+
 def test_output_exit_code_and_files(tmp_path: Path) -> None:
     (tmp_path / "a.py").write_text("import sys, b\nprint(b.x)\nsys.stderr.write('oops\\n')\nsys.exit(3)")
     (tmp_path / "b.py").write_text("x = 7")

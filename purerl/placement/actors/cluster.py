@@ -15,7 +15,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +27,7 @@ from purerl.errors import ConfigError, EngineError
 from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import last_lines
 from purerl.placement.settings import Placement
+from purerl.private_files import private_folder
 
 __all__ = ["connected"]
 
@@ -80,11 +80,19 @@ def _check_reachable(address: str) -> None:
 @contextmanager
 def _local(settings: Placement, directory: Path) -> Iterator[str]:
     """The address of a local Ray, which ends with the block, or with this process."""
-    folder = Path(tempfile.mkdtemp(prefix="purerl-ray-"))  # short: the names of sockets may have 107 characters
+    with private_folder("purerl-ray-") as private:
+        folder = private / "r"  # Ray lets everybody write there. Short: the names of sockets may have 107 characters
+        with _ray_in(folder, settings, directory) as address:
+            yield address
+
+
+@contextmanager
+def _ray_in(folder: Path, settings: Placement, directory: Path) -> Iterator[str]:
+    """The address of a local Ray whose files are in `folder`; the directory above it is removed, also after a kill."""
     log = directory / "ranks" / "ray.log"
     process = ServerProcess(_command(folder, _num_cpus(settings)), {**_environment(), **_TOKEN}, log)
     remover = subprocess.Popen(  # noqa: S603 - a fixed script
-        ["/bin/sh", "-c", _REMOVE, "sh", str(process.pid), str(folder)],
+        ["/bin/sh", "-c", _REMOVE, "sh", str(process.pid), str(folder.parent)],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -97,7 +105,6 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
     finally:
         process.end()
         remover.communicate()
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager
