@@ -1,14 +1,19 @@
-"""What a run changes in its process: the number of torch's threads, and the work of the garbage collector."""
+"""What a run changes in its process: torch's threads, the garbage collector, and the folder of compiled code."""
 
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
-__all__ = ["frozen_objects", "torch_threads"]
+from purerl.private_files import user_folder
+
+__all__ = ["frozen_objects", "keep_compiled_code_private", "torch_threads"]
+
+_COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 
 
 @contextmanager
@@ -37,3 +42,15 @@ def frozen_objects() -> Iterator[None]:
     finally:
         if not was_frozen:
             gc.unfreeze()
+
+
+def keep_compiled_code_private() -> None:
+    """Let torch.compile keep compiled code in a folder of this user, unless the environment names another one.
+
+    By default it is in the directory for temporary files, under a name that anybody can compute. Who makes that
+    directory first can put code into it, which the user would execute.
+
+    Raises: RunError if there is no private folder.
+    """
+    if _COMPILED not in os.environ:
+        os.environ[_COMPILED] = str(user_folder() / "inductor")

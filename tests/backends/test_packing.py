@@ -172,6 +172,20 @@ def test_layers_are_compiled_once_for_all_packs(tmp_path, monkeypatch):
     assert graphs[1:] == graphs[:1] * 3
 
 
+def test_compiled_layers_are_kept_where_no_other_user_can_write(tmp_path, monkeypatch):
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    make_trainer(write_model(tmp_path, "phi"), compile=True)
+    assert cache_dir() == str(tmp_path / "cache" / "purerl" / "inductor")
+    assert (tmp_path / "cache" / "purerl").stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "given"))
+    make_trainer(write_model(tmp_path, "phi"), compile=True)
+    assert cache_dir() == str(tmp_path / "given")
+
+
 # --- mutants -------------------------------------------------------------------------------------------------------
 
 

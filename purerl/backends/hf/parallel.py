@@ -24,6 +24,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from purerl.backends.hf.mesh import RankMesh
 from purerl.errors import ConfigError
+from purerl.process import keep_compiled_code_private
 
 if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
@@ -66,6 +67,7 @@ def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> 
     if mesh.sequence is not None:
         module.split_sequences(mesh.sequence)
     if config.compile:
+        keep_compiled_code_private()
         module.multiple_of = _MULTIPLE
         for layer in layers_of(module.decoder):  # images have many sizes, and a vision tower would compile for each
             layer.forward = torch.compile(layer.forward)

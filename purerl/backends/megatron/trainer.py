@@ -168,6 +168,8 @@ def build(
     """
     import torch
 
+    from purerl.process import keep_compiled_code_private
+
     check(config, role=role, outputs=outputs, updates=updates)
     check_installed(config)
     shape, own = _shape(config, model)
@@ -176,6 +178,7 @@ def build(
         _check_experts(shape, model)
     is_new = _starts_classifier(model, outputs, is_trained=updates > 0)
     dtype = _dtype(config, model, own)
+    keep_compiled_code_private()  # Megatron-core compiles its fused operations
 
     from purerl.backends.hf.module import HEADS
     from purerl.backends.hf.router import coefficient_of
