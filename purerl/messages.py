@@ -47,6 +47,7 @@ _NUMBERS = {int: "q", float: "d", bool: "b"}
 _ARRAY_KINDS = "biufcSUmM"  # no objects, and no structures
 _PLAIN = (type(None), bool, int, float, str)
 _OF_TORCH = tuple(f"torch.distributed.checkpoint.{name}" for name in ("metadata", "planner", "storage", "filesystem"))
+_CONSTANTS = ("dtype", "layout", "memory_format")  # types of torch whose values have names
 _INT64 = range(-(2**63), 2**63)
 
 
@@ -201,7 +202,7 @@ _WRITERS: dict[type | tuple[type, ...], tuple[str, Callable[[Any, _Buffers], Any
 _LIBRARY_WRITERS: dict[str, tuple[str, Callable[[Any, _Buffers], Any]]] = {
     "torch.Tensor": ("tensor", _tensor),
     "torch.Size": ("size", lambda value, _: [*value]),
-    "torch.dtype": ("dtype", lambda value, _: _name(value)),
+    **{f"torch.{kind}": (kind, lambda value, _: _name(value)) for kind in _CONSTANTS},
     "numpy.generic": ("scalar", _array),
     "numpy.ndarray": ("array", _array),
 }
@@ -232,7 +233,7 @@ def _read_tensor(content: Any, source: _Source) -> Tensor:
 
     name, shape, start, size = content
     data = torch.frombuffer(bytearray(source.read(start, size)), dtype=torch.uint8) if size else torch.empty(0)
-    return data.to(torch.uint8).view(_dtype(name)).reshape(shape)
+    return data.to(torch.uint8).view(_constant("dtype", name)).reshape(shape)
 
 
 def _read_size(content: Any, _: _Source) -> torch.Size:
@@ -296,7 +297,7 @@ _READERS: dict[str, Callable[[Any, _Source], Any]] = {
     "tensor": _read_tensor,
     "str": lambda content, _: str(content),
     "size": _read_size,
-    "dtype": lambda content, _: _dtype(content),
+    **{kind: lambda content, _, kind=kind: _constant(kind, content) for kind in _CONSTANTS},
     "scalar": lambda content, source: _read_array(content, source)[()],
     "array": _read_array,
     "bytes": lambda content, source: bytes(source.read(*content)),
@@ -357,17 +358,18 @@ def _members(kind: type) -> Mapping[str, Any]:
     return kind.__members__
 
 
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+def _name(constant: object) -> str:
+    return str(constant).removeprefix("torch.")
 
 
-def _dtype(name: str) -> torch.dtype:
+def _constant(kind: str, name: str) -> Any:
+    """The dtype, layout or memory format of torch with this name."""
     import torch
 
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise TypeError(f"{name} is no dtype")
-    return dtype
+    value = getattr(torch, name, None)
+    if not isinstance(value, getattr(torch, kind)):
+        raise TypeError(f"{name} is no {kind}")
+    return value
 
 
 def _no_data(value: object, got: str) -> EngineError:
