@@ -9,12 +9,14 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from purerl.errors import RunDirectoryError
 
 __all__ = [
     "REFUSALS",
     "atomic_directory",
+    "create",
     "explain_refusals",
     "follow_umask",
     "remove",
@@ -35,11 +37,21 @@ _REPLACED = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELO
 """Error numbers of a file of the run in whose place there is something else, such as a directory."""
 
 
+def create(path: Path) -> BinaryIO:
+    """The new file `path`, to be written; a file or a link at `path` is removed before.
+
+    A link is not followed, also one that another user makes meanwhile: in a shared directory, `path` may be a name that
+    can be guessed.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Write `text` to `path`. A reader sees the old or the new file, also if this process is killed."""
     partial = path.with_name(path.name + ".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with create(partial) as file:
+        file.write(text.encode())
         file.flush()
         os.fsync(file.fileno())
     os.replace(partial, path)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import define, field, frozen
 
 from purerl.errors import ConfigError, ImageError
-from purerl.files import sync
+from purerl.files import create, sync
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -258,7 +258,8 @@ class ImageStore:
     def _write(self, path: Path, data: bytes) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f"{path.name}.{os.getpid()}.partial")  # several ranks may write the same image
-        partial.write_bytes(data)
+        with create(partial) as file:
+            file.write(data)
         os.replace(partial, path)
         self._unsynced.append(path)
 

@@ -16,6 +16,7 @@ import numpy as np
 from attrs import frozen
 
 from purerl.errors import BatchError
+from purerl.files import create
 
 __all__ = ["LIVE", "RouteStore", "SupportsRoutes", "first_records", "number_of"]
 
@@ -53,7 +54,7 @@ class RouteStore:
         """Store `record` under `number`; an older one is replaced."""
         self.folder.mkdir(parents=True, exist_ok=True)
         partial = self.path(number).with_suffix(f".{os.getpid()}.partial")
-        with partial.open("wb") as file:
+        with create(partial) as file:
             np.save(file, record.astype(np.int16, copy=False))
         os.replace(partial, self.path(number))
 

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
 from purerl.backends.hf.shard_files import os_errors
+from purerl.data.convert import write_parquet
 from purerl.errors import RunDirectoryError
 from purerl.files import atomic_directory, explain_refusals, write_atomically
+from purerl.report.page import _atomic_write
+from purerl.routes import RouteStore
+from purerl.store.step_files import write_step
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,36 @@ def test_link_in_the_place_of_a_directory_is_replaced_and_its_target_stays(tmp_p
         (folder / "new").touch()
     assert [path.name for path in (tmp_path / "final").iterdir()] == ["new"]
     assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+WRITERS: dict[str, Callable[[Path], object]] = {
+    "text": lambda folder: write_atomically(folder / "a", "new"),
+    "table": lambda folder: write_parquet(folder / "a", pa.table({"x": [1]})),
+    "step": lambda folder: write_step(folder, 1, pa.table({"x": [1]})),
+    "routes": lambda folder: RouteStore(folder).write(1, np.zeros((1, 1, 1))),
+    "report": lambda folder: _write_page(folder / "a"),
+}
+"""Functions that write a file under another name first, which can be guessed."""
+
+PARTIAL = {"text": "a.partial", "table": "a.partial", "step": "000001.partial", "report": "a.partial"}
+PARTIAL["routes"] = f"1.{os.getpid()}.partial"
+
+
+def _write_page(path: Path) -> None:
+    with _atomic_write(path) as write:
+        write(b"new")
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_link_in_the_place_of_an_unfinished_file_is_not_followed(tmp_path: Path, name: str) -> None:
+    (target := tmp_path / "target").write_text("mine")
+    (folder := tmp_path / "folder").mkdir()
+    for other in (target, tmp_path / "new"):
+        (folder / PARTIAL[name]).symlink_to(other)
+        WRITERS[name](folder)
+    assert target.read_text() == "mine"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder", "target"]
+    assert [path.is_symlink() for path in folder.iterdir()] == [False]
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600)])

@@ -19,6 +19,7 @@ from attrs import frozen
 from purerl.data.columns import PromptFormat
 from purerl.data.files import read_table
 from purerl.errors import ConfigError, DataError, nearest
+from purerl.files import create
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -212,7 +213,8 @@ def write_parquet(path: Path, table: pa.Table) -> None:
     partial = path.with_name(path.name + ".partial")
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        pyarrow.parquet.write_table(table, partial)
+        with create(partial) as file:
+            pyarrow.parquet.write_table(table, file)
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)

@@ -21,6 +21,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
+from purerl.files import create
 from purerl.report.completions import NO_COMPLETIONS, select_completions
 from purerl.report.meanings import meanings
 from purerl.report.read import check_runs, read_run, run_labels
@@ -100,7 +101,7 @@ def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
         raise ConfigError("output", got=repr(str(output)), need=need, do=do)
     partial = path.with_name(path.name + ".partial")
     try:
-        file = partial.open("wb")
+        file = create(partial)
     except OSError as error:
         raise ConfigError("output", got=error, need="a writable file", do="choose another file") from error
     try:

@@ -27,7 +27,6 @@ lock                 held while a process works on the run
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import secrets
@@ -40,6 +39,7 @@ from attrs import define, field
 from purerl.errors import InputError, RunDirectoryError
 from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
+from purerl.store.lock import is_lock_of, lock_directory
 from purerl.store.objects import DATA_DO, damaged, read_facts, read_origin, read_summary
 from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
@@ -152,7 +152,7 @@ class RunDirectory:
 
     def check_lock(self) -> None:
         """Raise RunDirectoryError if the directory was deleted, moved or replaced since this process has locked it."""
-        if self._lock is not None and not _is_same_file(self._lock, self.path / "lock"):
+        if self._lock is not None and not is_lock_of(self.path, self._lock):
             raise RunDirectoryError(
                 f"run directory {str(self.path)!r}",
                 got="its file lock was deleted or replaced: the directory was removed, or another process works on it",
@@ -272,7 +272,7 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
     """
     _check_entries(path)
     path.mkdir(parents=True, exist_ok=True)
-    directory = RunDirectory(path, _lock(path))
+    directory = RunDirectory(path, lock_directory(path))
     try:
         if fresh:
             _remove_run(path)
@@ -349,31 +349,6 @@ def _has_started(path: Path) -> bool:
     """Whether something beside the configuration has been written."""
     before = {"config.toml", *_BEFORE}
     return any(entry.name not in before and entry.suffix != ".partial" for entry in path.iterdir())
-
-
-def _lock(path: Path) -> IO[str]:
-    """The file lock of the directory `path`, locked. It is opened again if it was replaced in the meantime."""
-    while True:
-        file = (path / "lock").open("a")
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            file.close()
-            is_busy = isinstance(error, BlockingIOError)
-            got = "another process works on it" if is_busy else f"it cannot be locked: {error}"
-            do = "wait for it, or name another directory" if is_busy else "name a directory in another file system"
-            raise RunDirectoryError(f"run directory {str(path)!r}", got=got, do=do) from error
-        if _is_same_file(file, path / "lock"):
-            return file
-        file.close()
-
-
-def _is_same_file(file: IO[str], path: Path) -> bool:
-    """Whether the open `file` is the one at `path`."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except OSError:
-        return False
 
 
 def _remove_run(path: Path) -> None:

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from purerl.files import create
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -37,6 +39,7 @@ def write_step(folder: Path, step: int, table: pa.Table) -> Path:
     path = step_path(folder, step)
     partial = path.with_suffix(".partial")
     folder.mkdir(exist_ok=True)
-    pyarrow.parquet.write_table(table, partial)
+    with create(partial) as file:
+        pyarrow.parquet.write_table(table, file)
     os.replace(partial, path)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -52,6 +53,25 @@ def test_trackers_and_reward_workers_may_change(tmp_path: Path) -> None:
     for changed in (tracked, evolve(tracked, trackers=(tensorboard.Config(directory="logs"),)), slow, config):
         claim_directory(tmp_path, changed).release()
         assert read_toml(tmp_path / "config.toml", RunConfig) == changed
+
+
+@pytest.mark.parametrize("target", ["mine.txt", "nowhere"])
+def test_lock_that_is_a_link_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    (run := tmp_path / "run").mkdir()
+    (run / "lock").symlink_to(tmp_path / target)
+    with pytest.raises(RunDirectoryError, match="lock'\n  got:  a link\n  need: a file of the run"):
+        claim_directory(run, addition())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine.txt", "run"]
+
+
+def test_not_everybody_can_lock_a_directory(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        claim_directory(tmp_path / "run", addition()).release()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "run" / "lock").stat().st_mode & 0o777 == 0o640
 
 
 def test_directory_is_locked_until_it_is_released(tmp_path: Path) -> None:
