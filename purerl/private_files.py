@@ -26,7 +26,7 @@ from typing import IO
 
 from purerl.errors import RunError
 
-__all__ = ["open_private", "private_folder", "user_folder"]
+__all__ = ["kept_folder", "open_private", "private_folder", "read_private", "user_folder"]
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a named pipe in its place must not block
@@ -113,6 +113,16 @@ def open_private(path: Path) -> IO[str]:
         os.close(folder)
 
 
+def read_private(path: Path) -> str:
+    """The text of the file `path`, which no other user can open. It may be in any directory.
+
+    Raises: RunError as `open_private`; OSError if there is none, or if it cannot be opened.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    with os.fdopen(_open(path, flags, "file", stat.S_ISREG), encoding="utf-8") as file:
+        return file.read()
+
+
 def _open_folder(path: Path) -> int:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with suppress(FileExistsError):
@@ -166,19 +176,35 @@ def private_folder(prefix: str, parent: Path | None = None) -> Iterator[Path]:
 
     Raises: OSError if it cannot be created.
     """
-    parent = _temporary_files() if parent is None else parent
-    _remove_unused(parent, prefix)
-    path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
-    folder = os.open(path, _FOLDER)
+    path, folder, lock = _new_folder(prefix, _temporary_files() if parent is None else parent)
     try:
-        with os.fdopen(os.open(_LOCK, _NEW_FILE, 0o600, dir_fd=folder), "wb", buffering=0) as lock:
-            with suppress(OSError):  # a file system without locks: nobody else removes it
-                fcntl.flock(lock, fcntl.LOCK_EX)
-            lock.write(_this_host())
-            yield path
+        yield path
     finally:
+        os.close(lock)
         _remove(path, folder)
         os.close(folder)
+
+
+def kept_folder(prefix: str) -> Path:
+    """A new directory as that of `private_folder`, such as for logs: it stays when this process has ended.
+
+    The next one of this user that calls this function with `prefix` removes it.
+    """
+    path, folder, _ = _new_folder(prefix, _temporary_files())  # the lock is held until this process ends
+    os.close(folder)
+    return path
+
+
+def _new_folder(prefix: str, parent: Path) -> tuple[Path, int, int]:
+    """A new directory, a descriptor of it, and one of its lock."""
+    _remove_unused(parent, prefix)
+    path = Path(tempfile.mkdtemp(prefix=prefix, dir=parent))
+    folder = _open(path, _FOLDER, "directory", stat.S_ISDIR)
+    lock = os.open(_LOCK, _NEW_FILE, 0o600, dir_fd=folder)
+    with suppress(OSError):  # a file system without locks: nobody else removes it
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    os.write(lock, _this_host())
+    return path, folder, lock
 
 
 def _temporary_files() -> Path:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from purerl.errors import RunError
-from purerl.private_files import open_private, private_folder, user_folder
+from purerl.private_files import kept_folder, open_private, private_folder, user_folder
 
 STRANGER = 65534
 as_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can start a process of another user")
@@ -237,6 +237,22 @@ def test_folder_of_a_process_that_was_killed_is_removed_by_the_next_one(tmp_path
     with private_folder("purerl-a-", tmp_path):
         assert not old.exists()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_folder_for_logs_stays_until_the_next_process_makes_one(shared: Path) -> None:
+    program = "from purerl.private_files import kept_folder; print(kept_folder('purerl-a-'))"
+
+    def run() -> Path:
+        environment = {**os.environ, "TMPDIR": str(shared)}
+        output = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, check=True)
+        return Path(output.stdout.decode().strip())
+
+    first, own = run(), kept_folder("purerl-a-")
+    assert mode(first) == 0o700
+    for path in (first, own):
+        let_it_be_old(path)
+    second = run()
+    assert sorted(shared.iterdir()) == sorted([own, second])
 
 
 def made(path: Path, host: str = socket.gethostname(), lock: str = ".purerl-lock") -> Path:

@@ -7,7 +7,6 @@ run already are shared by all ranks. Every rank sends its own requests to them.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from purerl.backends.serving.instances import GivenInstance, Instance, RemoteIns
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import ServerSettings
 from purerl.images import ImageStore
+from purerl.private_files import kept_folder
 from purerl.protocols import Capabilities, Completion, Request, Weights
 from purerl.ranks import MessageExchange, Ranks, current_ranks, store_of_ranks, this_host
 
@@ -82,7 +82,7 @@ def _sharing_ranks(settings: ServerSettings) -> tuple[Ranks, Any]:
 def _started(
     api: EngineApi, settings: ServerSettings, links: Sequence[ServerLink | None], connections: int
 ) -> list[Instance]:
-    logs = Path(tempfile.mkdtemp(prefix="purerl-servers-") if _RUN in settings.logs else settings.logs)
+    logs = kept_folder("purerl-servers-") if _RUN in settings.logs else Path(settings.logs)
     return [
         StartedInstance(
             api,
