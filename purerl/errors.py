@@ -15,13 +15,17 @@
         ├── SandboxError                 a sandbox cannot be built, or failed; what a program does is a Result
         └── RunStoppedError                   the run was asked to stop, and can be resumed
 
-A message has up to four parts: what is wrong, what we got, what we need, what to do about it.
+A message has up to four parts: what is wrong, what we got, what we need, what to do about it. Passwords and keys that
+can be recognized are hidden in it, and characters that can change a terminal are escaped.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+from purerl.credentials import hide_credentials
+from purerl.terminal import escape
 
 __all__ = [
     "BatchError",
@@ -55,7 +59,7 @@ class PurerlError(Exception):
     def __init__(self, what: str, *, got: object = None, need: str | None = None, do: str | None = None):
         parts = {"got": None if got is None else str(got), "need": need, "do": do}
         lines = [f"  {name + ':':<6}{text}" for name, text in parts.items() if text is not None]
-        super().__init__("\n".join([what, *lines]))
+        super().__init__(escape(hide_credentials("\n".join([what, *lines]))))
 
 
 class InputError(PurerlError, ValueError):

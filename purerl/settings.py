@@ -13,6 +13,7 @@ from typing import Any
 
 from attrs import NOTHING, Attribute, field, fields_dict, frozen
 
+from purerl.credentials import find_credential, is_server_address
 from purerl.errors import ConfigError, nearest
 
 __all__ = [
@@ -27,12 +28,17 @@ __all__ = [
     "names_setting",
     "no_effect",
     "one_of",
+    "refuse_credentials",
+    "server_address",
     "setting",
     "size_at_least",
     "to_mib",
     "to_model",
     "with_key",
 ]
+
+
+_VARIABLE = "leave it out, and give it to the code or the server that needs it by an environment variable"
 
 
 def setting(
@@ -46,6 +52,8 @@ def setting(
     short: Any = False,
     may_change: bool | str = False,
     read: Callable[[Any], Any] | None = None,
+    credential: str = _VARIABLE,
+    hidden: bool = False,
     **kwargs: Any,
 ) -> Any:
     """An attrs field with a description. Other arguments are those of `attrs.field`.
@@ -59,23 +67,34 @@ def setting(
                  "rounding": yes, results change only by rounding; "end": yes, it decides only when the run ends;
                  "length": if it grows and no past learning rate depends on it
     read         converts other ways to write the value
+    credential   what to do in place of a password, key or token in the value, which is refused
+    hidden       an invalid value is not shown, because it may be a credential
     """
 
     def check(_: Any, attribute: Attribute, value: Any) -> None:
         if value is None and attribute.default is None:
             return
+        refuse_credentials(attribute.name, value, do=credential)
         try:
             is_valid = valid is None or valid(value)
         except TypeError:
             is_valid = False
         if not is_valid:
             do = None if attribute.default in (NOTHING, None) else f"leave it out for {attribute.default}"
-            raise ConfigError(attribute.name, got=repr(value), need=need, do=do)
+            got = "a value that is not shown" if hidden else repr(value)
+            raise ConfigError(attribute.name, got=got, need=need, do=do)
 
     metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change}
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"inline": True} if inline else {})
     metadata |= {"read": read} if read else {}
-    return field(metadata=metadata, validator=check if valid else None, **kwargs)
+    return field(metadata=metadata, validator=check, **kwargs)
+
+
+def refuse_credentials(name: str, value: Any, *, do: str = _VARIABLE) -> None:
+    """Raise ConfigError if the setting `name` with `value` contains a password, key or token. It is not shown."""
+    if found := find_credential(name, value):
+        need = "no passwords, keys and tokens in settings, which are written to files, logs and trackers"
+        raise ConfigError(found, got="a credential, which is not shown here", need=need, do=do)
 
 
 # Each of these gives `need` and `valid` of a field: setting(..., **at_least(1)).
@@ -102,6 +121,12 @@ def above_zero() -> dict[str, Any]:
 def boolean() -> dict[str, Any]:
     """True or false."""
     return {"need": "true or false", "valid": lambda value: type(value) is bool}
+
+
+def server_address() -> dict[str, Any]:
+    """The URL of a server, to which paths are appended."""
+    need = "a URL that starts with http:// or https://, without a user, a password, a query and a fragment"
+    return {"need": need, "valid": is_server_address}
 
 
 def one_of(*choices: Any) -> dict[str, Any]:

@@ -16,6 +16,8 @@ import typer
 
 import purerl
 from purerl.errors import ConfigError
+from purerl.terminal import escape_output
+from purerl.tracking.rich_text import escape_consoles
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import parse_rewards
 from purerl_cli.data import data
@@ -169,9 +171,13 @@ app.command()(serve)
 def main() -> None:
     """The entry point. As with `python -m`, modules in the working directory can be imported.
 
+    What is printed is escaped: text of models, servers, files and errors cannot change the terminal.
+
     Unless OMP_WAIT_POLICY is set, waiting threads of torch sleep. With busy waiting they would slow down the threads
     that they wait for, if other processes use the same cores.
     """
+    escape_output()
+    escape_consoles()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     with suppress(FileNotFoundError):  # the working directory has been removed
         sys.path.insert(0, str(Path.cwd()))

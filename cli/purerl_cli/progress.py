@@ -6,11 +6,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from purerl.tracking.rich_text import printed_above
 
 if TYPE_CHECKING:
     from purerl.rollouts.types import Group
@@ -39,26 +42,27 @@ class EvaluationProgress:
         self._finished: Counter[str] = Counter()  # by data set
         self._tokens, self._start, self._last_line = 0, 0.0, 0.0
         columns = [
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("{task.fields[rate]}"),
+            TextColumn("{task.fields[rate]}", markup=False),
             TimeRemainingColumn(),
         ]
-        self._bars = Progress(*columns, console=self._console, refresh_per_second=2, transient=True)
+        options = {"refresh_per_second": 2, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        self._bars, self._contexts = Progress(*columns, console=self._console, **options), ExitStack()
         self._tasks = {name: self._bars.add_task(name, total=total, rate="") for name, total in totals.items()}
 
     def __enter__(self) -> Self:
         self._start = self._last_line = time.monotonic()
         if self._console.is_terminal:
-            self._bars.start()
+            self._contexts.enter_context(self._bars)
+            self._contexts.enter_context(printed_above(self._console))
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._console.is_terminal:
-            self._bars.stop()
+        self._contexts.close()
 
     def __call__(self, name: str, group: Group) -> None:
         now = time.monotonic()

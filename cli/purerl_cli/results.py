@@ -16,9 +16,9 @@ from rich.text import Text
 
 from purerl.errors import ImageError
 from purerl.images import Image, hex_id
+from purerl.terminal import escape
 from purerl.tracking.conversation import render_messages
 from purerl.tracking.messages import parse_messages
-from purerl.tracking.terminal_text import escape
 from purerl_cli.tables import show
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from purerl.errors import ConfigError
+from purerl.terminal import escape
 from purerl_cli.options import Command
 from purerl_cli.output import with_debug
 
@@ -75,7 +76,8 @@ def run(
 ) -> None:
     """Run a program in a sandbox: without network, and without files but its own.
 
-    Its output is printed as it is, and how it ended after it, on stderr. Exits with status 0 if its exit code is 0.
+    Its output is printed as it is, in a terminal with escape codes in place of control characters; and how it ended
+    after it, on stderr. Exits with status 0 if its exit code is 0.
     """
     from purerl.sandbox import SandboxSettings
     from purerl.sandbox import run as run_command
@@ -136,7 +138,10 @@ def _show(result: Result) -> None:
     from purerl.resources.memory import format_bytes
 
     for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
-        stream.buffer.write(output)
+        if stream.isatty():
+            stream.write(escape(output.decode(errors="replace")))
+        else:
+            stream.buffer.write(output)
         stream.flush()
     parts = [f"[{_STYLES.get(result.status, 'yellow')}]{result.status}[/]"]
     parts += [] if result.exit_code is None else [f"exit code {result.exit_code}"]

@@ -18,6 +18,8 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
+from purerl.terminal import escape
+
 if TYPE_CHECKING:
     from purerl.catalog import Entry, ModifierEntry
     from purerl.comparison import Difference, Effect
@@ -52,13 +54,13 @@ def show(
 
     `paragraph` formats a row, given `head` and its cells, if the terminal is too narrow for a table.
     """
-    cells_of_rows = [[Text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows]
+    cells_of_rows = [[Text(escape(cell)) if isinstance(cell, str) else cell for cell in row] for row in rows]
     columns = [(Text(name), *cells) for name, *cells in zip(head, *cells_of_rows, strict=True)]
     widths = [max(len(line) for cell in cells for line in str(cell).split("\n")) for cells in columns]
     widest = max(range(len(head)), key=lambda k: widths[k])
     table = Table(box=SIMPLE_HEAD)
     for k, name in enumerate(head):
-        table.add_column(name, no_wrap=k != widest)
+        table.add_column(Text(name), no_wrap=k != widest)
     for cells in cells_of_rows:
         table.add_row(*cells)
     console = Console(highlight=False)
@@ -79,7 +81,7 @@ def _labeled_paragraph(head: Sequence[str], cells: Sequence[Text]) -> Renderable
     grid = Table.grid(Column(no_wrap=True), Column(overflow="fold"), padding=(0, 2, 0, 0))
     for name, cell in zip(head[1:], cells[1:], strict=True):
         if cell:
-            grid.add_row(name, cell)
+            grid.add_row(Text(name), cell)
     return Group(cells[0], Padding(grid, (0, 0, 0, 2)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import shlex
 import shutil
 import sys
@@ -11,6 +12,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from purerl.envs.check_source import check_factory_source, check_tool_source
+from purerl.envs.mcp_tools import variables_of
 from purerl.envs.schema import tool_schema
 from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.signatures import METHODS, OPTIONAL_METHODS, check_kwargs, check_method, check_methods
@@ -112,6 +114,10 @@ def _check_server(server: str) -> None:
     if find_spec("mcp") is None:
         do = "pip install 'purerl[mcp]'"
         raise ConfigError(f"mcp {server!r}", got="the package mcp is not installed", do=do)
+    for name in variables_of(server):
+        if not os.environ.get(name):
+            got, do = f"no environment variable {name}", f"export {name}=..."
+            raise ConfigError(f"mcp {server!r}", got=got, need="the variable in the URL", do=do)
     if server.startswith(("http://", "https://")):
         return
     try:

@@ -3,23 +3,33 @@
 A server that is a command line is started once in each worker process; all episodes in the process share it, so a
 server must not keep a state for one client. A server that ends, or does not answer in time, fails the episodes that
 call it; the next episode gets a new one.
+
+``${NAME}`` in a URL is the environment variable NAME. Messages have the name, and never its value.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
+from urllib.parse import quote
 
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
 from purerl.envs.tools import Tool, to_text
 
-__all__ = ["McpServers", "Shared", "release"]
+__all__ = ["McpServers", "Shared", "release", "variables_of"]
 
 _CLOSE_SECONDS = 10.0
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def variables_of(server: str) -> list[str]:
+    """The names of the environment variables in `server`, if it is a URL."""
+    return _VARIABLE.findall(server) if server.startswith(("http://", "https://")) else []
 
 
 class McpServers:
@@ -97,7 +107,9 @@ class Shared:
         mcp: Any = import_module("mcp")
         try:
             target: Any = self._server
-            if not self._server.startswith(("http://", "https://")):
+            if target.startswith(("http://", "https://")):
+                target = _VARIABLE.sub(lambda match: quote(os.environ[match[1]], safe=""), target)
+            else:
                 command, *arguments = shlex.split(self._server)
                 target = mcp.StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
             async with mcp.Client(target) as client:
@@ -107,8 +119,18 @@ class Shared:
         except Exception as error:  # noqa: BLE001 -- the package raises groups of whatever went wrong
             self.is_broken = True
             if not self._ready.done():
-                self._ready.set_exception(died(self._server, ["the MCP server cannot be used", *_reasons(error)]))
+                self._ready.set_exception(died(self._server, ["the MCP server cannot be used", *self._reasons(error)]))
                 self._ready.exception()  # it may be that nobody waits
+
+    def _reasons(self, error: BaseException) -> list[str]:
+        """The exceptions in `error`, which may be a group, without values of variables."""
+        if isinstance(error, BaseExceptionGroup):
+            return [reason for inner in error.exceptions for reason in self._reasons(inner)]
+        text = f"{type(error).__name__}: {error}"
+        for name in variables_of(self._server):
+            for value in filter(None, (os.environ.get(name, ""), quote(os.environ.get(name, ""), safe=""))):
+                text = text.replace(value, f"${{{name}}}")
+        return [text]
 
     def _tool(self, client: Any, tool: Any) -> Tool:
         description = tool.description or tool.title or tool.name
@@ -131,7 +153,7 @@ class Shared:
             if getattr(error, "code", None) in _ANSWERS:  # an MCPError
                 raise
             self.is_broken = True
-            raise died(f"tool {name} of {self._server}", ["the MCP server failed", *_reasons(error)]) from error
+            raise died(f"tool {name} of {self._server}", ["the MCP server failed", *self._reasons(error)]) from error
         text = "\n".join(map(_text_of, result.content)) or to_text(result.structured_content)
         return f"Error: {text}" if result.is_error else text
 
@@ -155,10 +177,3 @@ def _text_of(content: Any) -> str:
     """The text of a part of an answer; other parts, such as images, as what they are."""
     text = getattr(content, "text", None)
     return text if isinstance(text, str) else f"[{content.type}]"
-
-
-def _reasons(error: BaseException) -> list[str]:
-    """The exceptions in `error`, which may be a group."""
-    if isinstance(error, BaseExceptionGroup):
-        return [reason for inner in error.exceptions for reason in _reasons(inner)]
-    return [f"{type(error).__name__}: {error}"]

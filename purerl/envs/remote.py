@@ -2,6 +2,8 @@
 
 Every request may be sent again: the client chooses the name of an episode and numbers its turns, and the server answers
 a request that it has answered already with the same answer. So a connection that breaks costs nothing.
+
+The token is sent to the server only: redirects are not followed, and a server of this host is asked without a proxy.
 """
 
 from __future__ import annotations
@@ -10,26 +12,32 @@ import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import attrs
 from attrs import evolve
 
+from purerl.access_tokens import client_token, is_loopback
 from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
 from purerl.envs.observations import Declared, checked_observation, checked_tools, example_as_json, from_json
 from purerl.envs.protocol import EndReason, Observation, ToolCall
+from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
 
 if TYPE_CHECKING:
     import httpx
 
-__all__ = ["RemoteHost"]
+__all__ = ["VARIABLE", "RemoteHost"]
 
+VARIABLE = "PURERL_ENVIRONMENT_TOKEN"
+"""The environment variable with the token of servers of environments."""
 _MAX_CONNECTIONS = 64
 _ATTEMPTS = 3
 _SECONDS_BETWEEN_ATTEMPTS = 0.5
 _TEMPORARY = (502, 503, 504)
 _UNKNOWN_PATH = (404, 405, 501)
+_REFUSED = (401, 403)
 
 
 class RemoteHost:
@@ -37,6 +45,7 @@ class RemoteHost:
 
     def __init__(self, url: str, *, timeout: float, declared: Declared):
         self.url, self._timeout, self._declared = url.rstrip("/"), timeout, declared
+        self._token = client_token(VARIABLE, url)
         self._client: httpx.AsyncClient | None = None
         self._connections = asyncio.Semaphore(_MAX_CONNECTIONS)
 
@@ -55,7 +64,7 @@ class RemoteHost:
 
         is_optional  the answer is empty if the server does not know the path
 
-        Raises: EnvironmentFailure if there is no valid answer.
+        Raises: EnvironmentFailure if there is no valid answer; RolloutError if the server refuses the token.
         """
         import httpx
 
@@ -64,7 +73,7 @@ class RemoteHost:
             await asyncio.sleep(_SECONDS_BETWEEN_ATTEMPTS * attempt)
             try:
                 async with self._connections, asyncio.timeout(self._timeout):
-                    response = await self._open_client().request(method, self.url + path, json=body)
+                    response = await self._request(method, path, body)
             except TimeoutError as error:
                 raise timed_out(self.url, self._timeout, f"{method} {path}\n") from error
             except httpx.HTTPError as error:
@@ -77,12 +86,29 @@ class RemoteHost:
             errors.append(f"status {response.status_code}")
         raise died(self.url, [f"{method} {path} failed {_ATTEMPTS} times", *errors])
 
+    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        response = await self._ask(method, path, body)
+        if response.status_code in _REFUSED and (token := client_token(VARIABLE, self.url)) != self._token:
+            self._token = token  # a server that was started again has made another one
+            response = await self._ask(method, path, body)
+        if response.status_code not in _REFUSED:
+            return response
+        got = "no token" if self._token is None else "a token that is not that of the server"
+        do = f"export {VARIABLE}=..., or {VARIABLE}_FILE with the name of a file of mode 0600, as for the server"
+        raise RolloutError(f"{self.url} refuses the run", got=got, need="the token of the server", do=do)
+
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        return await self._open_client().request(method, self.url + path, json=body, headers=headers)
+
     def _open_client(self) -> httpx.AsyncClient:
         import httpx
 
         if self._client is None:
             limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS)
-            self._client = httpx.AsyncClient(limits=limits, timeout=None)  # noqa: S113 -- `send` has a deadline
+            trust_env = not is_loopback(urlsplit(self.url).hostname)  # whether proxies are used
+            options = {"timeout": None, "trust_env": trust_env, "follow_redirects": False}
+            self._client = httpx.AsyncClient(limits=limits, **options)
         return self._client
 
     def _read(self, response: httpx.Response, request: str) -> Mapping[str, Any]:
@@ -96,7 +122,8 @@ class RemoteHost:
             return body
         if isinstance(body, Mapping) and isinstance(body.get("failure"), Mapping):
             raise EnvironmentFailure(_failure(body["failure"], self.url))
-        text = f"answered {request} with status {response.status_code}: {response.text[:500]}\n"
+        answer = response.text if self._token is None else response.text.replace(self._token, "[token]")
+        text = f"answered {request} with status {response.status_code}: {answer[:500]}\n"
         raise EnvironmentFailure(Failure(self.url, "returned an invalid value", text))
 
 
@@ -141,7 +168,7 @@ class _RemoteEpisode:
             self._is_started = False
             try:
                 await self._host.send("DELETE", f"/episodes/{self._name}")
-            except EnvironmentFailure:
+            except (EnvironmentFailure, RolloutError):
                 return  # a server that has ended has no episodes; one that lives closes what is not used
 
     def _observation(self, body: Mapping[str, Any]) -> Observation:

@@ -2,8 +2,12 @@
 
     from purerl.envs.server import serve
 
-    serve("game.py:Game", port=8700)                        # on the other machine
+    serve("game.py:Game", host="0.0.0.0", port=8700)        # on the other machine
     environment = {url = "http://other-machine:8700"}       # in the configuration of the run
+
+Every request has the header ``Authorization: Bearer TOKEN``. The token is in the environment variable
+PURERL_ENVIRONMENT_TOKEN of the server and of the run, or in a private file that PURERL_ENVIRONMENT_TOKEN_FILE names. A
+server on a loopback address that has neither writes a random token into a file, which runs of the same user read.
 
 Bodies are JSON. An observation is an object with the fields of `purerl.envs.protocol.Observation` that are not the
 default, and a call is one with the fields of `ToolCall`. The images of an observation are base64; bytes in an example,
@@ -19,43 +23,50 @@ such as those of an image, are a data URL.
     DELETE /episodes/ID         204
 
     400 {"error": TEXT}         the request is invalid
+    401 {"error": TEXT}         the token is missing or wrong
     404 {"error": TEXT}         there is no such episode, or no such path
     409 {"error": TEXT}         the turn is not the next one
     422 {"failure": {"function": NAME, "kind": KIND, "traceback": TEXT}}    the environment has failed
 
 A server without the path `end` serves environments that have no such method. A request that was answered is answered in
 the same way if it is repeated, so a client may repeat every request. The code runs in worker processes with deadlines.
-An episode that gets no request for `max_idle` seconds is closed. There is no authentication: everybody who can reach
-the port can run episodes, so serve in a network that you trust.
+An episode that gets no request for `max_idle` seconds is closed. Requests and their token are not encrypted: serve in a
+network that you trust, or behind a proxy with https://.
 """
 
 from __future__ import annotations
 
 import asyncio
+import hmac
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Self, get_args
 
 import attrs
 
+from purerl.access_tokens import given_token, is_loopback, write_loopback_token
 from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.observations import calls_from_json, to_json
 from purerl.envs.protocol import EndReason
+from purerl.envs.remote import VARIABLE
 from purerl.envs.settings import EnvironmentSettings
-from purerl.errors import PurerlError
+from purerl.errors import ConfigError, PurerlError
 
 __all__ = ["Server", "serve"]
 
 _LOG = logging.getLogger(__name__)
 _MAX_BODY = 2**28  # bytes
 _SOCKET_TIMEOUT = 3600.0  # seconds until a connection without a request is closed
+_FIRST_TIMEOUT = 60.0  # the same, before the first request with the token
 
 _Response = tuple[int, Mapping[str, Any] | None]
 _EpisodeCall = Callable[[Episode], Coroutine[Any, Any, Any]]
@@ -64,13 +75,16 @@ _EpisodeCall = Callable[[Episode], Coroutine[Any, Any, Any]]
 def serve(factory: str, *, host: str = "127.0.0.1", port: int, max_idle: float = 3600.0, **settings: Any) -> None:
     """Serve the environment `factory`, ``module:Class`` or ``file.py:function``, until this process is interrupted.
 
-    `host` is the address that it listens on; "0.0.0.0" for all networks. `settings` are those of `EnvironmentSettings`
-    that concern where the code runs: kwargs, timeout, run_in, num_workers, max_memory, has_states, images, players.
+    `host` is the address that it listens on; "0.0.0.0" for all networks, which needs a token. `settings` are those of
+    `EnvironmentSettings` that concern where the code runs: kwargs, timeout, run_in, num_workers, max_memory,
+    has_states, images, players.
 
-    Raises: ConfigError if a setting is wrong, or if there is no such factory; OSError if the port is not free.
+    Raises: ConfigError if a setting is wrong, if there is no such factory, or if the token is missing or not private;
+    OSError if the port is not free.
     """
     with Server(EnvironmentSettings(factory=factory, **settings), (host, port), max_idle=max_idle) as server:
-        _LOG.info("serving %s on http://%s:%d", factory, *server.address)
+        token = f"the token in {server.token_file}" if server.token_file else f"the token of {VARIABLE}"
+        sys.stderr.write(f"serving {factory} on http://{server.address[0]}:{server.address[1]}, with {token}\n")
         with suppress(KeyboardInterrupt):
             server.wait()
 
@@ -78,13 +92,20 @@ def serve(factory: str, *, host: str = "127.0.0.1", port: int, max_idle: float =
 class Server:
     """A server in threads of this process; it ends after the block, with all episodes. See `serve`.
 
-    address  the host and port that it listens on; port 0 in the argument means any free one
+    address     the host and port that it listens on; port 0 in the argument means any free one
+    token_file  the file with the token, if the server has made one
     """
 
     def __init__(self, settings: EnvironmentSettings, address: tuple[str, int], *, max_idle: float = 3600.0):
         from purerl.envs.check import check_environment_settings
 
         check_environment_settings(settings)
+        token = given_token(VARIABLE)
+        self.token_file: Path | None = None
+        if token is None and not is_loopback(address[0]):
+            need = "a token, without which everybody who can reach the port could run episodes"
+            do = f"export {VARIABLE}=..., or {VARIABLE}_FILE with the name of a private file; or serve on 127.0.0.1"
+            raise ConfigError(f"host {address[0]!r}", got="no token", need=need, do=do)
         self._service = _Service(settings, max_idle)
         service = self._service
 
@@ -94,6 +115,9 @@ class Server:
         self._http = ThreadingHTTPServer(address, Handler)
         self._http.daemon_threads = True
         self.address = self._http.server_address[0], self._http.server_address[1]
+        if token is None:
+            token, self.token_file = write_loopback_token(self.address[1])
+        Handler.authorization = f"Bearer {token}".encode()
         self._thread = threading.Thread(target=self._http.serve_forever, name="purerl server", daemon=True)
 
     def __enter__(self) -> Self:
@@ -106,6 +130,8 @@ class Server:
         self._thread.join()
 
     def __exit__(self, *error: object) -> None:
+        if self.token_file is not None:
+            self.token_file.unlink(missing_ok=True)
         self._http.shutdown()
         self._http.server_close()
         self._service.close()
@@ -115,13 +141,18 @@ class _Handler(BaseHTTPRequestHandler):
     """Reads a request, and lets `respond` answer it."""
 
     protocol_version = "HTTP/1.1"
-    timeout = _SOCKET_TIMEOUT
+    timeout = _FIRST_TIMEOUT
     wbufsize = -1  # an answer is one packet
     disable_nagle_algorithm = True
 
     respond: Callable[[str, str, Any], _Response]
+    authorization: bytes
 
     def handle_any(self) -> None:
+        if not hmac.compare_digest(self.headers.get("Authorization", "").encode(errors="replace"), self.authorization):
+            self.close_connection = True  # the body has not been read
+            return self._send(401, {"error": f"the token is missing or wrong; see {VARIABLE} in docs/environments.md"})
+        self.connection.settimeout(_SOCKET_TIMEOUT)
         length = self.headers.get("Content-Length", "0")
         if not length.isdigit() or int(length) > _MAX_BODY:
             self.close_connection = True

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from attrs import fields_dict, frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, setting, size_at_least
+from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, server_address, setting, size_at_least
 
 __all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of", "written_fields"]
 
@@ -34,10 +34,17 @@ class EnvironmentSettings:
     )
     mcp: tuple[str, ...] = setting(
         "MCP servers whose tools the model can call: a URL, or the command line of a server that communicates with "
-        "stdin and stdout",
+        "stdin and stdout. ${NAME} in a URL is an environment variable, for a server that needs a key",
         default=(),
+        credential="write ${NAME} in a URL for the environment variable NAME; a command line has the variables of the "
+        "run, so export the one that the server reads",
     )
-    url: str | None = setting("a remote environment, started with purerl.envs.server.serve", default=None)
+    url: str | None = setting(
+        "a remote environment, started with purerl.envs.server.serve",
+        default=None,
+        credential="export PURERL_ENVIRONMENT_TOKEN, or PURERL_ENVIRONMENT_TOKEN_FILE with the name of a private file",
+        **server_address(),
+    )
     has_states: bool = setting(
         "whether each turn of the environment has a state, for algorithms that compare turns in the same state, such "
         "as gigpo",
@@ -123,8 +130,6 @@ def _check_source(settings: EnvironmentSettings) -> None:
     if len(names) != 1:
         got, need = ", ".join(names) or "none of them", "exactly one of them"
         raise ConfigError("factory, tools, mcp or url", got=got, need=need, do="see docs/environments.md")
-    if settings.url is not None and not settings.url.startswith(("http://", "https://")):
-        raise ConfigError("url", got=repr(settings.url), need="a URL that starts with http:// or https://")
 
 
 def _check_effects(settings: EnvironmentSettings) -> None:

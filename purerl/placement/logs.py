@@ -18,6 +18,8 @@ from typing import IO
 
 from attrs import define, field
 
+from purerl.terminal import escape
+
 __all__ = ["RankLog", "last_lines", "log_path"]
 
 _FOLDER, _FAILED = "ranks", "failed.txt"
@@ -82,7 +84,7 @@ class RankLog:
 
     def print(self, text: str) -> None:
         """Print `text` to the console, also if this rank does not use it otherwise."""
-        os.write(self.console, f"{text}\n".encode())
+        os.write(self.console, f"{escape(text)}\n".encode())
 
     @contextmanager
     def redirected(self) -> Iterator[None]:

@@ -2,6 +2,9 @@
 
 The fields are those of ByteDance's documentation (bytedance.github.io/SandboxFusion). `memory_limit_MB` is not in that
 documentation, but in later versions of the server; an earlier one ignores it.
+
+The server itself asks for no token. A proxy in front of it may: it gets the token of the environment variable
+PURERL_SANDBOX_TOKEN, or of the private file that PURERL_SANDBOX_TOKEN_FILE names, as ``Authorization: Bearer TOKEN``.
 """
 
 from __future__ import annotations
@@ -13,10 +16,12 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 from attrs import evolve
 
+from purerl.access_tokens import given_token, is_loopback
 from purerl.errors import ConfigError, InputError, SandboxError
 from purerl.sandbox.results import Result, Status
 from purerl.sandbox.settings import Limits, SandboxSettings
@@ -27,13 +32,14 @@ __all__ = ["Remote"]
 _MAX_CONCURRENT_RUNS = 64
 _ANSWER_SECONDS = 60.0  # how much longer than a program the server may take
 _ATTEMPTS, _WAIT_SECONDS = 3, 1.0
+_VARIABLE = "PURERL_SANDBOX_TOKEN"
 _BUSY = (429, 502, 503, 504)  # statuses after which another attempt may succeed
 
 
 class Remote:
     """Runs programs on the server `settings.remote`. It has the interface of `Pool`.
 
-    Raises: ConfigError if `settings` name no server.
+    Raises: ConfigError if `settings` name no server, or if the token is not private.
     """
 
     def __init__(self, settings: SandboxSettings):
@@ -41,7 +47,13 @@ class Remote:
             raise ConfigError("remote", got="nothing", need="the URL of a server", do="use open_sandbox")
         self._url, self._settings = f"{settings.remote.rstrip('/')}/run_code", settings
         number = settings.max_concurrent_runs or _MAX_CONCURRENT_RUNS
-        self._client = httpx.Client(limits=httpx.Limits(max_connections=number))
+        self._token, is_local = given_token(_VARIABLE), is_loopback(urlsplit(settings.remote).hostname)
+        self._client = httpx.Client(
+            headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
+            limits=httpx.Limits(max_connections=number),
+            trust_env=not is_local,  # whether proxies are used
+            follow_redirects=False,
+        )
         self._runs = ThreadPoolExecutor(number, "purerl remote sandbox")
 
     def run(
@@ -97,7 +109,7 @@ class Remote:
                 problem = f"status {response.status_code}"
             except (httpx.HTTPStatusError, ValueError) as error:
                 raise SandboxError(
-                    "the remote sandbox refuses a run", got=error, do="check the setting remote"
+                    "the remote sandbox refuses a run", got=error, do=f"check the setting remote, and {_VARIABLE}"
                 ) from error
             except httpx.HTTPError as error:
                 problem = f"{type(error).__name__}: {error}"

@@ -8,7 +8,16 @@ from attrs import asdict, frozen
 
 from purerl.errors import ConfigError
 from purerl.sandbox.messages import Bounds
-from purerl.settings import above_zero, at_least, check_strings, no_effect, one_of, setting, size_at_least
+from purerl.settings import (
+    above_zero,
+    at_least,
+    check_strings,
+    no_effect,
+    one_of,
+    server_address,
+    setting,
+    size_at_least,
+)
 
 __all__ = ["Limits", "SandboxSettings"]
 
@@ -98,6 +107,8 @@ class SandboxSettings:
     remote: str | None = setting(
         "URL of a server with the interface of SandboxFusion, which runs the programs in place of this computer",
         default=None,
+        credential="export PURERL_SANDBOX_TOKEN, or PURERL_SANDBOX_TOKEN_FILE with the name of a private file",
+        **server_address(),
     )
 
     def __attrs_post_init__(self) -> None:
@@ -106,8 +117,6 @@ class SandboxSettings:
             if not path.startswith("/"):
                 raise ConfigError("read_only", got=repr(path), need="absolute paths")
         if self.remote is not None:
-            if not self.remote.startswith(("http://", "https://")):
-                raise ConfigError("remote", got=repr(self.remote), need="a URL that starts with http:// or https://")
             _check_remote(self)
         if self.layers == "none" and self.read_only:
             raise no_effect("read_only", self.read_only, "a sandbox: without layers, programs can read everything")

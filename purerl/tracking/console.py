@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, RenderableType
 from rich.constrain import Constrain
 from rich.live import Live
+from rich.segment import Segment
 
 from purerl.tracking.captured_output import captured_output
 from purerl.tracking.conversation import summarize_messages
 from purerl.tracking.messages import parse_messages
+from purerl.tracking.rich_text import printed_above, render_escaped
 from purerl.tracking.terminal_text import format_number, printable
 from purerl.tracking.view import CURVE_LABELS, View
 
@@ -126,7 +129,10 @@ def _with_turns(row: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 class _StdoutConsole(RichConsole):
-    """Discards further output after the reader of a pipe closes it (`| head`). Rich's default exits the process."""
+    """Escapes text. It discards output after the reader of a pipe closes it (`| head`); Rich exits the process."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        return render_escaped(self, renderable, options)
 
     def on_broken_pipe(self) -> None:
         with Path(os.devnull).open("wb") as devnull:
@@ -139,10 +145,12 @@ class _LiveView:
     def __init__(self, view: View, rich: RichConsole):
         self.lock = threading.RLock()
         self._view, self._rich, self._size = view, rich, rich.size
-        self._live = Live(get_renderable=self._narrow_view, console=rich, auto_refresh=False, transient=True)
+        options = {"auto_refresh": False, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
+        self._live = Live(get_renderable=self._narrow_view, console=rich, **options)
         self._closed, self._contexts = threading.Event(), ExitStack()
         self._contexts.enter_context(captured_output(self._add_warning))
         self._contexts.enter_context(self._live)
+        self._contexts.enter_context(printed_above(rich))
         self._thread = threading.Thread(target=self._redraw_until_closed, name="purerl console", daemon=True)
         self._thread.start()
 

@@ -7,8 +7,9 @@ from textwrap import indent
 
 from rich.text import Text
 
+from purerl.terminal import escape
 from purerl.tracking.messages import Message
-from purerl.tracking.terminal_text import escape, format_number
+from purerl.tracking.terminal_text import format_number
 
 __all__ = ["render_messages", "summarize_messages"]
 

@@ -17,9 +17,10 @@ from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
 from purerl.errors import ConfigError
+from purerl.settings import setting
 from purerl.tracking.library import require_library
 from purerl.tracking.protocol import RunInfo, Tracker
 
@@ -36,14 +37,14 @@ _MAX_TAG_LENGTH = 5000  # characters
 class Config:
     """Settings of the MLflow run. What is not set here comes from MLflow's environment variables."""
 
-    experiment: str = field(default="purerl", metadata={"help": "MLflow experiment of the run"})
-    name: str | None = field(default=None, metadata={"help": "display name; if not set, the name of the run"})
-    uri: str | None = field(
+    experiment: str = setting("MLflow experiment of the run", default="purerl")
+    name: str | None = setting("display name; if not set, the name of the run", default=None)
+    uri: str | None = setting(
+        "URL of a server, or a database if the full mlflow package is installed; "
+        "if not set, MLFLOW_TRACKING_URI applies",
         default=None,
-        metadata={
-            "help": "URL of a server, or a database if the full mlflow package is installed; "
-            "if not set, MLFLOW_TRACKING_URI applies"
-        },
+        credential="set MLFLOW_TRACKING_URI in place of uri; or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, "
+        "or MLFLOW_TRACKING_TOKEN",
     )
 
 

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
+from purerl.settings import setting
 from purerl.tracking.library import require_library
 from purerl.tracking.protocol import RunInfo, Tracker
 
@@ -25,12 +26,11 @@ __all__ = ["Config", "build", "check"]
 class Config:
     """Settings of the SwanLab run. What is not set here comes from SwanLab's environment variables and login."""
 
-    project: str = field(default="purerl", metadata={"help": "SwanLab project of the run"})
-    workspace: str | None = field(default=None, metadata={"help": "team or user that owns the project"})
-    name: str | None = field(default=None, metadata={"help": "display name; if not set, the name of the run"})
-    mode: Literal["online", "offline"] | None = field(
-        default=None,
-        metadata={"help": "online, or offline to upload later with `swanlab sync`; if not set, SWANLAB_MODE applies"},
+    project: str = setting("SwanLab project of the run", default="purerl")
+    workspace: str | None = setting("team or user that owns the project", default=None)
+    name: str | None = setting("display name; if not set, the name of the run", default=None)
+    mode: Literal["online", "offline"] | None = setting(
+        "online, or offline to upload later with `swanlab sync`; if not set, SWANLAB_MODE applies", default=None
     )
 
 

@@ -1,4 +1,7 @@
-"""Format numbers, durations, curves and untrusted text for one line of a terminal."""
+"""Format numbers, durations, curves and untrusted text for one line of a terminal.
+
+`purerl.terminal` has what is for whole texts.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import unicodedata
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
-__all__ = ["escape", "format_duration", "format_number", "printable", "sparkline", "split_cells"]
+__all__ = ["format_duration", "format_number", "printable", "sparkline", "split_cells"]
 
 _BLOCKS = "▁▂▃▄▅▆▇█"
 _REPLACEMENTS = {"\n": "⏎", "\u2028": "⏎", "\u2029": "⏎", "\t": " ", "\r": " "}
@@ -59,21 +62,6 @@ def printable(text: str, max_length: int) -> str:
     shortened = text if len(text) <= max_length else text[: max_length - 1] + "…"
     return "".join(
         _REPLACEMENTS.get(char) or ("�" if unicodedata.category(char)[0] == "C" else char) for char in shortened
-    )
-
-
-def escape(text: str, *, newlines: bool = True) -> str:
-    r"""Replace characters that are not printable, such as terminal escape sequences, by escape codes.
-
-    Tabs are kept, and line breaks too unless `newlines` is false.
-
-    >>> print(escape("red \x1b[31m, back\b, \u202eright to left, [bold]"))
-    red \x1b[31m, back\x08, \u202eright to left, [bold]
-    """
-    kept = "\n\t" if newlines else "\t"
-    return "".join(
-        char if char.isprintable() or char in kept else char.encode("unicode_escape", "backslashreplace").decode()
-        for char in text
     )
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
+from purerl.settings import setting
 from purerl.tracking.library import require_library
 from purerl.tracking.protocol import RunInfo, Tracker
 
@@ -21,11 +22,9 @@ __all__ = ["Config", "build", "check"]
 class Config:
     """Settings of the Trackio run. The environment variable TRACKIO_DIR sets the directory of the local database."""
 
-    project: str = field(default="purerl", metadata={"help": "Trackio project of the run"})
-    group: str | None = field(default=None, metadata={"help": "Trackio shows the runs of one group together"})
-    space: str | None = field(
-        default=None, metadata={"help": "Space on the Hugging Face Hub; if not set, a local database"}
-    )
+    project: str = setting("Trackio project of the run", default="purerl")
+    group: str | None = setting("Trackio shows the runs of one group together", default=None)
+    space: str | None = setting("Space on the Hugging Face Hub; if not set, a local database", default=None)
 
 
 def check(config: Config) -> None:

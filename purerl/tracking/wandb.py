@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import define, field, frozen
+from attrs import define, frozen
 
+from purerl.settings import setting
 from purerl.tracking.library import require_library
 from purerl.tracking.protocol import RunInfo, Tracker
 
@@ -22,13 +23,12 @@ __all__ = ["Config", "build", "check"]
 class Config:
     """Settings of the wandb run. What is not set here comes from wandb's environment variables and login."""
 
-    project: str = field(default="purerl", metadata={"help": "wandb project of the run"})
-    entity: str | None = field(default=None, metadata={"help": "team or user that owns the project"})
-    name: str | None = field(default=None, metadata={"help": "display name; if not set, the name of the run"})
-    group: str | None = field(default=None, metadata={"help": "wandb shows the runs of one group together"})
-    mode: Literal["online", "offline"] | None = field(
-        default=None,
-        metadata={"help": "online, or offline to upload later with `wandb sync`; if not set, WANDB_MODE applies"},
+    project: str = setting("wandb project of the run", default="purerl")
+    entity: str | None = setting("team or user that owns the project", default=None)
+    name: str | None = setting("display name; if not set, the name of the run", default=None)
+    group: str | None = setting("wandb shows the runs of one group together", default=None)
+    mode: Literal["online", "offline"] | None = setting(
+        "online, or offline to upload later with `wandb sync`; if not set, WANDB_MODE applies", default=None
     )
 
 

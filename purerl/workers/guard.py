@@ -26,6 +26,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
 
+from purerl.terminal import escape_output
+
 __all__ = ["main"]
 
 _STOP_SIGNALS = (signal.SIGHUP, signal.SIGINT)
@@ -169,6 +171,7 @@ def _work(
     for descriptor in (connection, status):
         os.set_inheritable(descriptor, False)  # noqa: FBT003 -- has no keyword
     os.setsid()
+    escape_output()  # what the code of users prints may come from a model
     exit_code = 1
     try:
         if max_memory is not None:

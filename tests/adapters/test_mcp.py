@@ -101,6 +101,28 @@ async def answer(opened, name: str, **arguments) -> str:
     return observation.messages[0]["content"]
 
 
+def test_variable_in_a_url_is_sent_and_not_shown(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(host):
+        async with episode(host) as opened:
+            await opened.reset({}, 0)
+            return await answer(opened, "multiply", first=2, second=3)
+
+    async def fails(host):
+        async with episode(host) as opened:
+            return await failure_of(opened.reset({}, 0))
+
+    server, nobody = f"{url}?key=${{MCP_TEST_KEY}}", "http://127.0.0.1:9/mcp?key=${MCP_TEST_KEY}"
+    monkeypatch.delenv("MCP_TEST_KEY", raising=False)
+    with pytest.raises(ConfigError, match="no environment variable MCP_TEST_KEY"):
+        check_environment_settings(servers(server))
+    monkeypatch.setenv("MCP_TEST_KEY", "se/cret+1")
+    check_environment_settings(servers(server))
+    assert hosted(main, servers(server)) == "6"
+    failure = hosted(fails, servers(nobody))
+    assert "the MCP server cannot be used" in failure.traceback
+    assert not any(value in str(failure) for value in ("se/cret+1", "se%2Fcret%2B1"))
+
+
 @pytest.mark.parametrize("kind", ["command", "url"])
 def test_tools_of_a_server(kind: str, request: pytest.FixtureRequest) -> None:
     async def main(host):

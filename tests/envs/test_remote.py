@@ -18,6 +18,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from purerl.access_tokens import loopback_token
 from purerl.envs.hosts import episode
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
@@ -49,6 +50,11 @@ def server_process(name: str, port: int = 0) -> Iterator[tuple[subprocess.Popen,
             process.kill()
 
 
+def bearer(url: str) -> dict[str, str]:
+    """The header with the token that the server at `url` has written."""
+    return {"Authorization": f"Bearer {loopback_token(int(url.rpartition(':')[2]))}"}
+
+
 def remote(url: str, **more) -> EnvironmentSettings:
     return EnvironmentSettings(url=url, **({"timeout": 30.0} | more))
 
@@ -64,14 +70,14 @@ def test_episodes_on_a_server_are_the_same_as_here() -> None:
 
     with server_process("Guess") as (_, url):
         there = hosted(play_many, remote(url, has_states=True))
-        assert httpx.get(url).json() == {"environment": f"{MODULE}:Guess", "episodes": 0}
+        assert httpx.get(url, headers=bearer(url)).json() == {"environment": f"{MODULE}:Guess", "episodes": 0}
     assert there == hosted(play_many, settings("Guess", has_states=True))
 
 
 def test_end_by_a_limit_on_a_server() -> None:
     with server_process("Ends") as (_, url):
         hosted(check_end, remote(url, has_states=True))
-        with httpx.Client(base_url=url) as client:
+        with httpx.Client(base_url=url, headers=bearer(url)) as client:
             client.post("/episodes", json={"episode": "a", "example": {}, "seed": 0})
             end = {"turn": 0, "reason": "length", "text": "ab"}
             first = client.post("/episodes/a/end", json=end)
@@ -149,7 +155,7 @@ def server() -> Iterator[str]:
 
 
 def test_repeated_requests_have_the_same_answer(server: str) -> None:
-    with httpx.Client(base_url=server) as client:
+    with httpx.Client(base_url=server, headers=bearer(server)) as client:
         start = {"episode": "a", "example": {}, "seed": 0}
         assert client.post("/episodes", json=start).json() == client.post("/episodes", json=start).json()
         step = {"turn": 0, "text": "random", "calls": []}
@@ -175,14 +181,15 @@ def test_repeated_requests_have_the_same_answer(server: str) -> None:
     ],
 )
 def test_invalid_requests_are_refused(server: str, path: str, body: str, status: int, words: str) -> None:
-    response = httpx.post(server + path, content=body)
+    response = httpx.post(server + path, content=body, headers=bearer(server))
     assert response.status_code == status
     assert words in response.json()["error"]
 
 
 def test_episode_that_nobody_uses_is_closed(server: str, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    httpx.post(f"{server}/episodes", json={"episode": "idle", "example": {"log": str(log)}, "seed": 0})
+    start = {"episode": "idle", "example": {"log": str(log)}, "seed": 0}
+    httpx.post(f"{server}/episodes", json=start, headers=bearer(server))
     end = time.monotonic() + 30
     while not log.exists() and time.monotonic() < end:
         time.sleep(0.1)

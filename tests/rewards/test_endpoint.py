@@ -325,13 +325,16 @@ def test_files_that_links_of_strangers_name_are_not_overwritten(home, tmp_path_f
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (dict(url="localhost:8000"), "url\n  got:  'localhost:8000'\n  need: an address that starts with http"),
-        (dict(url="http://user:secret@host/v1"), "url\n"),
-        (dict(url="http://host/v1?key=secret"), "url\n"),
+        (dict(url="localhost:8000"), "url\n  got:  'localhost:8000'\n  need: a URL that starts with http"),
+        (dict(url="http://user:secret@host/v1"), "url: a user or password in a URL\n  got:  a credential, "),
+        (dict(url="http://secret@host/v1"), "url: a user or password in a URL\n"),
+        (dict(url="http://host/v1?key=secret"), "url: the parameter key of a URL\n"),
+        (dict(url="http://host/v1?verbose=1"), "url\n"),
+        (dict(url="http://host/v1#part"), "url\n"),
         (dict(url="http://host:99999/v1"), "url\n  got:  'http://host:99999/v1'\n"),
         (dict(url="http://[::1/v1"), "url\n  got:  'http://[::1/v1'\n"),
         (dict(model=""), "model\n  got:  ''\n  need: a name"),
-        (dict(api_key_variable="sk-123"), "api_key_variable\n  got:  'sk-123'\n  need: the name of an environment"),
+        (dict(api_key_variable="sk-123"), "api_key_variable\n  got:  a value that is not shown\n  need: the name"),
         (
             dict(timeout=10.0, deadline=5.0),
             "timeout\n  got:  10.0\n  need: at most deadline, 5\n  do:   set",
@@ -344,6 +347,7 @@ def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(ConfigError) as error:
         Endpoint(**{"url": "http://host/v1", "model": "m", **settings})
     assert str(error.value).startswith(message)
+    assert "secret" not in str(error.value)
 
 
 def test_a_missing_key_is_refused_before_the_run(monkeypatch):

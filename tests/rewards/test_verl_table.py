@@ -89,7 +89,10 @@ def test_functions_of_verl_score_the_rows_unchanged() -> None:
     ("settings", "message"),
     [
         ({"functions": "trl"}, "functions\n  got:  'trl'\n  need: one of: purerl, verl\n"),
-        ({"sandbox_fusion_url": "u"}, "sandbox_fusion_url has no effect\n  got:  'u'\n  need: functions = \"verl\""),
+        (
+            {"sandbox_fusion_url": "http://u"},
+            "sandbox_fusion_url has no effect\n  got:  'http://u'\n  need: functions = \"verl\"",
+        ),
         (
             {"functions": "verl", "memory_limit_mb": 1},
             "memory_limit_mb has no effect\n  got:  1\n  need: sandbox_fusion_url",

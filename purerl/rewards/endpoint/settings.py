@@ -10,10 +10,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from purerl.credentials import is_server_address
 from purerl.errors import ConfigError
 from purerl.rewards.endpoint.limits import rate_limit
-from purerl.settings import above_zero, at_least, setting
+from purerl.settings import above_zero, at_least, server_address, setting
 
 __all__ = ["OF_ENDPOINT", "Endpoint", "check_endpoint"]
 
@@ -32,9 +31,8 @@ class Endpoint:
 
     url: str = setting(
         "address of the server up to the version of its interface, such as http://localhost:8000/v1",
-        need="an address that starts with http:// or https://, without a user, a password, a query and a fragment",
-        valid=is_server_address,
         credential=OF_ENDPOINT,
+        **server_address(),
     )
     model: str = setting("name of the model at the server", need="a name", valid=bool)
     api_key_variable: str | None = setting(
@@ -42,6 +40,7 @@ class Endpoint:
         default=None,
         need="the name of an environment variable, not the key itself",
         valid=lambda name: re.fullmatch(r"[A-Za-z_]\w*", name) is not None,
+        hidden=True,
     )
     timeout: float = setting(
         "maximum duration of one attempt, until the whole answer is there", unit="s", default=60.0, **above_zero()

@@ -17,7 +17,7 @@ from attrs import Factory, field, frozen
 
 from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
-from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
+from purerl.rewards.endpoint.settings import OF_ENDPOINT, Endpoint, check_endpoint
 from purerl.rewards.judges.answers import combine, parse_score
 from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Judge
@@ -36,7 +36,7 @@ class Config:
     endpoint: Endpoint = setting("the server of the judge")
     judge: Judge = setting("what it is asked, and how a number is read from its answers", factory=Judge)
     extra_body: Mapping[str, Any] = setting(
-        "further fields of each request, such as {reasoning_effort = 'low'}", factory=dict
+        "further fields of each request, such as {reasoning_effort = 'low'}", factory=dict, credential=OF_ENDPOINT
     )
 
 

@@ -23,7 +23,7 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
-from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
+from purerl.rewards.endpoint.settings import OF_ENDPOINT, Endpoint, check_endpoint
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.judges.question import Question, prompt_of
 from purerl.rewards.judges.settings import Judge
@@ -52,6 +52,7 @@ class Config:
     extra_body: Mapping[str, Any] = setting(
         "further fields of each request, such as {use_activation = false}, with which vLLM gives the logit",
         factory=dict,
+        credential=OF_ENDPOINT,
     )
 
 

@@ -32,7 +32,7 @@ from purerl.plugins import locate
 from purerl.rewards.exact import answers_question
 from purerl.rewards.math import aime, gsm8k, math
 from purerl.rewards.routing import COLUMN, applies
-from purerl.settings import at_least, no_effect, one_of, setting
+from purerl.settings import at_least, no_effect, one_of, server_address, setting
 
 __all__ = ["CODE", "TABLE", "Config", "build", "check", "columns", "data_sources"]
 
@@ -67,7 +67,10 @@ class Config:
         **one_of("purerl", "verl"),
     )
     sandbox_fusion_url: str | None = setting(
-        "URL of the Sandbox Fusion server in which verl runs programs; if not given, it runs them itself", default=None
+        "URL of the Sandbox Fusion server in which verl runs programs; if not given, it runs them itself",
+        default=None,
+        credential="leave it out: verl sends no credential",
+        **server_address(),
     )
     memory_limit_mb: int | None = setting("memory limit of a program in Sandbox Fusion", default=None, **at_least(1))
 
