@@ -2,7 +2,8 @@
 
 A local Ray has about six processes beside the actors. They are the descendants of a guard (`purerl.workers.guard`), so
 all of them end with the run, also if it is killed. Its directory is then removed by a shell that waits for the guard.
-Its ports can be reached from the network: only processes that know a random token can use them.
+Its ports are on loopback, and its files and Unix sockets in a folder of mode 0700. Ray answers no request without a
+random token, which its processes have in their environment: so has the code of the user in actors, and what it starts.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import select
 import shutil
 import signal
 import socket
@@ -17,17 +19,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
-from purerl.backends.serving.process import ServerProcess
+from purerl.backends.serving.process import free_port
 from purerl.errors import ConfigError, EngineError
 from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import last_lines
 from purerl.placement.settings import Placement
 from purerl.private_files import private_folder
+from purerl.workers.processes import Worker
+from purerl.workers.program import WORK, Program
 
 __all__ = ["connected"]
 
@@ -35,6 +40,11 @@ _START_TIMEOUT = 120.0  # seconds
 _REACH_TIMEOUT = 10.0
 _POLL = 0.05
 _TOKEN = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+_LOOPBACK = {
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray takes 127.0.0.1 for the address of its host, and binds to it
+    "RAY_enable_metrics_collection": "0",  # a port of each host that answers requests without a token
+    "DASHBOARD_METRIC_PORT": "-1",  # the same for the head, also without a dashboard: no server can be started there
+}
 _ADDRESS_FILE = "ray_current_cluster"
 _MIN_STORE, _MAX_STORE = 128 * 2**20, 32 * 2**30  # bytes
 _STORE_SHARE = 0.3  # of the memory of the host
@@ -90,7 +100,7 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
 def _ray_in(folder: Path, settings: Placement, directory: Path) -> Iterator[str]:
     """The address of a local Ray whose files are in `folder`; the directory above it is removed, also after a kill."""
     log = directory / "ranks" / "ray.log"
-    process = ServerProcess(_command(folder, _num_cpus(settings)), {**_environment(), **_TOKEN}, log)
+    process = _start(_command(folder, _num_cpus(settings)), log)
     remover = subprocess.Popen(  # noqa: S603 - a fixed script
         ["/bin/sh", "-c", _REMOVE, "sh", str(process.pid), str(folder.parent)],
         stdin=subprocess.PIPE,
@@ -99,7 +109,7 @@ def _ray_in(folder: Path, settings: Placement, directory: Path) -> Iterator[str]
         start_new_session=True,
     )
     try:
-        address = _address(folder, process)
+        address = _address(folder, process, log)
         with _authenticated():
             yield address
     finally:
@@ -107,17 +117,28 @@ def _ray_in(folder: Path, settings: Placement, directory: Path) -> Iterator[str]
         remover.communicate()
 
 
+def _start(command: Sequence[str], log: Path) -> Worker:
+    """The process of `command` with its guard."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    log.write_text(" ".join(command) + "\n", encoding="utf-8")
+    environment = {**os.environ, **_environment(), **_TOKEN, **_LOOPBACK}
+    return Worker(WORK, Program(tuple(command), environment, str(log.absolute())), max_memory=None)
+
+
 @contextmanager
 def _authenticated() -> Iterator[None]:
-    """Let this process use the token of its local Ray in the block."""
-    config = import_module("ray._raylet").Config
+    """Let this process use the token of its local Ray in the block, and reach it on loopback."""
+    config: Any = import_module("ray._raylet").Config
+    constants: Any = import_module("ray._private.ray_constants")
 
+    is_clustered, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     before = {name: os.environ.get(name) for name in _TOKEN}
     os.environ.update(_TOKEN)
     config.initialize("")  # Ray has read the variables when it was imported
     try:
         yield
     finally:
+        constants.ENABLE_RAY_CLUSTER = is_clustered
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
@@ -126,15 +147,15 @@ def _authenticated() -> Iterator[None]:
         config.initialize("")
 
 
-def _address(folder: Path, process: ServerProcess) -> str:
+def _address(folder: Path, process: Worker, log: Path) -> str:
     """The address of the Ray that `process` starts in `folder`, once it is there."""
     deadline = time.monotonic() + _START_TIMEOUT
-    while time.monotonic() < deadline and process.is_running:
+    while time.monotonic() < deadline and not select.select([process.sentinel], [], [], 0)[0]:
         with suppress(OSError):
             if address := (folder / _ADDRESS_FILE).read_text(encoding="utf-8").strip():
                 return address
         time.sleep(_POLL)
-    got = f"\n{last_lines(process.log)}"
+    got = f"\n{last_lines(log)}"
     do = "see its log, or start Ray yourself and set placement.address"
     raise EngineError("a local Ray did not start", got=got, need=f"Ray within {_START_TIMEOUT:g} seconds", do=do)
 
@@ -143,7 +164,8 @@ def _command(folder: Path, num_cpus: int) -> list[str]:
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else memory  # noqa: S108 - not a file
     store = int(max(_MIN_STORE, min(_STORE_SHARE * memory, 0.8 * shared, _MAX_STORE)))
-    options = ["--head", "--block", "--port=0", "--include-dashboard=false"]
+    options = ["--head", "--block", "--port=0", "--include-dashboard=false", "--no-monitor"]
+    options += ["--dashboard-agent-listen-port=0", f"--ray-client-server-port={free_port()}"]
     options += ["--disable-usage-stats", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *options, f"--object-store-memory={store}"]
 
