@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import Counter
 from pathlib import Path
+from pickle import PickleError
 from typing import TYPE_CHECKING, Any
 
 from purerl.errors import DataError
+from purerl.workers.connection import pack_request
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +88,7 @@ def _simplify_flat_type(arrow_type: Any) -> pa.DataType:
 def check_values(table: pa.Table, path: Path) -> None:
     """Check that Python can represent every value of `table`, the contents of the file at `path`.
 
-    Rows are sent to the processes of reward functions, so their values must also be picklable.
+    Rows are sent to the processes of reward functions and environments, so that must be possible too.
 
     Raises: DataError that names the column and the row of the first one that it cannot, such as text that is not valid
     UTF-8, a time in an unknown time zone, or a date after the year 9999.
@@ -99,8 +100,8 @@ def check_values(table: pa.Table, path: Path) -> None:
             column.validate(full=True)
             if not _is_plain(column.type):
                 for start in range(0, len(column), _CHUNK_SIZE):
-                    pickle.dumps(column.slice(start, _CHUNK_SIZE).to_pylist())
-        except (pa.ArrowException, ValueError, OverflowError, LookupError, TypeError, pickle.PickleError) as error:
+                    pack_request(column.slice(start, _CHUNK_SIZE).to_pylist())
+        except (pa.ArrowException, ValueError, OverflowError, LookupError, TypeError, PickleError) as error:
             row, cause = _first_invalid_row(column) or (None, error)
             place = "" if row is None else f"row {row}: "
             need, do = "values that Python can represent", "correct the values, or remove the column"
@@ -125,7 +126,7 @@ def _is_plain(arrow_type: Any) -> bool:
 def _first_invalid_row(column: pa.ChunkedArray) -> tuple[int, Exception] | None:
     for row in range(len(column)):
         try:
-            pickle.dumps(column[row].as_py())
+            pack_request(column[row].as_py())
         except Exception as error:  # noqa: BLE001 - it depends on the type; the caller has caught the first one
             return row, error
     return None

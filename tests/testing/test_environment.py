@@ -98,14 +98,19 @@ class WrongPlayer(Echo):
         return Observation(player=1)
 
 
-class SecretMessage(Observation):
+class LockedObservation(Observation):
     def __reduce__(self):
         raise TypeError("a lock")
 
 
 class NotPicklable(Echo):
     def reset(self, example, seed):
-        return SecretMessage()
+        return LockedObservation()
+
+
+class NotSendable(Echo):
+    def reset(self, example, seed):
+        return Observation(messages=[user("") | {"at": threading.Lock()}])
 
 
 class SameTools(Tools):
@@ -242,7 +247,7 @@ children: list[subprocess.Popen] = []
         (NoReward, "observations_are_valid", "reward is nan"),
         (WrongRole, "observations_are_valid", "referee"),
         (WrongPlayer, "observations_are_valid", "player is 1"),
-        (NotPicklable, "observations_can_be_pickled", "a lock"),
+        (NotSendable, "observations_can_be_sent", "need what JSON can hold: Object of type lock"),
         (SameTools, "tools_are_valid", "different names"),
         (UnknownToolIsAnError, "unusual_turns_are_answered", "no such tool"),
         (NeedsNumber, "unusual_turns_are_answered", "ValueError"),
@@ -287,6 +292,7 @@ def test_states_are_required_if_declared() -> None:
 def test_echo_is_good() -> None:
     check_environment(Echo, EXAMPLES)
     check_environment(Ends, EXAMPLES)
+    check_environment(NotPicklable, EXAMPLES)  # a run gets plain observations, whatever their class is
 
 
 def test_wrong_arguments_are_refused() -> None:

@@ -35,7 +35,7 @@ from purerl.testing.environment.repetition import (
 from purerl.testing.environment.validity import (
     has_all_methods,
     observations_are_valid,
-    observations_can_be_pickled,
+    observations_can_be_sent,
     tools_are_valid,
     unusual_turns_are_answered,
 )
@@ -45,7 +45,7 @@ __all__ = ["CHECKS", "Case", "check_environment", "random_turn"]
 CHECKS = (
     has_all_methods,
     observations_are_valid,
-    observations_can_be_pickled,
+    observations_can_be_sent,
     tools_are_valid,
     unusual_turns_are_answered,
     episode_depends_only_on_its_seed,

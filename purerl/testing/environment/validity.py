@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from multiprocessing import reduction
 from typing import Any
 
 from purerl.envs.observations import checked_observation, checked_tools
-from purerl.envs.protocol import Environment, ToolCall
+from purerl.envs.protocol import Environment, Observation, ToolCall
+from purerl.errors import EngineError
 from purerl.testing.environment.case import Case, Playing, call
+from purerl.workers.connection import Answers, pack_answer
 
 __all__ = [
     "has_all_methods",
     "observations_are_valid",
-    "observations_can_be_pickled",
+    "observations_can_be_sent",
     "tools_are_valid",
     "unusual_turns_are_answered",
 ]
 
-_PICKLER: Any = reduction.ForkingPickler  # what processes send
 _UNUSUAL_TEXTS = ("", " \n", "\x00\ud7ff\U0001f600", "-1", "9" * 400, "long " * 2000, "</s><|im_end|>", '{"a": [')
 
 
@@ -58,15 +58,16 @@ def _check(playing: Playing, case: Case) -> None:
         ) from error
 
 
-def observations_can_be_pickled(case: Case) -> None:
-    """Observations can be sent to another process."""
+def observations_can_be_sent(case: Case) -> None:
+    """Observations can be sent from a worker process to the run: they are data, and not too large."""
     example, seed = next(case.episodes_to_play())
     for observation in case.play(example, seed).observations:
         try:
-            copied = _PICKLER.loads(_PICKLER.dumps(observation))
-        except Exception as error:
-            raise AssertionError(f"got {type(error).__name__}: {error}, for {observation!r:.200}") from error
-        assert copied == observation, f"got {copied!r:.200} from its pickle, expected {observation!r:.200}"
+            checked = checked_observation(observation, case.declared)
+            [received] = Answers(Observation).read(pack_answer(checked))
+        except (ValueError, EngineError) as error:
+            raise AssertionError(f"got {_shown(error)}, for {observation!r:.200}") from error
+        assert received == checked, f"got {received!r:.200}, expected {checked!r:.200}"
 
 
 def tools_are_valid(case: Case) -> None:
