@@ -24,7 +24,7 @@ from attrs import evolve
 
 from purerl.errors import ConfigError, InputError, SandboxError
 from purerl.sandbox.messages import Task
-from purerl.sandbox.processes import FLAGS, Process, ask, find_interpreter, hang_up
+from purerl.sandbox.processes import FLAGS, Process, ask, hang_up
 from purerl.sandbox.results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
 from purerl.sandbox.session import Session, Supervisor
@@ -193,7 +193,7 @@ class Pool:
 
     def _start_zygote(self) -> Process:
         arguments = (list(self._settings.preload), read_only(self._settings))
-        zygote = Process(find_interpreter(self._settings.python).path, "start_zygote", *arguments, flags=FLAGS)
+        zygote = Process(self._settings, "start_zygote", *arguments, flags=FLAGS)
         try:
             ask(zygote.connection, None, _START_SECONDS, zygote.last_words)
         except BaseException:

@@ -9,14 +9,16 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from purerl.errors import ConfigError, SandboxError
+from purerl.private_files import private_folder
 from purerl.sandbox.failures import failed
 from purerl.sandbox.messages import Message, receive, send
+from purerl.sandbox.settings import SandboxSettings
 
 __all__ = ["FLAGS", "FLAGS_WITHOUT_PACKAGES", "Interpreter", "Process", "ask", "find_interpreter", "hang_up"]
 
@@ -78,12 +80,18 @@ class Process:
     """A process that starts a function of `purerl.sandbox.supervisor.main`. It ends with the thread that makes it.
 
     connection  a socket to it
+
+    Without layers, programs see the host: their directories are made in a folder of this user.
     """
 
-    def __init__(self, interpreter: str, function: str, *arguments: Any, flags: tuple[str, ...]):
+    def __init__(self, settings: SandboxSettings, function: str, *arguments: Any, flags: tuple[str, ...]):
         if sys.platform != "linux":
             do = "use a remote sandbox: the setting remote"
             raise SandboxError("there is no sandbox on this system", got=sys.platform, need="Linux", do=do)
+        interpreter, self._stack = find_interpreter(settings.python).path, ExitStack()
+        environment = dict(_ENVIRONMENT)
+        if settings.layers == "none":
+            environment["TMPDIR"] = str(self._stack.enter_context(private_folder("purerl-sandbox-")))
         self.connection, theirs = socket.socketpair()
         self._errors: IO[bytes] = tempfile.TemporaryFile(prefix="purerl-sandbox-")  # noqa: SIM115 -- closed with it
         code = _CODE.format(root=_ROOT, function=function, arguments=(os.getpid(), theirs.fileno(), *arguments))
@@ -95,12 +103,13 @@ class Process:
                 stdout=subprocess.DEVNULL,
                 stderr=self._errors,
                 cwd="/",
-                env={"PATH": path, **_ENVIRONMENT},
+                env={"PATH": path, **environment},
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         except OSError as error:
             self.connection.close()
+            self._stack.close()
             raise SandboxError("the process of a sandbox cannot be started", got=error) from error
         finally:
             theirs.close()
@@ -119,6 +128,7 @@ class Process:
             self._process.kill()
             self._process.wait()
         self._errors.close()
+        self._stack.close()
 
 
 def hang_up(connection: socket.socket) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from purerl.errors import InputError
 from purerl.sandbox.messages import Message, Task
-from purerl.sandbox.processes import FLAGS, FLAGS_WITHOUT_PACKAGES, Process, ask, find_interpreter
+from purerl.sandbox.processes import FLAGS, FLAGS_WITHOUT_PACKAGES, Process, ask
 from purerl.sandbox.results import Result
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, make_task, to_result
@@ -79,7 +79,7 @@ def execute(task: Task, settings: SandboxSettings) -> Result:
 def answer(task: Task, settings: SandboxSettings) -> Message:
     """What a supervisor answers to `task`. Raises: SandboxError."""
     flags = FLAGS_WITHOUT_PACKAGES if task.kind == "command" else FLAGS
-    process = Process(find_interpreter(settings.python).path, "start_supervisor", flags=flags)
+    process = Process(settings, "start_supervisor", flags=flags)
     try:
         return ask(process.connection, task.to_message(), task.bounds.seconds + ANSWER_SECONDS, process.last_words)
     finally:

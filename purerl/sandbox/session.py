@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 
 from purerl.errors import ConfigError, SandboxError
 from purerl.sandbox.messages import Message, send
-from purerl.sandbox.processes import FLAGS, Process, ask, find_interpreter
+from purerl.sandbox.processes import FLAGS, Process, ask
 from purerl.sandbox.results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
 from purerl.sandbox.settings import Limits, SandboxSettings
@@ -151,8 +151,7 @@ def _start_process(settings: SandboxSettings) -> Supervisor:
     """Start a supervisor in an interpreter of its own."""
     # The kernel ends a process with the thread that has started it, so this thread lives as long as the session.
     starter = ThreadPoolExecutor(1, "purerl sandbox session")
-    path = find_interpreter(settings.python).path
-    process = starter.submit(Process, path, "start_supervisor", flags=FLAGS).result()
+    process = starter.submit(Process, settings, "start_supervisor", flags=FLAGS).result()
 
     def close() -> None:
         process.close()

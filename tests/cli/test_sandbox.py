@@ -61,7 +61,7 @@ def test_program_in_each_language(language: str, tmp_path: Path) -> None:
 def test_without_layers_a_compiled_program_is_not_at_a_path_that_others_can_take(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("#include <stdio.h>\nint main(int n, char **a) { puts(a[0]); }")
     result = _run("--layers", "none", "--timeout", "60", str(tmp_path / "a.c"))
-    assert Path(result.stdout.strip()).parent.name.startswith("purerl-sandbox-"), result.stderr
+    assert Path(result.stdout.strip()).parents[1].name.startswith("purerl-sandbox-"), result.stderr
 
 
 def test_output_exit_code_and_files(tmp_path: Path) -> None:

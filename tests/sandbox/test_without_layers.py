@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from purerl.sandbox import Pool, Result, SandboxSettings
+from purerl.sandbox import Pool, Result, SandboxSettings, run_python
 
 from .attacks import ACCOUNTINGS, LIMITS, marked, marker, processes_with, wait_until_gone
 
@@ -52,13 +52,18 @@ def test_limits_hold_and_nothing_is_left(source: str, changes: dict, status: str
     assert _run(pool, source, **changes).status == status
 
 
-def test_everything_ends_when_its_owner_is_killed() -> None:
+def test_everything_ends_when_its_owner_is_killed(tmp_path: Path) -> None:
     word = marker()
     code = f"""
 from purerl.sandbox import Limits, SandboxSettings, run_python
 settings = SandboxSettings(layers="none", limits=Limits(timeout=1000))
-run_python("import os, time; os.posix_spawn('/bin/sleep', [{word!r}, '1000'], {{}}, setsid=True); time.sleep(1000)",
-           settings=settings)
+program = '''
+import os, time
+open({str(tmp_path / "folder")!r}, "w").write(os.getcwd())
+os.posix_spawn("/bin/sleep", [{word!r}, "1000"], {{}}, setsid=True)
+time.sleep(1000)
+'''
+run_python(program, settings=settings)
 """
     owner = subprocess.Popen([sys.executable, "-c", code])
     while not set(processes_with(word)) - {owner.pid}:
@@ -66,3 +71,7 @@ run_python("import os, time; os.posix_spawn('/bin/sleep', [{word!r}, '1000'], {{
     owner.kill()
     owner.wait()
     wait_until_gone(word)
+    folder = Path((tmp_path / "folder").read_text())
+    os.utime(folder.parent, (1.0, 1.0))  # a new one may be used, and not yet locked
+    run_python("", settings=SandboxSettings(layers="none"))
+    assert not folder.parent.exists()
