@@ -11,7 +11,7 @@ from typing import Any
 
 from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import Meter, UnusableAnswerError
-from purerl.rewards.endpoint.settings import Endpoint
+from purerl.rewards.endpoint.settings import Endpoint, check_endpoint
 
 from .endpoint_calls import BODY, ask, content, short_delays  # noqa: F401 - a fixture
 from .servers import answer, raw, serve
@@ -56,6 +56,16 @@ def test_a_kept_answer_that_is_no_longer_accepted_is_asked_for_again(tmp_path):
     with serve(answer("42"), answer("43")) as server:
         assert ask(server, cache=str(tmp_path)) == "42"
         assert ask(server, cache=str(tmp_path), accept=strict) == "43"
+
+
+def test_only_the_user_can_read_a_new_cache(tmp_path):
+    for check in (False, True):
+        cache = tmp_path / f"folder-{check}" / "cache"
+        with serve(answer("42")) as server:
+            if check:
+                check_endpoint(Endpoint(url=server.url, model="m", cache=str(cache)))
+            ask(server, cache=str(cache))
+        assert cache.stat().st_mode & 0o777 == 0o700
 
 
 def test_a_damaged_entry_is_written_again(tmp_path):

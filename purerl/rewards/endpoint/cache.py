@@ -28,7 +28,7 @@ def key_of(url: str, path: str, body: Mapping[str, Any], variant: int) -> str:
 
 
 class AnswerCache:
-    """The entries in `directory`, which is created; None: there are none, and nothing is kept."""
+    """The entries in `directory`, which is created for this user alone; None: there are none, and nothing is kept."""
 
     def __init__(self, directory: str | None) -> None:
         self._directory = None if directory is None else Path(directory).expanduser()
@@ -47,7 +47,8 @@ class AnswerCache:
         if self._directory is None:
             return
         file = self._file(self._directory, key)
-        file.parent.mkdir(parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        file.parent.mkdir(exist_ok=True)
         partial = file.with_name(f".{uuid.uuid4().hex}.partial")
         try:
             partial.write_text(to_json(answer), encoding="utf-8")

@@ -99,7 +99,7 @@ def check_endpoint(endpoint: Endpoint) -> None:
     if endpoint.cache is not None:
         directory = Path(endpoint.cache).expanduser()
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
             raise ConfigError("endpoint.cache", got=error, need="a directory that can be written") from error
