@@ -45,7 +45,7 @@ _LENGTH = 8  # bytes of the length of the JSON
 _LONG = 16  # lists of at least so many numbers are buffers
 _NUMBERS = {int: "q", float: "d", bool: "b"}
 _ARRAY_KINDS = "biufcSUmM"  # no objects, and no structures
-_PLAIN = (type(None), bool, int, float, str)
+_PLAIN = frozenset((type(None), bool, int, float, str))
 _OF_TORCH = tuple(f"torch.distributed.checkpoint.{name}" for name in ("metadata", "planner", "storage", "filesystem"))
 _CONSTANTS = ("dtype", "layout", "memory_format")  # types of torch whose values have names
 _INT64 = range(-(2**63), 2**63)
@@ -128,7 +128,7 @@ def _node(value: Any, buffers: _Buffers) -> Any:
         items = [_node(item, buffers) for item in value] if numbers is None else {"numbers": numbers}
         return items if kind is list else {"tuple": items}
     if kind is dict and all(type(key) is str for key in value):
-        return {"dict": {key: _node(item, buffers) for key, item in value.items()}}
+        return {"dict": {k: v if type(v) in _PLAIN else _node(v, buffers) for k, v in value.items()}}
     name, write = _writer(kind)
     return {name: write(value, buffers)}
 
@@ -214,10 +214,10 @@ _LIBRARY_WRITERS: dict[str, tuple[str, Callable[[Any, _Buffers], Any]]] = {
 
 def _value(node: Any, source: _Source) -> Any:
     """The value of a node of the JSON."""
+    if type(node) in _PLAIN:
+        return node
     if isinstance(node, list):
         return [_value(item, source) for item in node]
-    if not isinstance(node, dict):
-        return node
     [(kind, content)] = node.items()
     return _READERS[kind](content, source)
 
@@ -290,7 +290,7 @@ def _read_set(content: Any, source: _Source) -> Any:
 _READERS: dict[str, Callable[[Any, _Source], Any]] = {
     "tuple": lambda content, source: tuple(_value(content, source)),
     "numbers": _read_numbers,
-    "dict": lambda content, source: {key: _value(item, source) for key, item in content.items()},
+    "dict": lambda content, source: {k: v if type(v) in _PLAIN else _value(v, source) for k, v in content.items()},
     "map": lambda content, source: {_value(k, source): _value(v, source) for k, v in content},
     "set": _read_set,
     "enum": lambda content, source: _members(_class(content[0], source))[content[1]],

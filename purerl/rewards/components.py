@@ -114,7 +114,7 @@ def _check_name(name: str) -> None:
 
 def is_valid_number(value: Any) -> bool:
     """Whether `value` is a real number that float32 can hold: not NaN, not infinite, not too large."""
-    return isinstance(value, float | Real) and bool(abs(value) <= _MAX_FLOAT32)
+    return (type(value) is float or isinstance(value, Real)) and bool(abs(value) <= _MAX_FLOAT32)
 
 
 def check_number(names: Collection[str]) -> None:

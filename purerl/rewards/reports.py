@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from purerl.errors import EngineError
 from purerl.rewards.components import is_valid_number, to_components
@@ -28,19 +28,25 @@ def check_report(report: Report, task: Task) -> None:
     if not task.has_parts(report.outcomes):
         got = f"outcomes of {[*report.outcomes]!r:.200}"
         raise EngineError("a report of a worker process", got=got, need="outcomes of inputs of its task")
-    for outcome in report.outcomes.values():
-        try:
-            _check_outcome(task.function, outcome)
-        except ValueError as error:
-            raise EngineError("a report of a worker process", got=f"{outcome!r:.200}", need=str(error)) from None
+    numbers = [*_numbers(report.outcomes.values())]
+    try:
+        to_components(task.function, dict.fromkeys({name for each in numbers for name in each}, 0.0))
+    except ValueError as error:
+        raise EngineError("a report of a worker process", got=str(error), need="names of components") from None
+    logged = [outcome for outcome in report.outcomes.values() if isinstance(outcome, Logged)]
+    metrics = [metric for outcome in logged for metric in outcome.metrics.values()]
+    if not all(is_valid_number(total) and count >= 1 for total, count in metrics):
+        raise EngineError("a report of a worker process", got=f"{metrics!r:.200}", need="finite sums of values")
+    if not all(is_valid_number(number) for each in numbers for number in each.values()):
+        raise EngineError("a report of a worker process", got=f"{numbers!r:.200}", need="finite numbers")
 
 
-def _check_outcome(function: str, outcome: Outcome) -> None:
-    """Raise ValueError if `outcome`, which has the right type, has values that no function can have returned."""
-    if isinstance(outcome, Logged):
-        to_components(function, outcome.totals)
-        if not all(is_valid_number(total) and count >= 1 for total, count in outcome.metrics.values()):
-            raise ValueError("metrics with finite sums of at least one value")
-        outcome = outcome.outcome
-    if outcome is not None and not isinstance(outcome, Failure):
-        to_components(function, outcome)
+def _numbers(outcomes: Iterable[Outcome]) -> Iterator[Mapping[str, float]]:
+    """The components and totals of `outcomes`."""
+    for outcome in outcomes:
+        value = outcome
+        if isinstance(outcome, Logged):
+            yield outcome.totals
+            value = outcome.outcome
+        if value is not None and not isinstance(value, Failure | Logged):
+            yield value

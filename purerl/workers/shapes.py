@@ -57,40 +57,72 @@ def _fields(kind: Any) -> dict[str, Any]:
 @cache
 def _check(declared: Any) -> Check:
     """The function that checks whether a value has the type `declared`."""
-    origin = get_origin(declared)
     if declared is Any:
         return lambda value: value is not _MISSING
-    if origin in (Union, types.UnionType):
-        checks = [*map(_check, get_args(declared))]
-        return lambda value: any(check(value) for check in checks)
-    if origin is Literal:
-        return lambda value: isinstance(value, str) and value in get_args(declared)
-    if origin is Mapping:
-        key, item = map(_check, get_args(declared))
-        return lambda value: type(value) is dict and all(key(k) and item(v) for k, v in value.items())
-    if origin in (Sequence, tuple):
-        return _check_of_sequence(declared)
-    return _check_of_class(declared)
-
-
-def _check_of_class(declared: Any) -> Check:
+    if (kinds := _kinds(declared)) is not None:
+        return lambda value: type(value) in kinds
     if _has_fields(declared):
         fields = [(name, _check(part)) for name, part in _fields(declared).items()]
         return lambda value: (
             type(value) is declared and all(check(getattr(value, name, _MISSING)) for name, check in fields)
         )
-    kinds = {None: (type(None),), float: (float, int)}.get(declared, (declared,))
-    return lambda value: type(value) in kinds
+    return _CHECKS[get_origin(declared)](get_args(declared))
 
 
-def _check_of_sequence(declared: Any) -> Check:
-    parts = get_args(declared)
-    if get_origin(declared) is tuple and parts[1:] != (...,):
-        checks = [*map(_check, parts)]
-        return lambda value: (
-            type(value) is tuple
-            and len(value) == len(checks)
-            and all(check(item) for check, item in zip(checks, value, strict=True))
-        )
-    kinds, check = (tuple,) if get_origin(declared) is tuple else (list, tuple), _check(parts[0])
-    return lambda value: type(value) in kinds and all(map(check, value))
+def _kinds(declared: Any) -> frozenset[type] | None:
+    """The types of the values of a `declared` type without parts, such as ``int | None``; None if it has parts."""
+    parts = get_args(declared) if get_origin(declared) in (Union, types.UnionType) else (declared,)
+    if not all(part is None or (isinstance(part, type) and part is not Any and _is_simple(part)) for part in parts):
+        return None
+    known = {None: (type(None),), float: (float, int)}
+    return frozenset(kind for part in parts for kind in known.get(part, (part,)))
+
+
+def _is_simple(declared: Any) -> bool:
+    return not _has_fields(declared) and not get_args(declared)
+
+
+def _check_all(declared: Any) -> Check:
+    """The function that checks whether each of some values has the type `declared`."""
+    if (kinds := _kinds(declared)) is not None:
+        return lambda values: kinds.issuperset(map(type, values))
+    check = _check(declared)
+    return lambda values: all(map(check, values))
+
+
+def _check_of_union(parts: tuple[Any, ...]) -> Check:
+    checks = [*map(_check, parts)]
+    return lambda value: any(check(value) for check in checks)
+
+
+def _check_of_mapping(parts: tuple[Any, ...]) -> Check:
+    keys, values = map(_check_all, parts)
+    return lambda value: type(value) is dict and keys(value) and values(value.values())
+
+
+def _check_of_sequence(parts: tuple[Any, ...]) -> Check:
+    check = _check_all(parts[0])
+    return lambda value: type(value) in (list, tuple) and check(value)
+
+
+def _check_of_tuple(parts: tuple[Any, ...]) -> Check:
+    if parts[1:] == (...,):
+        check_all = _check_all(parts[0])
+        return lambda value: type(value) is tuple and check_all(value)
+    checks = [*map(_check, parts)]
+    return lambda value: (
+        type(value) is tuple
+        and len(value) == len(checks)
+        and all(check(item) for check, item in zip(checks, value, strict=True))
+    )
+
+
+_CHECKS: Mapping[Any, Callable[[tuple[Any, ...]], Check]] = {
+    Union: _check_of_union,
+    types.UnionType: _check_of_union,
+    Literal: lambda parts: lambda value: isinstance(value, str) and value in parts,
+    Mapping: _check_of_mapping,
+    Sequence: _check_of_sequence,
+    tuple: _check_of_tuple,
+}
+"""The functions that make checks of types with parts."""
