@@ -57,7 +57,8 @@ class EscapedStream:
 
     def write(self, text: str) -> int:
         """Write `text` with escape codes."""
-        if str(sys._getframe(1).f_globals.get("__name__")).startswith("tqdm."):  # noqa: SLF001 -- who draws the bar
+        caller = sys._getframe().f_back  # noqa: SLF001 -- who draws a bar; None if Python itself prints as it exits
+        if caller is not None and str(caller.f_globals.get("__name__")).startswith("tqdm."):
             is_move, start = _MOVES.fullmatch(text) is not None, "\r" * text.startswith("\r")
             self._stream.write(text if is_move else start + escape(text.removeprefix("\r")))
         else:

@@ -189,10 +189,10 @@ def show_findings(findings: Iterable[Finding]) -> bool:
     for finding in findings:
         if finding.section != section:
             section = finding.section
-            console.print(Text(f"\n{section}", style="bold"))
+            console.print(Text(f"\n{escape(section)}", style="bold"))
         do = f"  ->  {finding.do}" if finding.do else ""
         state = (f"  {finding.state:<8}", _STATE_STYLES[finding.state])
-        console.print(Text.assemble(state, f"{finding.name:<15} {finding.text}{do}"), soft_wrap=True)
+        console.print(Text.assemble(state, escape(f"{finding.name:<15} {finding.text}{do}")), soft_wrap=True)
         is_good = is_good and finding.state != "bad"
     return is_good
 

@@ -108,8 +108,7 @@ def test_variable_in_a_url_is_sent_and_not_shown(url: str, monkeypatch: pytest.M
             return await answer(opened, "multiply", first=2, second=3)
 
     async def fails(host):
-        async with episode(host) as opened:
-            return await failure_of(opened.reset({}, 0))
+        return await failure_of(host.open())
 
     server, nobody = f"{url}?key=${{MCP_TEST_KEY}}", "http://127.0.0.1:9/mcp?key=${MCP_TEST_KEY}"
     monkeypatch.delenv("MCP_TEST_KEY", raising=False)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -13,6 +15,16 @@ from typing import Any
 def starts_with_small_digit(completion: str, example: Mapping[str, Any]) -> float:
     """1 if the first character is a digit below 5. A model with random weights is sometimes correct."""
     return float(completion[:1].isdecimal() and completion[:1] < "5")
+
+
+def prints_the_example(completion: str, example: Mapping[str, Any]) -> float:
+    """Prints the column `text` to stdout and stderr, and in a traceback of a thread."""
+    sys.stdout.write(f"{example['text']}\n")
+    sys.stderr.write(f"{example['text']}\n")
+    thread = threading.Thread(target=int, args=[example["text"]])
+    thread.start()
+    thread.join()
+    raise ValueError(example["text"])
 
 
 def raises_key_error(completion: str, example: Mapping[str, Any]) -> float:
