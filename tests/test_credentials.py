@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,10 +17,12 @@ from purerl.recipes import apply
 from purerl.recipes.addition import addition
 from purerl.rewards.endpoint.settings import Endpoint
 from purerl.rewards.kinds import judge, remote_classifier, verl
+from purerl.rewards.outcomes import Failure
 from purerl.rewards.settings import Reward
 from purerl.sandbox import SandboxSettings
 from purerl.settings import Model, setting
 from purerl.tracking import mlflow, wandb
+from purerl.tracking.trackers import Trackers
 
 ENDPOINT = Endpoint(url="http://h/v1", model="m")
 ENDPOINT_TABLE = "{url = 'http://h', model = 'm'}"
@@ -228,3 +231,16 @@ def test_errors_hide_credentials(text: str) -> None:
 def test_errors_keep_other_texts() -> None:
     text = "max_tokens=5 eos_token=</s> key=answer http://host:80/v1?n=1 token=x ssh://host"
     assert hide_credentials(text) == text
+
+
+def test_failures_and_warnings_of_trackers_hide_credentials(caplog: pytest.LogCaptureFixture) -> None:
+    text = f"Max retries exceeded with url: https://u:{SECRET}@host/v1?key={SECRET}"
+    assert SECRET not in Failure("function", "raised", text).traceback
+    with Trackers() as trackers:
+        trackers.add("mlflow", partial(_raise, text))
+    assert "tracker mlflow: OSError: Max retries exceeded with url: https://***@host" in caplog.text
+    assert SECRET not in caplog.text
+
+
+def _raise(text: str) -> Any:
+    raise OSError(text)

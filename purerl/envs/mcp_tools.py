@@ -10,6 +10,7 @@ call it; the next episode gets a new one.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import re
 import shlex
@@ -107,6 +108,8 @@ class Shared:
         mcp: Any = import_module("mcp")
         try:
             target: Any = self._server
+            for library in ("httpx", "httpx2") if variables_of(target) else ():
+                logging.getLogger(library).setLevel(logging.WARNING)  # below it, each request is logged with its URL
             if target.startswith(("http://", "https://")):
                 target = _VARIABLE.sub(lambda match: quote(os.environ[match[1]], safe=""), target)
             else:

@@ -129,9 +129,11 @@ class RemoteHost:
 
 def _failure(body: Mapping[str, Any], url: str) -> Failure:
     try:
-        return Failure(**body)
+        if all(isinstance(value, str) for value in body.values()):
+            return Failure(**body)
     except TypeError:
-        return Failure(url, "returned an invalid value", f"answered with the failure {body!r:.500}\n")
+        pass  # it has other fields
+    return Failure(url, "returned an invalid value", f"answered with the failure {body!r:.500}\n")
 
 
 class _RemoteEpisode:

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 
+from purerl.credentials import hide_credentials
 from purerl.rewards.adapters import NO_RUN, Call, LoadedReward, RewardInput, RunLength
 from purerl.rewards.components import added, to_components
 from purerl.seeds import seed_everything
@@ -69,13 +70,13 @@ class Failure:
 
     function   name of the reward function, environment, ... that failed
     kind       what happened
-    traceback  the traceback, or a message
+    traceback  the traceback, or a message, without passwords and keys that can be recognized: it is written to files
     part       what `function` is
     """
 
     function: str
     kind: FailureKind
-    traceback: str
+    traceback: str = field(converter=hide_credentials)
     part: FailedPart = field(default="reward", eq=False)
 
 

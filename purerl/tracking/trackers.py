@@ -10,6 +10,7 @@ from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
 from typing import Any, Self
 
+from purerl.credentials import hide_credentials
 from purerl.tracking.protocol import SupportsWarnings, Tracker
 
 __all__ = ["Trackers"]
@@ -101,7 +102,8 @@ class Trackers:
         except (Exception, SystemExit) as error:  # noqa: BLE001 - no failure of a tracker may stop the run
             self.failures[name] += 1
             if self.failures[name] == 1:
-                _LOG.warning("tracker %s: %s: %s; the run continues", name, type(error).__name__, error)
+                problem = hide_credentials(f"{type(error).__name__}: {error}")  # it may quote the URL of a server
+                _LOG.warning("tracker %s: %s; the run continues", name, problem)
 
 
 def _with_values(record: Mapping[str, Any]) -> dict[str, Any]:

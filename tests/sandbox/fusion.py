@@ -25,13 +25,16 @@ _FIELDS = {
 
 
 class FusionServer(ThreadingHTTPServer):
-    """requests  what clients have sent; replies  (status, body) that are sent in place of results, in this order"""
+    """requests  what clients have sent; tokens  their headers Authorization
+    replies   (status, body) that are sent in place of results, in this order
+    """
 
     daemon_threads = True
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.requests: list[dict[str, Any]] = []
+        self.tokens: list[str | None] = []
         self.replies: list[tuple[int, str]] = []
 
     @property
@@ -59,6 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.requests.append(request)
+        self.server.tokens.append(self.headers["Authorization"])
         if self.server.replies:
             self._reply(*self.server.replies.pop(0))
         elif self.path != "/run_code":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -144,3 +145,38 @@ def test_bytes_that_are_no_text_and_files_outside_are_refused(sandbox: Sandbox) 
         sandbox.run_python("", stdin=b"\xff")
     with pytest.raises(InputError, match="relative path"):
         sandbox.run_python("", files={"/a": ""})
+
+
+TOKEN = "0123456789abcdef-of-the-test"
+
+
+def test_token_of_the_variable_is_sent_and_not_shown(server: FusionServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SandboxSettings(remote=server.url)
+    server.tokens.clear()
+    assert run_python("print(1)", settings=settings).stdout == b"1\n"
+    monkeypatch.setenv("PURERL_SANDBOX_TOKEN", TOKEN)
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")  # a proxy does not get it
+    assert run_python("print(1)", settings=settings).stdout == b"1\n"
+    assert server.tokens == [None, f"Bearer {TOKEN}"]
+    server.replies[:] = [(200, json.dumps({"status": "refused", "token": TOKEN}))]
+    with pytest.raises(SandboxError, match=r"'token': '\*\*\*'|\[token\]") as caught:
+        run_python("print(1)", settings=settings)
+    assert TOKEN not in str(caught.value)
+    for status in (401, 302):
+        server.replies[:] = [(status, "no")]
+        with pytest.raises(SandboxError, match="(?s)refuses a run.*check the setting remote, and PURERL_SANDBOX_TOKEN"):
+            run_python("print(1)", settings=settings)
+    assert server.replies == []
+
+
+def test_token_is_in_a_private_file(server: FusionServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "token"
+    path.write_text(TOKEN, encoding="utf-8")
+    monkeypatch.setenv("PURERL_SANDBOX_TOKEN_FILE", str(path))
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="need: a file of user"):
+        run_python("print(1)", settings=SandboxSettings(remote=server.url))
+    path.chmod(0o600)
+    server.tokens.clear()
+    assert run_python("print(1)", settings=SandboxSettings(remote=server.url)).stdout == b"1\n"
+    assert server.tokens == [f"Bearer {TOKEN}"]

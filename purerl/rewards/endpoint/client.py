@@ -21,7 +21,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
 
+from purerl.access_tokens import is_loopback
 from purerl.rewards.endpoint.cache import AnswerCache, key_of
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
 from purerl.rewards.endpoint.limits import rate_limit
@@ -200,7 +202,9 @@ class EndpointClient:
             limits = httpx.Limits(
                 max_connections=self.endpoint.max_concurrency, max_keepalive_connections=self.endpoint.max_concurrency
             )
-            self._client = httpx.AsyncClient(headers=headers, limits=limits, timeout=None)  # noqa: S113 - `_attempt` has
+            trust_env = not is_loopback(urlsplit(self._url).hostname)  # whether the key may pass a proxy
+            options = {"timeout": None, "trust_env": trust_env, "follow_redirects": False}  # `_attempt` has a timeout
+            self._client = httpx.AsyncClient(headers=headers, limits=limits, **options)
         return self._client
 
     def _keep(self, key: str, answer: Any) -> None:
