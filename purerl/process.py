@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 
@@ -14,6 +15,7 @@ from purerl.private_files import user_folder
 __all__ = ["frozen_objects", "keep_compiled_code_private", "torch_threads"]
 
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
+_OF_TORCH = "torchinductor_"  # and the name of the user
 
 
 @contextmanager
@@ -52,5 +54,6 @@ def keep_compiled_code_private() -> None:
 
     Raises: RunError if there is no private folder.
     """
-    if _COMPILED not in os.environ:
+    given = Path(os.environ.get(_COMPILED, ""))
+    if not given.is_absolute() or given.name.startswith(_OF_TORCH):  # torch writes its default into the variable
         os.environ[_COMPILED] = str(user_folder() / "inductor")

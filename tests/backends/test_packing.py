@@ -173,13 +173,16 @@ def test_layers_are_compiled_once_for_all_packs(tmp_path, monkeypatch):
 
 
 def test_compiled_layers_are_kept_where_no_other_user_can_write(tmp_path, monkeypatch):
-    from torch._inductor.runtime.cache_dir_utils import cache_dir
+    from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
-    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
-    make_trainer(write_model(tmp_path, "phi"), compile=True)
-    assert cache_dir() == str(tmp_path / "cache" / "purerl" / "inductor")
+    for default in (None, default_cache_dir()):  # torch writes it into the variable, also where nothing is compiled
+        monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+        if default is not None:
+            monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", default)
+        make_trainer(write_model(tmp_path, "phi"), compile=True)
+        assert cache_dir() == str(tmp_path / "cache" / "purerl" / "inductor")
     assert (tmp_path / "cache" / "purerl").stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "given"))
     make_trainer(write_model(tmp_path, "phi"), compile=True)
