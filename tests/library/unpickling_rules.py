@@ -50,9 +50,6 @@ PERMITTED: Mapping[str, Permission] = {
     "purerl/backends/transfer/engine/purerl_server.py": _may(
         "TCPStore", because="It makes the stores of an engine listen on loopback only."
     ),
-    "purerl/backends/megatron/engine.py": _may(
-        "broadcast_object_list", because="Metrics of the last stage of a pipeline, between the ranks of a run."
-    ),
     # --- files
     "purerl/backends/hf/shard_files.py": _may(
         "pickle.Unpickler",
@@ -87,10 +84,6 @@ PERMITTED: Mapping[str, Permission] = {
     "purerl/testing/environment/repetition.py": _may(
         *("pickle.dumps", "pickle.loads"),
         because="A process of a test reads an environment of the user that its parent has pickled, from its own input.",
-    ),
-    "purerl/testing/rollouts/validity.py": _may(
-        "pickle.dumps",
-        because="It only writes: a workflow that gives what has no pickle cannot run in several processes.",
     ),
     "benchmarks/actors.py": _may(
         *("multiprocessing.Connection", "multiprocessing.Pipe", "TCPStore"),
