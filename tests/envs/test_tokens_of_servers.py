@@ -6,9 +6,10 @@ import json
 import os
 import socket
 import stat
+import tempfile
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from purerl.envs.hosts import episode
 from purerl.envs.remote import VARIABLE
 from purerl.envs.server import Server
 from purerl.errors import ConfigError, RolloutError
+from tests.sandbox.as_user import USER
 
 from .hosts import failure_of, hosted, settings
 from .test_remote import remote
@@ -102,6 +104,41 @@ def test_token_of_a_loopback_server_is_in_a_private_file_that_its_user_reads() -
     assert not path.exists()
     with serving() as server:
         assert loopback_token(server.address[1]) != first
+
+
+def attack(path: Path, port: int) -> str:
+    """What another user of this host gets: the token in the file `path`, and an answer of the server at `port`."""
+    gained = []
+    for name in (path, path.parent):
+        with suppress(PermissionError):
+            gained.append(name.read_text() if name == path else str([*name.iterdir()]))
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        body = json.dumps({"episode": "a", "example": {}, "seed": 0})
+        connection.sendall(f"POST /episodes HTTP/1.1\nHost: h\nContent-Length: {len(body)}\n\n{body}".encode())
+        gained.append(connection.recv(12).decode())
+    return " ".join(gained)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+def test_another_user_of_the_host_gets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory() as folder:  # everybody may enter it, unlike the folders of pytest
+        Path(folder).chmod(0o755)
+        monkeypatch.setenv("XDG_CACHE_HOME", folder)
+        with serving() as server:
+            assert server.token_file.is_relative_to(folder)
+            read, write = os.pipe()
+            process = os.fork()
+            if process == 0:
+                os.setgroups([])
+                os.setgid(USER)
+                os.setuid(USER)
+                os.write(write, attack(server.token_file, server.address[1]).encode())
+                os._exit(0)
+            os.close(write)
+            with os.fdopen(read) as answer:
+                assert answer.read() == "HTTP/1.1 401"
+            assert os.waitpid(process, 0)[1] == 0
+            hosted(reset, remote(url_of(server)))
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "127.evil.example"])
