@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import socket
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -71,11 +72,10 @@ def write_loopback_token(port: int) -> tuple[str, Path]:
 
 
 def loopback_token(port: int) -> str | None:
-    """The token that a server of this user on the loopback `port` has written; None if there is none."""
-    try:
+    """The token that a server of this user on the loopback `port` has written; None if there is no private file."""
+    with suppress(FileNotFoundError, RunError):
         return read_private(_path(port)).strip() or None
-    except FileNotFoundError:
-        return None
+    return None
 
 
 def _path(port: int) -> Path:

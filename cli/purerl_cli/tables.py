@@ -133,7 +133,7 @@ def _algorithm_grid(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Ren
     grid = Table.grid(*(Column(width=width, overflow="fold") for width in widths), padding=(0, 2, 0, 0))
     for name, *others in rows:
         if len(widths) > 1:
-            grid.add_row(name, *others)
+            grid.add_row(*map(Text, (name, *others)))
         else:
             below = (Padding(Text(cell), (0, 0, 0, 2)) for cell in others if cell)
             grid.add_row(Group(Text(name), *below))

@@ -141,6 +141,14 @@ def test_another_user_of_the_host_gets_nothing(monkeypatch: pytest.MonkeyPatch) 
             hosted(reset, remote(url_of(server)))
 
 
+def test_file_of_a_loopback_token_that_others_can_read_is_not_used() -> None:
+    with serving() as server:
+        server.token_file.chmod(0o644)
+        assert loopback_token(server.address[1]) is None
+        with pytest.raises(RolloutError, match="refuses the run\n  got:  no token"):
+            hosted(reset, remote(url_of(server)))
+
+
 @pytest.mark.parametrize("host", ["0.0.0.0", "", "127.evil.example"])
 def test_server_on_other_addresses_needs_a_token(host: str) -> None:
     with pytest.raises(ConfigError, match=f"got:  no token\n  need: a token.*\n  do:   export {VARIABLE}"):
