@@ -45,7 +45,8 @@ import torch
 from benchmarks.serving import ENVIRONMENT, write_tokenizer
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver, padded
+from purerl.backends.transfer.engine.purerl_messages import Address
+from purerl.backends.transfer.engine.purerl_receiver import Receiver, padded
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
 from purerl.devices.accelerator import current_device
@@ -53,6 +54,7 @@ from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.plugins import find
 from purerl.settings import Model
 
+TOKEN = "the token of a server"
 BROADCAST = -1  # a message to the other process; the others are numbers of transfers
 
 
@@ -72,7 +74,7 @@ def make_model() -> Any:
 
 def receive(connection: Connection, addresses: dict[str, Address], size: int, device: str) -> None:
     """The other process: it receives what each message names, and answers when it has it."""
-    receivers = {name: Receiver(address, 1, torch.device(device)) for name, address in addresses.items()}
+    receivers = {name: Receiver(address, 1, torch.device(device), token=TOKEN) for name, address in addresses.items()}
     for name, number in iter(connection.recv, None):
         receiver = receivers[name]
         if number == BROADCAST:
@@ -88,7 +90,8 @@ class Benchmark:
 
     def __init__(self, weights: TensorWeights, transports: dict[str, dict[str, Any]], device: str) -> None:
         self.weights, self.transports = weights, transports
-        self.senders = {name: Sender("127.0.0.1", 1, timeout=120.0) for name in transports}
+        new = partial(Sender, "127.0.0.1", 1, token=TOKEN, is_local=True, timeout=120.0)
+        self.senders = {name: new() for name in transports}
         self.copies: dict[str, WeightBuckets | None] = dict.fromkeys(transports)
         self.size = sum(padded(value.nbytes) for _, value in weights)
         self.data = torch.zeros(self.size, dtype=torch.uint8)

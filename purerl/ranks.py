@@ -280,6 +280,7 @@ def check_members(group: dist.ProcessGroup | None = None) -> None:
     """
     if "gloo" not in str(dist.get_backend_config(group)):
         return
+    _share_secret()
     size, name = dist.get_world_size(group), (group or dist.group.WORLD).group_name
     rank = dist.get_rank(group)
     own = [derive_key(f"group {name}: {rank} to {other}") for other in range(size)]
@@ -335,18 +336,23 @@ def store_of_ranks(name: str) -> Store:
 
 
 def _open_store_of_group(name: str) -> Store:
-    """The store of a process group that others have initialized, with a secret that rank 0 sends over the group.
-
-    Collective when it is called first.
-    """
+    """The store of a process group that others have initialized. Collective when it is called first."""
     from torch.distributed.distributed_c10d import PrefixStore, _get_default_store  # the store of a user's group too
 
-    if _adopted != [dist.group.WORLD]:
+    _share_secret()
+    store: Any = _get_default_store()
+    return SignedStore(PrefixStore(f"purerl/{name}", store.clone()), derive_key(f"store {name}"))
+
+
+def _share_secret() -> None:
+    """Let all ranks of a process group that others have initialized have the secret of rank 0. Collective.
+
+    It is sent over the group, which the script of the user is responsible for.
+    """
+    if not _openers and _adopted != [dist.group.WORLD]:
         [secret, *_] = _gathered(new_secret(), None, dist.get_world_size())
         adopt_secret(secret)
         _adopted[:] = [dist.group.WORLD]
-    store: Any = _get_default_store()
-    return SignedStore(PrefixStore(f"purerl/{name}", store.clone()), derive_key(f"store {name}"))
 
 
 def this_host() -> str:

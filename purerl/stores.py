@@ -11,19 +11,22 @@ import hashlib
 import hmac
 import itertools
 import os
+import socket
 import threading
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from purerl.errors import EngineError
 
-__all__ = ["FolderStore", "SignedStore", "Store"]
+__all__ = ["FolderStore", "SignedStore", "Store", "listening_store"]
 
 _POLL = 0.002  # seconds
+_BACKLOG = 2048
 _NEW = itertools.count()
 
 
@@ -149,3 +152,17 @@ class SignedStore:
                 do="let nobody else reach the ports of the run (docs/scaling.md); all processes need the same secret",
             )
         return value
+
+
+def listening_store(address: str, port: int, timeout: float) -> Any:
+    """A store of torch.distributed that listens at `address` only; "" is every address. Port 0 is any free one.
+
+    torch's own would listen at every address, whatever its name is.
+    """
+    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.create_server((address, port), family=family, backlog=_BACKLOG) as server:
+        own, limit = server.getsockname()[1], timedelta(seconds=timeout)
+        host, descriptor = address or socket.gethostname(), server.detach()
+    return TCPStore(host, own, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=descriptor)

@@ -21,10 +21,11 @@ from torch import distributed as dist
 
 from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
+from purerl.loopback import loopback_variables, with_variables
 from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog
 from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
-from purerl.placement.network import gloo_variables, loopback_variables
+from purerl.placement.network import gloo_variables
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import World, check_world, find_world
@@ -154,41 +155,33 @@ def process_group(world: World, find_secret: Callable[[], bytes], timeout: float
     backends = collective_backends()
     if backends != "gloo":
         torch.accelerator.set_device_index(_device_index(world, torch.accelerator.device_count()))
-    missing: dict[str, str] = {}
     with ExitStack() as stack:
-        try:
-            start = partial(_initialize, backends, world, find_secret, timeout, missing, stack)
-            meeting = _while_waiting(start, world.rank, world.size, world.place, timeout)
-            with _among_themselves(meeting):
-                check_members()
-                yield
-        finally:
-            if dist.is_initialized():
-                dist.destroy_process_group()
-            for name in missing:
-                del os.environ[name]
+        start = partial(_initialize, backends, world, find_secret, timeout, stack)
+        meeting = _while_waiting(start, world.rank, world.size, world.place, timeout)
+        with _among_themselves(meeting):
+            check_members()
+            yield
 
 
 def _initialize(
-    backends: str,
-    world: World,
-    find_secret: Callable[[], bytes],
-    timeout: float,
-    missing: dict[str, str],
-    stack: ExitStack,
+    backends: str, world: World, find_secret: Callable[[], bytes], timeout: float, stack: ExitStack
 ) -> Meeting:
-    """Meet the other ranks, and initialize the process group. Variables that are `missing` are set, and added there."""
+    """Meet the other ranks, and initialize the process group, until `stack` is closed."""
     if world.folder is not None:
         meeting = meet_in_folder(world.folder, timeout)
     else:
         store = network_store(world, timeout)
         meeting = meet(store, world.rank, world.size, find_secret(), timeout, stack)
-    variables = loopback_variables() if meeting.is_one_host else gloo_variables(world.address)
-    missing |= {name: value for name, value in variables.items() if name not in os.environ}
-    os.environ.update(missing)
+    stack.enter_context(with_variables(loopback_variables() if meeting.is_one_host else gloo_variables(world.address)))
     limit = timedelta(seconds=timeout)
     dist.init_process_group(backends, store=meeting.store, rank=world.rank, world_size=world.size, timeout=limit)
+    stack.callback(_destroy)
     return meeting
+
+
+def _destroy() -> None:
+    if dist.is_initialized():  # unless a failure has ended it
+        dist.destroy_process_group()
 
 
 @contextmanager

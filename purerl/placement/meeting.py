@@ -3,7 +3,7 @@
 Ranks that `purerl train` has started find a folder of mode 0700, which it has made, and open no port. Others meet in a
 store of torch.distributed, which everybody can reach who reaches its port: torchrun has opened it, or rank 0 opens it
 for srun. There they prove to each other that they have the secret of the run directory, agree on a key for this start
-of the run, and go on in a folder of rank 0 if all of them are on one host. Otherwise they remain in the store, and sign
+of the run, and move to a folder of rank 0 if all of them are on one host. Otherwise they stay in the store, and sign
 what they write there.
 """
 
@@ -28,13 +28,12 @@ from purerl.placement.world import World
 from purerl.private_files import open_private, private_folder
 from purerl.ranks import OpenStore, this_host
 from purerl.run_secret import new_secret
-from purerl.stores import FolderStore, SignedStore, Store
+from purerl.stores import FolderStore, SignedStore, Store, listening_store
 
 __all__ = [
     "PRIVATE",
     "SECRET_VARIABLE",
     "Meeting",
-    "listening_store",
     "meet",
     "meet_in_folder",
     "network_store",
@@ -53,7 +52,6 @@ _SECRET, _TORCH = "secret", "torch"
 _HEXADECIMAL = 64  # digits of a secret
 _POLL = 0.05  # seconds
 _LOOPBACK = "127.0.0.1"
-_BACKLOG = 2048
 _STARTS = itertools.count()  # of runs in this process, which all ranks begin in the same order
 
 
@@ -197,19 +195,6 @@ def network_store(world: World, timeout: float) -> Any:
     if has_agent or world.rank > 0:
         return connect(world.port, is_master=False)
     return listening_store(_own_address(address), world.port, timeout)
-
-
-def listening_store(address: str, port: int, timeout: float) -> Any:
-    """A store that listens at `address` only; "" is every address. torch's own would listen at every one."""
-    from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
-
-    family = socket.AF_INET6 if ":" in address else socket.AF_INET
-    with socket.create_server((address, port), family=family, backlog=_BACKLOG) as server:
-        own, limit = server.getsockname()[1], timedelta(seconds=timeout)
-        host = address or socket.gethostname()
-        return TCPStore(
-            host, own, is_master=True, timeout=limit, wait_for_workers=False, master_listen_fd=server.detach()
-        )
 
 
 def _own_address(name: str) -> str:

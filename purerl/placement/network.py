@@ -1,8 +1,7 @@
-"""The network over which ranks talk: on one host loopback, which no other host reaches.
+"""The network over which ranks on several hosts talk.
 
-With several hosts, gloo uses by default the network of the address that the name of a host has. Often that is 127.0.0.1
-or 127.0.1.1, at which other hosts cannot reach it. The network in which this host reaches rank 0 is one that all ranks
-have.
+By default gloo uses the network of the address that the name of a host has. Often that is 127.0.0.1 or 127.0.1.1, at
+which other hosts cannot reach it. The network in which this host reaches rank 0 is one that all ranks have.
 """
 
 from __future__ import annotations
@@ -14,17 +13,10 @@ import sys
 
 from purerl.backends.transfer.engine.purerl_receiver import local_address
 
-__all__ = ["gloo_variables", "loopback_variables"]
+__all__ = ["gloo_variables"]
 
-_LOOPBACK = ("lo", "lo0")  # of Linux, and of macOS
 _SIOCGIFADDR = 0x8915  # Linux: the address of an interface
 _NAME, _ADDRESS = 256, slice(20, 24)  # bytes of what the kernel reads and writes
-
-
-def loopback_variables() -> dict[str, str]:
-    """The variable that makes gloo use loopback only, where the interface is known."""
-    names = {name for _, name in socket.if_nameindex()}
-    return next(({"GLOO_SOCKET_IFNAME": name} for name in _LOOPBACK if name in names), {})
 
 
 def gloo_variables(host: str) -> dict[str, str]:

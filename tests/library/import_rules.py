@@ -26,6 +26,7 @@ LAYERS = (
         "files",
         "private_files",
         "images",
+        "loopback",
         "messages",
         "process",
         "routes",

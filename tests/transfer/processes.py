@@ -16,7 +16,8 @@ import torch
 
 from purerl.backends.transfer import engine
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
+from purerl.backends.transfer.engine.purerl_messages import Address
+from purerl.backends.transfer.engine.purerl_receiver import Receiver
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
 
@@ -56,6 +57,13 @@ TRANSPORTS: dict[str, dict[str, Any]] = {
 """Arguments of `WeightBuckets`: those of cuda_ipc and nccl are the last two, with the CPU in place of a GPU."""
 
 HANDLES = TRANSPORTS["handles"]
+TOKEN = "the token of a server"
+
+
+def new_sender(receivers: int, *, timeout: float, is_local: bool = True) -> Sender:
+    """A sender to processes of this host. With `is_local` they find it in a folder, and otherwise at a port."""
+    return Sender("127.0.0.1", receivers, token=TOKEN, is_local=is_local, timeout=timeout)
+
 
 RECEIVER = """
 import json, sys, time, torch
@@ -85,7 +93,8 @@ def receivers(
 
     They run `program` first, which may replace functions.
     """
-    environment = {**os.environ, "PYTHONPATH": str(Path(engine.__file__).parent), "OMP_NUM_THREADS": "1"}
+    own = {"PYTHONPATH": str(Path(engine.__file__).parent), "OMP_NUM_THREADS": "1", "PURERL_SERVER_TOKEN": TOKEN}
+    environment = {**os.environ, **own}
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", RECEIVER, str(1 + k), str(folder), device, program],
@@ -140,6 +149,6 @@ def filled(tensors: dict[str, torch.Tensor] = TENSORS, **arguments: Any) -> Weig
 
 
 def in_thread(address: Address, receive: Callable[[Receiver, int], None]) -> threading.Thread:
-    thread = threading.Thread(target=receive, args=(Receiver(address, 1), address.number), daemon=True)
+    thread = threading.Thread(target=receive, args=(Receiver(address, 1, token=TOKEN), address.number), daemon=True)
     thread.start()
     return thread

@@ -31,7 +31,7 @@ from purerl.backends.transfer.engine.purerl_receiver import (
     identity_of,
     opened,
 )
-from purerl.backends.transfer.sender import Sender, TransferError, _problem_of
+from purerl.backends.transfer.sender import TransferError, _problem_of
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from tests.transfer.processes import (
@@ -39,10 +39,12 @@ from tests.transfer.processes import (
     EQUAL,
     HANDLES,
     TENSORS,
+    TOKEN,
     TRANSPORTS,
     check_received,
     filled,
     in_thread,
+    new_sender,
     receivers,
     send,
     send_address,
@@ -59,8 +61,8 @@ class FromDevice(Receiver):
 
 
 def test_weights_do_not_pass_through_the_host() -> None:
-    sender, received = Sender("127.0.0.1", 1, timeout=60.0), dict[str, Tensor]()
-    receiver = FromDevice(sender.address, 1)
+    sender, received = new_sender(1, timeout=60.0), dict[str, Tensor]()
+    receiver = FromDevice(sender.address, 1, token=TOKEN)
     for number in range(3):
         tensors = {name: value + number for name, value in EQUAL.items()}
         thread = threading.Thread(target=receiver.receive, args=(number, received.update), daemon=True)
@@ -71,11 +73,11 @@ def test_weights_do_not_pass_through_the_host() -> None:
 
 
 def test_two_servers_read_the_same_buffers() -> None:
-    senders = [Sender("127.0.0.1", 1, timeout=60.0) for _ in range(2)]
+    senders = [new_sender(1, timeout=60.0) for _ in range(2)]
     received: list[dict[str, Tensor]] = [{}, {}]
     buckets = filled(EQUAL, size=500, **{**HANDLES, "readers": 2})
     threads = [
-        threading.Thread(target=FromDevice(sender.address, 1).receive, args=(0, own.update), daemon=True)
+        threading.Thread(target=FromDevice(sender.address, 1, token=TOKEN).receive, args=(0, own.update), daemon=True)
         for sender, own in zip(senders, received, strict=True)
     ]
     threads += [threading.Thread(target=sender.send, args=(buckets,), daemon=True) for sender in senders]
@@ -95,7 +97,7 @@ def test_receiver_that_is_killed_in_the_middle_and_one_that_replaces_it(
     stall = "def load(stream):\n    next(stream)\n    open(f'{path}/loads', 'w').close()\n    time.sleep(600)\n"
     tensors = {f"{name}{k}": value for k in range(20) for name, value in TENSORS.items()}
     buckets = WeightBuckets(1, size=1000, readers=1, **transport)
-    sender = Sender("127.0.0.1", 1, timeout=100.0)
+    sender = new_sender(1, timeout=100.0)
     with receivers(1, tmp_path, program=stall) as processes:
         send_address(processes, sender.address)
         errors: list[BaseException] = []
@@ -117,7 +119,7 @@ def test_receiver_that_is_killed_in_the_middle_and_one_that_replaces_it(
         sending.join(50.0)
         assert len(errors) == 1
     buckets.end_staging()
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, tmp_path) as processes:
         send_address(processes, sender.address)
         sender.send(buckets)
@@ -127,9 +129,9 @@ def test_receiver_that_is_killed_in_the_middle_and_one_that_replaces_it(
 @pytest.mark.parametrize("transport", [{}, TRANSPORTS["staged broadcast"]], ids=["gloo", "staged broadcast"])
 def test_broadcast_to_a_process_that_is_stopped_is_given_up_at_once(tmp_path: Path, transport: dict[str, Any]) -> None:
     """Long before the timeout, and although it has joined the group."""
-    body = "    open(f'{path}/waits-{number}', 'w').close()\n    return old(self, number, bucket)"
-    program = f"old = Receiver._bucket\ndef wait(self, number, bucket):\n{body}\nReceiver._bucket = wait"
-    sender, buckets = Sender("127.0.0.1", 1, timeout=100.0), WeightBuckets(2, **transport)
+    body = "    open(f'{path}/waits-{address.number}', 'w').close()\n    return old(self, bucket)"
+    program = f"old = Receiver._bucket\ndef wait(self, bucket):\n{body}\nReceiver._bucket = wait"
+    sender, buckets = new_sender(1, timeout=100.0), WeightBuckets(2, **transport)
     times = []
 
     def stop_and_cancel(process: subprocess.Popen[str]) -> None:
@@ -137,7 +139,7 @@ def test_broadcast_to_a_process_that_is_stopped_is_given_up_at_once(tmp_path: Pa
             time.sleep(0.02)
         process.send_signal(signal.SIGSTOP)
         buckets.fill(TensorWeights({"large": torch.zeros(2**24)}), timeout=0.0)
-        while not sender._store.check(["1/bucket/0"]):
+        while not sender._open_store("1").check(["bucket/0"]):
             time.sleep(0.02)
         time.sleep(0.5)
         times.append(time.monotonic())
@@ -162,8 +164,8 @@ def test_group_that_is_aborted_while_it_is_joined_sends_nothing(monkeypatch: pyt
         return SimpleNamespace(broadcast=lambda *_: calls.append("broadcast"), abort=lambda: calls.append("abort"))
 
     monkeypatch.setattr(purerl_receiver, "_gloo", join)
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    group = TransferGroup(sender._store, sender.address, 0, CPU)
+    sender = new_sender(1, timeout=60.0)
+    group = TransferGroup(sender._open_store("group"), sender.address, 0, CPU, TOKEN)
     threading.Thread(target=lambda: (joins.wait(60.0), group.abort())).start()
     with pytest.raises(RuntimeError, match="a broadcast was given up"):
         group.broadcast(torch.zeros(1))
@@ -176,9 +178,10 @@ def test_group_that_is_aborted_while_it_is_joined_sends_nothing(monkeypatch: pyt
 
 def test_receiver_leaves_the_group_of_a_sender_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(purerl_receiver, "_RECEIVERS", {})
+    monkeypatch.setenv("PURERL_SERVER_TOKEN", TOKEN)
     groups = []
     for _ in range(2):
-        sender = Sender("127.0.0.1", 1, timeout=60.0)
+        sender = new_sender(1, timeout=60.0)
         arguments = (sender.address, 1, CPU, dict)
         thread = threading.Thread(target=purerl_receiver._receive, args=arguments, daemon=True)
         thread.start()
@@ -190,7 +193,7 @@ def test_receiver_leaves_the_group_of_a_sender_before(monkeypatch: pytest.Monkey
 
 def test_receiver_on_another_device_reads_the_memory_of_the_host(tmp_path: Path) -> None:
     elsewhere = "purerl_receiver.identity_of = lambda device: 'cpu elsewhere'\npurerl_receiver.opened = None"
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, tmp_path, program=elsewhere) as processes:
         buckets = send(sender, processes, EQUAL, **HANDLES)
     check_received(tmp_path, 0, 1, EQUAL)
@@ -203,7 +206,7 @@ def test_receiver_that_cannot_open_the_memory_reads_that_of_the_host(
 ) -> None:
     """With a warning for each start of the server."""
     broken = "def fail(*_):\n    raise RuntimeError('invalid device context')\npurerl_receiver.opened = fail"
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, tmp_path, program=broken) as processes, caplog.at_level(logging.WARNING):
         for number in range(2):
             send(sender, processes, EQUAL, **HANDLES)
@@ -218,7 +221,7 @@ def test_memory_that_cannot_be_shared_is_not(monkeypatch: pytest.MonkeyPatch, ca
 
     monkeypatch.setattr("purerl.backends.transfer.sender.handle_of", fail)
     received: dict[str, Tensor] = {}
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     thread = in_thread(sender.address, lambda receiver, number: receiver.receive(number, received.update))
     sender.send(filled(EQUAL, **HANDLES))
     thread.join(60.0)
@@ -233,7 +236,7 @@ def test_no_memory_is_left(tmp_path: Path) -> None:
         return [path.name for path in Path("/dev/shm").glob(f"torch_{os.getpid()}_*")]
 
     before = names()
-    sender = Sender("127.0.0.1", 2, timeout=60.0)
+    sender = new_sender(2, timeout=60.0)
     with receivers(2, tmp_path) as processes:
         for _ in range(2):
             buckets = send(sender, processes, EQUAL, **HANDLES)
@@ -290,7 +293,7 @@ def test_broadcast_to_the_device_of_the_trainer_is_refused(monkeypatch: pytest.M
     """Before anything is sent; the receiver gets the reason."""
     monkeypatch.setattr("purerl.backends.transfer.sender.identity_of", lambda device: "cuda GPU-a")
     monkeypatch.setattr(purerl_receiver, "identity_of", lambda device: "cuda GPU-a")
-    sender, errors = Sender("127.0.0.1", 1, timeout=60.0), list[str]()
+    sender, errors = new_sender(1, timeout=60.0), list[str]()
 
     def receive(receiver: Receiver, number: int) -> None:
         with pytest.raises(RuntimeError, match="nccl: the trainer has cuda GPU-a") as error:

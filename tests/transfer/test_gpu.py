@@ -11,10 +11,18 @@ import torch
 
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.transfer.engine.purerl_receiver import Digest
-from purerl.backends.transfer.sender import Sender, TransferError
+from purerl.backends.transfer.sender import TransferError
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
-from tests.transfer.processes import EQUAL, check_received, filled, receivers, send, send_address
+from tests.transfer.processes import (
+    EQUAL,
+    check_received,
+    filled,
+    new_sender,
+    receivers,
+    send,
+    send_address,
+)
 
 GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
@@ -22,7 +30,7 @@ TWO_GPUS = pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two G
 
 def check_next_receiver(buckets: WeightBuckets, tensors: dict[str, torch.Tensor], folder: Path, *, device: str) -> None:
     """Another receiver, in the place of one that was killed, gets all of `buckets`."""
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, folder, device=device) as processes:
         send_address(processes, sender.address)
         sender.send(buckets)
@@ -37,7 +45,7 @@ def test_weights_by_ipc_on_one_gpu(tmp_path: Path) -> None:
     used = "assert purerl_receiver.identity_of(torch.device('cuda:0'))\ndef data(*_):\n    raise RuntimeError('host')\n"
     program = used + "Receiver.data = data"
     large = {name: torch.randn(100, 1000, device=device) for name in "ab"}
-    sender = Sender("127.0.0.1", 2, timeout=60.0)
+    sender = new_sender(2, timeout=60.0)
     with receivers(2, tmp_path, device="cuda:0", program=program) as processes:
         before = torch.cuda.memory_allocated(device)
         for number in range(3):
@@ -57,7 +65,7 @@ def test_many_buckets_by_ipc_on_one_gpu(tmp_path: Path) -> None:
     """More than are staged. The receiver is killed, and the next one gets all of them from the host."""
     device = torch.device("cuda", 0)
     tensors = {f"{k}": torch.randn(1000, 100, device=device) for k in range(50)}
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, tmp_path, device="cuda:0") as processes:
         buckets = send(sender, processes, tensors, is_shared=True, device=device, size=10**6)
         check_received(tmp_path, 0, 1, tensors)
@@ -83,7 +91,7 @@ def test_weights_by_nccl_from_one_gpu_to_another(tmp_path: Path) -> None:
     """Several transfers; then the receiver is killed in one, which is an error in time, and another one joins."""
     device = torch.device("cuda", 0)
     large = {f"{k}": torch.randn(1000, 100, device=device) for k in range(20)}
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, tmp_path, device="cuda:1") as processes:
         for number in range(3):
             tensors = {name: value + number for name, value in large.items()}
@@ -102,7 +110,7 @@ def test_weights_by_nccl_from_one_gpu_to_another(tmp_path: Path) -> None:
 @pytest.mark.gpu
 @GPU
 def test_nccl_on_one_gpu_is_refused(tmp_path: Path) -> None:
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     with receivers(1, tmp_path, device="cuda:0") as processes:
         send_address(processes, sender.address)
         with pytest.raises(EngineError, match="set server.weight_transfer to cuda_ipc or shared_memory"):

@@ -11,11 +11,19 @@ import torch
 from torch import Tensor
 
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Handle, Receiver
-from purerl.backends.transfer.sender import Sender, TransferError
+from purerl.backends.transfer.engine.purerl_messages import Handle
+from purerl.backends.transfer.engine.purerl_receiver import Receiver
+from purerl.backends.transfer.sender import TransferError
 from purerl.backends.transfer.staging import Staging
 from purerl.backends.weights import TensorWeights
-from tests.transfer.processes import CPU, EQUAL, HANDLES, TENSORS
+from tests.transfer.processes import (
+    CPU,
+    EQUAL,
+    HANDLES,
+    TENSORS,
+    TOKEN,
+    new_sender,
+)
 
 
 def test_bucket_is_in_a_buffer_until_all_readers_have_read_it() -> None:
@@ -83,15 +91,15 @@ class Slow(Receiver):
 class Early(Slow):
     """Says that it has read before it reads."""
 
-    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
-        self._store.set(f"{number}/read/1/{bucket}", "")
-        return super()._bucket(number, bucket)
+    def _bucket(self, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
+        self._messages.set(f"read/1/{bucket}", None)
+        return super()._bucket(bucket)
 
 
 def send_to_slow_receiver(receiver_class: type[Slow] = Slow) -> dict[str, Tensor]:
     """What a receiver gets that reads while the rest is written."""
     Slow.has_begun, Slow.may_read = threading.Event(), threading.Event()
-    sender, received = Sender("127.0.0.1", 1, timeout=60.0), dict[str, Tensor]()
+    sender, received = new_sender(1, timeout=60.0), dict[str, Tensor]()
 
     class Waiting(TensorWeights):
         def __iter__(self) -> Iterator[tuple[str, Tensor]]:
@@ -107,7 +115,7 @@ def send_to_slow_receiver(receiver_class: type[Slow] = Slow) -> dict[str, Tensor
     buckets = WeightBuckets(1, size=120, **{"readers": 1, **HANDLES})
     buckets.attach()
     threading.Thread(target=fill, daemon=True).start()
-    receiver = receiver_class(sender.address, 1)
+    receiver = receiver_class(sender.address, 1, token=TOKEN)
     thread = threading.Thread(target=receiver.receive, args=(0, received.update), daemon=True)
     thread.start()
     try:

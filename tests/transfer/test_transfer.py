@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import gc
+import json
 import signal
+import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +17,20 @@ import pytest
 import torch
 
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import Digest, Receiver, unpack
-from purerl.backends.transfer.sender import Sender, TransferError
+from purerl.backends.transfer.engine.purerl_messages import stores_at
+from purerl.backends.transfer.engine.purerl_receiver import Digest, Receiver, TransferGroup, unpack
+from purerl.backends.transfer.sender import TransferError
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from tests.transfer.processes import (
+    CPU,
     TENSORS,
+    TOKEN,
     TRANSPORTS,
     check_received,
     filled,
     in_thread,
+    new_sender,
     receivers,
     send,
     send_address,
@@ -32,10 +39,11 @@ from tests.transfer.processes import (
 transports = pytest.mark.parametrize("transport", TRANSPORTS.values(), ids=TRANSPORTS)
 
 
+@pytest.mark.parametrize("is_local", [True, False])
 @transports
-def test_every_process_gets_every_tensor(tmp_path: Path, transport: dict[str, Any]) -> None:
+def test_every_process_gets_every_tensor(tmp_path: Path, transport: dict[str, Any], is_local: bool) -> None:
     """Several times, in buckets that are smaller than a tensor, and while they are being filled."""
-    sender = Sender("127.0.0.1", 2, timeout=60.0)
+    sender = new_sender(2, timeout=60.0, is_local=is_local)
     with receivers(2, tmp_path) as processes:
         for number in range(3):
             tensors = {name: value + number for name, value in TENSORS.items()}
@@ -47,7 +55,7 @@ def test_every_process_gets_every_tensor(tmp_path: Path, transport: dict[str, An
 
 @transports
 def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, transport: dict[str, Any]) -> None:
-    sender = Sender("127.0.0.1", 1, timeout=5.0)
+    sender = new_sender(1, timeout=5.0)
     buckets = WeightBuckets(1, size=1000, **transport)
     with receivers(1, tmp_path) as processes:
         send_address(processes, sender.address)
@@ -66,8 +74,8 @@ def test_process_that_is_killed_is_an_error_in_time(tmp_path: Path, transport: d
 
 def test_server_that_does_not_connect() -> None:
     with pytest.raises(TransferError, match="no receiver from the server within 0.2 seconds"):
-        Sender("127.0.0.1", 1, timeout=0.2).send(filled())
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+        new_sender(1, timeout=0.2).send(filled())
+    sender = new_sender(1, timeout=60.0)
     threading.Timer(0.2, sender.cancel).start()
     with pytest.raises(TransferError, match="given up"):
         sender.send(filled())
@@ -84,7 +92,7 @@ def test_error_of_loading_is_reported_and_the_sender_does_not_wait(transport: di
         with pytest.raises(ValueError, match="there is no parameter a"):
             receiver.receive(number, load)
 
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     thread = in_thread(sender.address, receive)
     with pytest.raises(TransferError, match="did not load the weights: ValueError: there is no parameter a"):
         sender.send(filled(size=100, **transport))
@@ -104,14 +112,16 @@ def test_other_bytes_and_names_are_detected(
     change: Callable[[torch.Tensor, dict[str, Any]], object], words: str, transport: dict[str, Any]
 ) -> None:
     class Wrong(Receiver):
-        def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], torch.Tensor | None]:
-            header, data = super()._bucket(number, bucket)
+        def _bucket(self, bucket: int) -> tuple[dict[str, Any], torch.Tensor | None]:
+            header, data = super()._bucket(bucket)
             if data is not None:
                 change(data, header)
             return header, data
 
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
-    wrong = threading.Thread(target=lambda address: Wrong(address, 1).receive(0, list), args=(sender.address,))
+    sender = new_sender(1, timeout=60.0)
+    wrong = threading.Thread(
+        target=lambda address: Wrong(address, 1, token=TOKEN).receive(0, list), args=(sender.address,)
+    )
     wrong.start()
     with pytest.raises(TransferError, match=words):
         sender.send(filled({name: torch.randn(4, 4) for name in "abcdef"}, **transport))
@@ -132,7 +142,7 @@ def test_trainer_that_fails_ends_the_transfer() -> None:
         except RuntimeError as error:
             errors.append(str(error))
 
-    sender, buckets = Sender("127.0.0.1", 1, timeout=60.0), WeightBuckets(1)
+    sender, buckets = new_sender(1, timeout=60.0), WeightBuckets(1)
     thread = in_thread(sender.address, receive)
     with pytest.raises(ValueError, match="out of memory"):
         buckets.fill(Failing(TENSORS), timeout=0.0)
@@ -166,12 +176,12 @@ def test_memory_that_a_receiver_cannot_open_is_an_error() -> None:
         def data(self, header: dict[str, Any]) -> torch.Tensor:
             return super().data({**header, "path": f"{header['path']}0000"})
 
-    sender = Sender("127.0.0.1", 1, timeout=60.0)
+    sender = new_sender(1, timeout=60.0)
     address = sender.address
 
     def receive() -> None:
         with pytest.raises(RuntimeError, match="unable to open file"):
-            Elsewhere(address, 1).receive(0, list)
+            Elsewhere(address, 1, token=TOKEN).receive(0, list)
 
     thread = threading.Thread(target=receive)
     thread.start()
@@ -210,3 +220,45 @@ def test_memory_of_the_weights_before_is_used_again(transport: dict[str, Any]) -
             torch.testing.assert_close(value, tensor, rtol=0, atol=0)
         old = filled(size=1000, **transport) if not expected else new
         addresses = [memory.data.data_ptr() for memory in old.memory]
+
+
+def test_messages_and_members_without_the_token_are_refused(tmp_path: Path) -> None:
+    """A stranger who reaches the port of the sender cannot name shared memory, report a success, or get weights."""
+    sender = new_sender(1, timeout=60.0, is_local=False)
+    address = sender.address
+    stranger = stores_at(address)("0")
+    stranger.set("bucket/0", json.dumps({"names": ["a"], "path": "/etc/hostname", "bytes": 8, "handles": {}}))
+    with pytest.raises(RuntimeError, match="the message 'bucket/0' is of a stranger"):
+        Receiver(address, 1, token=TOKEN).receive(0, list)
+    sender = new_sender(1, timeout=60.0, is_local=False)
+    stores_at(sender.address)("0").set("ready/1", b"cpu host")
+    with pytest.raises(TransferError, match="the message 'ready/1' is of a stranger"):
+        sender.send(filled())
+    sender = new_sender(1, timeout=10.0)
+    other = TransferGroup(sender._open_store("group"), sender.address, 1, CPU, "another token")
+    own = TransferGroup(sender._open_store("group"), sender.address, 0, CPU, TOKEN)
+    data, got = torch.ones(3, dtype=torch.uint8), torch.zeros(3, dtype=torch.uint8)
+
+    def join() -> None:
+        with suppress(RuntimeError):
+            other.broadcast(got)
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    with pytest.raises(RuntimeError, match="a process without the token of the server is in the group"):
+        own.broadcast(data)
+    thread.join()
+    assert not got.any()
+
+
+def test_local_transfers_open_no_port_and_leave_no_files(tmp_path: Path) -> None:
+    sender = new_sender(1, timeout=60.0)
+    folder = Path(sender.address.folder)
+    assert sender.address.port == 0
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    with receivers(1, tmp_path) as processes:
+        for _ in range(2):
+            send(sender, processes, TENSORS, is_shared=True)
+    assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == []
+    sender.cancel()
+    assert not folder.exists()

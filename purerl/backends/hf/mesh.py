@@ -126,8 +126,10 @@ def _device_meshes(world: object, sizes: tuple[int, int, int, int], device_type:
     """The ranks by what they hold, and by what they read. Trainers of one process group share them."""
     from torch.distributed.device_mesh import init_device_mesh
 
+    from purerl.ranks import check_members
+
     replicas, shard, sequence, tensor = sizes
-    return (
+    meshes = (
         init_device_mesh(
             device_type, (replicas, shard * sequence, tensor), mesh_dim_names=("replicate", "shard", "tensor")
         ),
@@ -135,3 +137,6 @@ def _device_meshes(world: object, sizes: tuple[int, int, int, int], device_type:
             device_type, (math.prod((replicas, shard)), sequence, tensor), mesh_dim_names=("data", "sequence", "copies")
         ),
     )
+    for group in (group for mesh in meshes for group in mesh.get_all_groups()):
+        check_members(group)
+    return meshes

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torch import distributed as dist
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
@@ -35,6 +34,7 @@ from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
 from purerl.protocols import Capabilities, Metrics, Weights
+from purerl.ranks import Ranks
 from purerl.routes import RouteStore
 from purerl.settings import Model
 
@@ -229,11 +229,7 @@ class MegatronTrainer:
     def _tell_stages(self, metrics: Metrics) -> Metrics:
         """The metrics of the last stage, on all stages."""
         group = self.groups.pipeline
-        if group.size() == 1:
-            return metrics
-        values = [metrics]
-        dist.broadcast_object_list(values, group=group, group_src=group.size() - 1)
-        return values[0]
+        return Ranks(group.rank(), group.size(), group).gather(metrics)[-1]
 
     def _optimize(self, metrics: Metrics, counts: Mapping[str, Counts]) -> Metrics:
         """Clip and step, or skip; add the trainer's own metrics."""

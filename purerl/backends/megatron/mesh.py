@@ -142,15 +142,20 @@ def open_groups(mesh: MegatronMesh) -> Groups:
     from megatron.core import parallel_state  # pyright: ignore[reportMissingImports]
     from torch import distributed as dist
 
-    from purerl.ranks import Ranks, current_ranks
+    from purerl.loopback import loopback_variables, with_variables
+    from purerl.ranks import Ranks, check_members, current_ranks
 
     ranks = current_ranks()
     mesh.data(ranks.size)
     device = _device(ranks)
     if not dist.is_initialized():
-        dist.init_process_group(store=dist.HashStore(), rank=0, world_size=1)  # pyright: ignore[reportPrivateImportUsage]
+        store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+        with with_variables(loopback_variables()):
+            dist.init_process_group(store=store, rank=0, world_size=1)
     if not _opened or _opened[0][0] is not dist.group.WORLD:
         _initialize(mesh)
+        for group in [*dist.distributed_c10d._world.pg_map]:  # noqa: SLF001 - Megatron-core has no list of its groups
+            check_members(group)
         _opened[:] = [(dist.group.WORLD, mesh)]
     if _opened[0][1] != mesh:
         need = f"{_opened[0][1]}: all roles that Megatron-core trains have one mesh"

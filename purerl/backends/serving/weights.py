@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from purerl.backends.hf.lora import CONFIG_FILE, WEIGHTS_FILE
-from purerl.backends.transfer.engine.purerl_receiver import Address
+from purerl.backends.transfer.engine.purerl_messages import Address
 from purerl.errors import EngineError, nearest
 from purerl.private_files import private_folder
 from purerl.protocols import Weights

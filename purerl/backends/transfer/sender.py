@@ -2,32 +2,30 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from datetime import timedelta
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import torch
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 
 from purerl.backends.transfer.buckets import Bucket, WeightBuckets
-from purerl.backends.transfer.engine.purerl_receiver import (
-    Address,
-    Handle,
-    TransferGroup,
-    handle_of,
-    identity_of,
-    local_address,
-)
+from purerl.backends.transfer.engine.purerl_messages import Address, Handle, Messages, OpenStore, files_in, key_of
+from purerl.backends.transfer.engine.purerl_receiver import TransferGroup, handle_of, identity_of, local_address
 from purerl.backends.transfer.staging import THROUGH_HOST, Staging
 from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
+from purerl.private_files import private_folder
+from purerl.stores import listening_store
 
 __all__ = ["Sender", "TransferError"]
 
+_PREFIX = "purerl-transfer-"
 _POLL = 0.002  # seconds
 _LOG = logging.getLogger(__name__)
 
@@ -39,15 +37,22 @@ class TransferError(Exception):
 class Sender:
     """Sends weights to the `receivers` processes of the server at `host`; every wait ends after `timeout` seconds.
 
-    group  None until the first broadcast
+    token     of the server
+    is_local  whether the server is a process of this user on this host: no port is opened for messages then
+    group     None until the first broadcast
     """
 
-    def __init__(self, host: str, receivers: int, *, timeout: float) -> None:
-        own, self._limit = local_address(host), timeout
-        self._store = TCPStore(own, 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=timeout))
-        self._address = Address(uuid4().hex, own, self._store.port, 1 + receivers, 0, timeout)
+    def __init__(self, host: str, receivers: int, *, token: str, is_local: bool, timeout: float) -> None:
+        self._token, self._limit = token, timeout
+        self._stack = ExitStack()
+        folder = str(self._stack.enter_context(private_folder(_PREFIX))) if is_local else ""
+        own, port, self._open_store = local_address(host), 0, files_in(folder)
+        if not is_local:
+            store = listening_store(own, 0, timeout)
+            port, self._open_store = store.port, _parts_of(store)
+        self._address = Address(uuid4().hex, folder, own, port, 1 + receivers, 0, timeout)
         self.group: TransferGroup | None = None
-        self._cancelled = threading.Event()
+        self._cancelled, self._sending = threading.Event(), threading.Lock()
         self._has_warned = False
 
     @property
@@ -60,6 +65,9 @@ class Sender:
         self._cancelled.set()
         if self.group is not None:
             self.group.abort()
+        if self._sending.acquire(blocking=False):  # otherwise `send` closes it
+            self._sending.release()
+            self._stack.close()
 
     def send(self, buckets: WeightBuckets) -> None:
         """Send `buckets`, while they are being filled, and compare what the receivers report.
@@ -67,40 +75,51 @@ class Sender:
         Raises: TransferError if they do not join, receive, and load the weights in time, or have received other bytes;
             EngineError if their devices cannot receive a broadcast.
         """
-        number, names, sent = self._address.number, list[str](), 0
-        self._address = self._address._replace(number=number + 1)
+        try:
+            with self._sending:
+                self._send_all(buckets)
+        finally:
+            if self._cancelled.is_set():
+                self._stack.close()
+
+    def _send_all(self, buckets: WeightBuckets) -> None:
+        address, names, sent = self._address, list[str](), 0
+        self._address = address._replace(number=address.number + 1)
         device = buckets.device or torch.device("cpu")
-        devices = [message.decode() for message in self._wait_for(f"{number}/ready", "receiver")]
+        messages = Messages(self._open_store(str(address.number)), key_of(self._token, address), self._limit)
+        devices = self._wait_for(messages, "ready", "receiver")
         if not buckets.is_shared and (problem := _problem_of(identity_of(device), devices)) is not None:
-            self._set(f"{number}/bucket/0", {"end": str(problem)})
+            messages.set("bucket/0", {"end": str(problem)})
             raise problem
-        handles = _Handles(self._store, number, devices)
+        handles = _Handles(messages, devices)
         try:
             for bucket in buckets.read(self._limit):
                 offered = handles.of(buckets.staging, sent) if buckets.is_shared else {}
-                self._set(f"{number}/bucket/{sent}", {**bucket.header, "handles": offered, "kind": device.type})
+                messages.set(f"bucket/{sent}", {**bucket.header, "handles": offered, "kind": device.type})
                 if not buckets.is_shared:
                     self._broadcast(bucket, buckets.staging, sent, device)
                 sent += 1
                 names += bucket.header["names"]
-            self._set(f"{number}/bucket/{sent}", {"end": None})
+            messages.set(f"bucket/{sent}", {"end": None})
             digest = buckets.digest(self._limit)
         except (EngineError, RuntimeError, TimeoutError) as error:
-            self._set(f"{number}/bucket/{sent}", {"end": str(error)})
+            messages.set(f"bucket/{sent}", {"end": str(error)})
             raise TransferError(f"weights were not sent: {error}") from error
-        for rank, message in enumerate(self._wait_for(f"{number}/report", "report"), start=1):
-            report = json.loads(message)
+        for rank, report in enumerate(self._wait_for(messages, "report", "report"), start=1):
             _compare(rank, report, digest, names)
             self._warn(rank, report["unopened"])
-        for key in [*(f"{number}/bucket/{k}" for k in range(sent + 1)), *handles.keys]:
-            self._store.delete_key(key)
+        for key in [*(f"bucket/{k}" for k in range(sent + 1)), *handles.keys]:
+            messages.delete(key)
+        if address.folder:
+            with suppress(OSError):
+                Path(address.folder, str(address.number)).unlink()
 
     def _broadcast(self, bucket: Bucket, staging: Staging | None, number: int, device: torch.device) -> None:
         """Send the bytes of `bucket`, which has this `number`, from `device`, after all receivers have joined."""
         is_sent = threading.Event()
         staged = None if staging is None else staging.lend(number, is_sent.is_set)
         data = bucket.data.to(device) if staged is None else staged[: len(bucket.data)]
-        self.group = self.group or TransferGroup(self._store, self._address, 0, device)
+        self.group = self.group or TransferGroup(self._open_store("group"), self._address, 0, device, self._token)
         if self._cancelled.is_set():
             raise RuntimeError("the transfer was given up")
         self.group.broadcast(data)
@@ -112,34 +131,39 @@ class Sender:
             _LOG.warning(f"{THROUGH_HOST}: {why}", rank, problem)
             self._has_warned = True
 
-    def _set(self, key: str, message: object) -> None:
-        self._store.set(key, json.dumps(message))
-
-    def _wait_for(self, prefix: str, what: str) -> list[bytes]:
-        """The messages of all receivers."""
+    def _wait_for(self, messages: Messages, prefix: str, what: str) -> list[Any]:
+        """The messages of all receivers. Raises: TransferError if one does not come in time, or is of a stranger."""
         keys = [f"{prefix}/{rank}" for rank in range(1, self._address.size)]
         end = time.monotonic() + self._limit
-        while not self._store.check(keys):
+        while not messages.has(keys):
             if self._cancelled.is_set():
                 raise TransferError("the transfer was given up")
             if time.monotonic() > end:
                 raise TransferError(f"no {what} from the server within {self._limit:g} seconds")
             time.sleep(_POLL)
-        messages = [self._store.get(key) for key in keys]
+        try:
+            received = [messages.get(key) for key in keys]
+        except RuntimeError as error:
+            raise TransferError(str(error)) from error
         for key in keys:
-            self._store.delete_key(key)
-        return messages
+            messages.delete(key)
+        return received
+
+
+def _parts_of(store: Store) -> OpenStore:
+    """Stores that are parts of `store`."""
+    return lambda name: PrefixStore(name, store)
 
 
 class _Handles:
-    """The handles of staged buckets in transfer `number`, for the receivers on the same device.
+    """The handles of staged buckets in a transfer, for the receivers on the same device.
 
     devices  of all receivers: their `identity_of`
     keys     where receivers say that they have read
     """
 
-    def __init__(self, store: TCPStore, number: int, devices: Sequence[str]) -> None:
-        self._store, self._number, self._devices = store, number, devices
+    def __init__(self, messages: Messages, devices: Sequence[str]) -> None:
+        self._messages, self._devices = messages, devices
         self._made: dict[int, dict[int, Handle]] = {}  # by the address of the memory, and by rank
         self.keys: list[str] = []
 
@@ -149,8 +173,8 @@ class _Handles:
             return {}
         own = identity_of(staging.device)
         ranks = [rank for rank, device in enumerate(self._devices, start=1) if device == own]
-        keys = [f"{self._number}/read/{rank}/{bucket}" for rank in ranks]
-        data = staging.lend(bucket, lambda: not keys or self._store.check(keys))
+        keys = [f"read/{rank}/{bucket}" for rank in ranks]
+        data = staging.lend(bucket, lambda: not keys or self._messages.has(keys))
         if data is None:
             return {}
         if data.data_ptr() not in self._made:

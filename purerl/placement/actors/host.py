@@ -26,11 +26,11 @@ from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_te
 from purerl.placement.actors.package import load_ray
 from purerl.placement.join import process_group
 from purerl.placement.logs import RankLog
-from purerl.placement.meeting import listening_store
 from purerl.placement.stacks import answer_requests
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights
 from purerl.ranks import ranks_of_thread
+from purerl.stores import listening_store
 
 __all__ = ["OPTIONAL", "THREADS", "Built", "EngineHost", "WeightsInfo"]
 

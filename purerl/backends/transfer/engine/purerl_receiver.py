@@ -1,16 +1,6 @@
 """The receiver of weights in a process of an engine. It imports nothing but torch and the standard library.
 
-For each transfer n, counted from 0, the two sides exchange messages over the sender's store, under these keys:
-
-    n/ready/RANK    the receiver RANK, whose device has this `identity_of`, waits for the weights
-    n/bucket/K      from the sender: names, dtypes, shapes and bytes of bucket K, and where it is:
-                    handles  by RANK: a handle of memory of the receiver's device, for receivers on the sender's device
-                    path     shared memory of the host, for the others; null: the bucket is broadcast next
-                    kind     of the memory that is broadcast: "cpu", or the kind of the devices
-                    After the last bucket, or if the sender has failed: {"end": reason or null}
-    n/read/RANK/K   RANK no longer reads the memory of its handle for bucket K
-    n/report/RANK   what RANK received: its digest and the names, the error of loading them, or null, and the error of
-                    opening a handle, or null: it has then read the shared memory
+The messages that it exchanges with the sender are in `purerl_messages`.
 """
 
 from __future__ import annotations
@@ -26,16 +16,19 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from threading import Event, Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed.distributed_c10d import BroadcastOptions, PrefixStore, ProcessGroupGloo, Store
+from torch.distributed.distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
+
+if __package__:  # in purerl
+    from purerl.backends.transfer.engine.purerl_messages import Address, Handle, Messages, hmac_of, key_of, stores_at
+else:  # in an engine, which finds the files of this directory
+    from purerl_messages import Address, Handle, Messages, hmac_of, key_of, stores_at  # pyright: ignore[reportMissingImports]
 
 __all__ = [
-    "Address",
     "Digest",
     "Receiver",
     "TransferGroup",
@@ -52,30 +45,13 @@ __all__ = [
 
 Load = Callable[[Iterator[tuple[str, Tensor]]], object]
 
-Handle = list[str | int | bool | None]
-"""What another process needs to open memory of this one; its bytes are characters below 256, for JSON."""
-
 _ALIGNMENT = 16  # bytes
 _CHUNK, _LARGE_CHUNK = 2**16, 2**22
 """Words of a digest that are computed at a time, on a CPU, in whose cache they fit, and on other devices."""
 
 _POLL = 0.05  # seconds
 _CPU = torch.device("cpu")
-
-
-class Address(NamedTuple):
-    """Where transfer `number` of the sender `name` takes place.
-
-    size     processes: the sender, which is rank 0, and its receivers
-    timeout  of each wait, in seconds
-    """
-
-    name: str
-    host: str
-    port: int
-    size: int
-    number: int
-    timeout: float
+_TOKEN = "PURERL_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 
 
 class Digest:
@@ -152,8 +128,8 @@ def local_address(host: str) -> str:
 class TransferGroup:
     """A sender, which is rank 0, and its receivers: of hosts if `device` is the CPU, otherwise of devices."""
 
-    def __init__(self, store: Store, address: Address, rank: int, device: torch.device) -> None:
-        self._store, self._address, self._rank, self._device = store, address, rank, device
+    def __init__(self, store: Store, address: Address, rank: int, device: torch.device, token: str) -> None:
+        self._store, self._address, self._rank, self._device, self._token = store, address, rank, device, token
         self._group: Any = None  # whose backend has joined
         self._is_aborted = Event()
 
@@ -190,7 +166,7 @@ class TransferGroup:
 
     def _join(self, timeout: timedelta) -> Any:
         create = _gloo if self._device.type == "cpu" else _nccl
-        return create(PrefixStore("group", self._store), self._address, self._rank, timeout)
+        return create(self._store, self._address, self._rank, timeout, self._token)
 
     def abort(self) -> None:
         """End a broadcast, also in the kernels of a device. The group cannot be used afterwards."""
@@ -205,15 +181,33 @@ def _own_stream(device: torch.device) -> AbstractContextManager[object]:
     return nullcontext() if device.type == "cpu" else module.stream(module.Stream(device))
 
 
-def _gloo(store: Store, address: Address, rank: int, timeout: timedelta) -> Any:
+def _gloo(store: Store, address: Address, rank: int, timeout: timedelta, token: str) -> Any:
     gloo: Any = ProcessGroupGloo  # its options, and the choice of the network, have no public names
     options = gloo._Options()  # noqa: SLF001
     options._timeout = timeout  # noqa: SLF001
     options._devices = [gloo.create_device(hostname=local_address(address.host))]  # noqa: SLF001
-    return gloo(store, rank, address.size, options)
+    group = gloo(store, rank, address.size, options)
+    _check_members(group, address, rank, timeout, token.encode())
+    return group
 
 
-def _nccl(store: Store, address: Address, rank: int, timeout: timedelta) -> Any:
+def _check_members(group: Any, address: Address, rank: int, timeout: timedelta, key: bytes) -> None:
+    """Raise RuntimeError if a stranger is in `group`: gloo accepts the first process that connects to a port."""
+
+    def proof(sender: int, other: int) -> bytes:
+        return hmac_of(key, f"{address.name} {sender} to {other}".encode())
+
+    members = range(address.size)
+    own = torch.frombuffer(bytearray(b"".join(proof(rank, k) for k in members)), dtype=torch.uint8)
+    expected = torch.frombuffer(bytearray(b"".join(proof(k, rank) for k in members)), dtype=torch.uint8)
+    received = torch.empty_like(own)
+    group.alltoall_base(received, own, [], []).wait(timeout)
+    if not torch.equal(received, expected):
+        raise RuntimeError("a process without the token of the server is in the group")
+
+
+def _nccl(store: Store, address: Address, rank: int, timeout: timedelta, token: str) -> Any:
+    del token  # a process needs what the store has to join it
     nccl = getattr(c10d, "ProcessGroupNCCL", None)
     if nccl is None:
         raise RuntimeError("this torch has no NCCL")
@@ -246,11 +240,18 @@ def unpack(data: Tensor, header: dict[str, Any]) -> Iterator[tuple[str, Tensor]]
 
 
 class Receiver:
-    """The receiver `rank` of the sender at `address`, whose engine loads weights on `device`."""
+    """The receiver `rank` of the sender at `address`, whose engine loads weights on `device`.
 
-    def __init__(self, address: Address, rank: int, device: torch.device = _CPU) -> None:
-        timeout = timedelta(seconds=address.timeout)
-        self._store = TCPStore(address.host, address.port, is_master=False, timeout=timeout)
+    token  of the server; by default that in the environment
+
+    Raises: RuntimeError without a token.
+    """
+
+    def __init__(self, address: Address, rank: int, device: torch.device = _CPU, *, token: str | None = None) -> None:
+        self._token = token or os.environ.get(_TOKEN, "")
+        if not self._token:
+            raise RuntimeError(f"the engine has no {_TOKEN} in its environment: it would load weights of strangers")
+        self._stores = stores_at(address)
         self._rank, self._address, self._device = rank, address, device
         self._group: TransferGroup | None = None  # joined when the first bucket is broadcast
         self._opened: dict[str, Tensor] = {}  # memory of the sender, by its handle: each is opened once
@@ -263,34 +264,36 @@ class Receiver:
         The weights that `load` does not take are received too, so the sender does not wait for them.
         """
         self._problem = None
-        self._store.set(f"{number}/ready/{self._rank}", identity_of(self._device))
+        address = self._address._replace(number=number)
+        self._messages = Messages(self._stores(str(number)), key_of(self._token, address), address.timeout)
+        self._messages.set(f"ready/{self._rank}", identity_of(self._device))
         digest, names = Digest(), list[str]()
-        stream = itertools.chain.from_iterable(self._buckets(number, digest, names))  # which `load` cannot close
+        stream = itertools.chain.from_iterable(self._buckets(digest, names))  # which `load` cannot close
         errors = [error for use in (load, _exhaust) if (error := _error_of(use, stream)) is not None]
         self._opened.clear()
         text = f"{type(errors[0]).__name__}: {errors[0]}" if errors else None
         report = {"digest": digest.hex(), "names": names, "error": text, "unopened": self._problem}
-        self._store.set(f"{number}/report/{self._rank}", json.dumps(report))
+        self._messages.set(f"report/{self._rank}", report)
         if errors:
             raise errors[0]
 
-    def _buckets(self, number: int, digest: Digest, names: list[str]) -> Iterator[Iterator[tuple[str, Tensor]]]:
+    def _buckets(self, digest: Digest, names: list[str]) -> Iterator[Iterator[tuple[str, Tensor]]]:
         """The tensors of each bucket. While they are loaded, the next bucket is received."""
-        following = self._thread.submit(self._bucket, number, 0)
+        following = self._thread.submit(self._bucket, 0)
         for bucket in itertools.count(1):
             header, data = following.result()
             if data is None:
                 if header["end"] is not None:
                     raise RuntimeError(f"the trainer did not send all weights: {header['end']}")
                 return
-            following = self._thread.submit(self._bucket, number, bucket)
+            following = self._thread.submit(self._bucket, bucket)
             digest.add(data)
             names += header["names"]
             yield unpack(data, header)
 
-    def _bucket(self, number: int, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
+    def _bucket(self, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
         """What the sender says of a bucket, and its bytes; None after the last bucket."""
-        header = json.loads(self._store.get(f"{number}/bucket/{bucket}"))
+        header = self._messages.get(f"bucket/{bucket}")
         if "end" in header:
             return header, None
         handle = header["handles"].get(str(self._rank))
@@ -299,7 +302,7 @@ class Receiver:
         try:
             data = self._read(handle, header["bytes"])
         finally:
-            self._store.set(f"{number}/read/{self._rank}/{bucket}", "")
+            self._messages.set(f"read/{self._rank}/{bucket}", None)
         return header, self.data(header) if data is None else data
 
     def _read(self, handle: Handle, size: int) -> Tensor | None:
@@ -321,7 +324,8 @@ class Receiver:
         if path is not None:
             return torch.from_file(path, size=size, dtype=torch.uint8).clone()
         device = _CPU if header["kind"] == "cpu" else self._device
-        self._group = self._group or TransferGroup(self._store, self._address, self._rank, device)
+        group = self._stores("group")
+        self._group = self._group or TransferGroup(group, self._address, self._rank, device, self._token)
         data = torch.empty(size, dtype=torch.uint8, device=device)
         self._group.broadcast(data)
         return data
