@@ -74,7 +74,7 @@ def test_environment_that_attacks_the_run_fails_its_own_sample(attack: str, tmp_
 
 
 def _is_readable(attack: str) -> bool:
-    """Whether the fields have their types, so that the process goes on."""
+    """Whether the fields have their types, so that the process is not ended."""
     return attack in ANSWERS and "no kind" not in attack and "no boolean" not in attack
 
 
