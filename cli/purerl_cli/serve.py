@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -35,10 +36,18 @@ def serve(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option("--dtype", help="Of the weights: float32, bfloat16, ..., auto.")] = "auto",
-    host: Annotated[str, typer.Option(help="Address on which the server listens.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address on which the server listens; other ones than loopback need a token.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port on which the server listens.")] = 8000,
 ) -> None:
-    """Serve a model with an OpenAI-compatible interface, until Ctrl-C, by vLLM or another engine."""
+    """Serve a model with an OpenAI-compatible interface, until Ctrl-C, by vLLM or another engine.
+
+    Every request needs a token, which clients send as their API key. It is that of the environment variable
+    PURERL_SERVER_TOKEN, or of the file that PURERL_SERVER_TOKEN_FILE names. Without them, a server on loopback makes
+    one, and prints the path of the file that has it.
+    """
+    from purerl.backends.serving.access import private_environment
     from purerl.backends.vllm import generator as vllm
     from purerl.config.check import check_generator
     from purerl.loop.generators import change_generator
@@ -53,11 +62,37 @@ def serve(
         raise ConfigError("kind", got=kind, need="an engine that is a server", do="set kind=vllm or kind=sglang")
     if getattr(config.server, "urls", ()):
         raise ConfigError("server.urls has no effect", need="a server that is started", do="leave server.urls out")
+    token, token_file = _token(host, port)
     path = _path_of(model, step)
     program = command(config, model=Model(path, dtype=dtype), host=host, port=port)
     typer.echo(" ".join(program.arguments), err=True)
-    environment = {**os.environ, **program.environment}
-    os.execvpe(program.arguments[0], [*program.arguments], environment)  # noqa: S606 - no shell is meant
+    typer.echo(_example(host, port, token_file), err=True)
+    with private_environment(program.environment, token) as private:
+        os.execvpe(program.arguments[0], [*program.arguments], {**os.environ, **private})  # noqa: S606 - no shell is meant
+
+
+def _token(host: str, port: int) -> tuple[str, Path | None]:
+    """The token of the server, and the file in which it is if it is a new one. Raises ConfigError if it needs one."""
+    from purerl.access_tokens import given_token, is_loopback, write_loopback_token
+    from purerl.backends.serving.access import TOKEN
+
+    token = given_token(TOKEN)
+    if token is not None:
+        return token, None
+    if not is_loopback(host):
+        need = "a token, without which everybody who reaches the port could use the model and change its weights"
+        do = f"set {TOKEN}, or set {TOKEN}_FILE to a file with one: openssl rand -hex 32 makes one"
+        raise ConfigError(f"--host {host}", got="no token", need=need, do=do)
+    return write_loopback_token(port)
+
+
+def _example(host: str, port: int, token_file: Path | None) -> str:
+    """A command that asks the server for its models."""
+    from purerl.backends.serving.access import TOKEN
+
+    token = f"$(cat {shlex.quote(str(token_file))})" if token_file else f"${TOKEN}"
+    address = {"0.0.0.0": "localhost", "::": "localhost"}.get(host, f"[{host}]" if ":" in host else host)  # noqa: S104 - compared
+    return f'when it is ready: curl -H "Authorization: Bearer {token}" http://{address}:{port}/v1/models'
 
 
 def _path_of(model: str, step: str | None) -> str:

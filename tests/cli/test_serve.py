@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from purerl.backends.serving.access import TOKEN
 from purerl.loop.train import train
 from purerl.recipes.addition import addition
 from purerl_cli.main import app
@@ -42,11 +43,21 @@ def _refused(*arguments: object) -> Result:
     return result
 
 
-@pytest.mark.parametrize(
-    ("kind", "module"), [("vllm", "vllm.entrypoints.cli.main"), ("sglang", "sglang.launch_server")]
-)
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The cache directory of the user, in which tokens are written, and no token in the environment."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+    for name in (TOKEN, f"{TOKEN}_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+@pytest.mark.parametrize(("kind", "module"), [("vllm", "purerl_server"), ("sglang", "purerl_sglang")])
 def test_model_is_served_by_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, module: str) -> None:
     model = write_model(tmp_path)
+    monkeypatch.setenv(TOKEN, "secret-" * 3)
     settings = ("--generator-settings", f"kind={kind}", "--generator-settings", "server.tensor_parallel_size=2")
     program, environment = _serve(monkeypatch, model, *PYTHON, *settings, "--host", "0.0.0.0", "--port", 9000)
     assert program[:3] == [ENGINE_PYTHON, "-m", module]
@@ -54,6 +65,65 @@ def test_model_is_served_by_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path
     for option, value in {"--host": "0.0.0.0", "--port": "9000", "--dtype": "auto"}.items():
         assert program[program.index(option) + 1] == value
     assert environment.keys() >= os.environ.keys()
+    assert environment[TOKEN] == "secret-" * 3
+    assert not any("secret-" in word for word in program)
+
+
+def test_server_on_loopback_makes_a_token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path) -> None:
+    """Each start makes another one. It is in a file of the user, and is not shown."""
+    model, tokens = write_model(tmp_path), []
+    for host in ("127.0.0.1", "localhost", "::1", "127.0.0.2"):
+        program, environment = _serve(monkeypatch, model, *PYTHON, "--host", host, "--port", 9000)
+        [file] = (cache / "purerl/tokens").iterdir()
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.read_text() == environment[TOKEN]
+        assert not any(environment[TOKEN] in word for word in program)
+        tokens.append(environment[TOKEN])
+    assert len(set(tokens)) == 4
+    assert all(len(token) == 64 for token in tokens)
+
+
+def test_command_that_asks_the_server_names_the_file_with_the_token(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, cache: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, shown = write_model(tmp_path), []
+    monkeypatch.setattr("typer.echo", lambda text, **options: shown.append(text))
+    _, environment = _serve(monkeypatch, model, *PYTHON, "--port", 9000)
+    [file] = (cache / "purerl/tokens").iterdir()
+    assert shown[1].endswith(f'"Authorization: Bearer $(cat {file})" http://127.0.0.1:9000/v1/models')
+    monkeypatch.setenv(TOKEN, environment[TOKEN])
+    _serve(monkeypatch, model, *PYTHON, "--host", "::", "--port", 9000)
+    assert shown[3].endswith(f'"Authorization: Bearer ${TOKEN}" http://localhost:9000/v1/models')
+    assert not any(environment[TOKEN] in text for text in shown)
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.1.2.3", "example.org", "127.evil.org"])
+def test_other_addresses_need_a_token(tmp_path: Path, host: str) -> None:
+    error = _refused(write_model(tmp_path), *PYTHON, "--host", host).stderr
+    assert f"--host {host}" in error
+    assert f"set {TOKEN}" in error
+
+
+def test_token_comes_from_a_private_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    model, file = write_model(tmp_path), tmp_path / "token"
+    file.write_text("a-token-of-a-file\n")
+    file.chmod(0o600)
+    monkeypatch.setenv(f"{TOKEN}_FILE", str(file))
+    for host in ("0.0.0.0", "127.0.0.1"):
+        _, environment = _serve(monkeypatch, model, *PYTHON, "--host", host)
+        assert environment[TOKEN] == "a-token-of-a-file"
+    link = tmp_path / "link"
+    link.symlink_to(file)
+    for mode, path in ((0o644, file), (0o600, link), (0o600, tmp_path / "nothing")):
+        file.chmod(mode)
+        monkeypatch.setenv(f"{TOKEN}_FILE", str(path))
+        assert f"{TOKEN}_FILE" in _refused(model, *PYTHON).stderr
+    monkeypatch.delenv(f"{TOKEN}_FILE")
+    for token in ("short", "a token with spaces in it", "a-token-with-a-line\nin-it"):
+        monkeypatch.setenv(TOKEN, token)
+        error = _refused(model, *PYTHON).stderr
+        assert "at least 16 visible ASCII characters" in error
+        assert token not in error
 
 
 def test_run_is_served_with_its_final_model_or_that_of_a_checkpoint(

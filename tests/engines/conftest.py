@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from purerl.backends.serving.access import TOKEN, token_of_run
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.settings import ServerSettings
 from purerl.plugins import find
@@ -62,6 +63,12 @@ def _names(kind: str) -> set[str]:
 
 def build(model: Model, folder: Path, **changes: Any) -> ServedGenerator:
     return find("generator", KIND).build(settings(folder, **changes), model=model, seed=0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _token() -> None:
+    """Servers of this process are also servers that run already, of which it knows the token."""
+    os.environ[TOKEN] = token_of_run()
 
 
 @pytest.fixture(scope="session")

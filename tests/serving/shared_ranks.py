@@ -22,6 +22,7 @@ from purerl.backends.serving.shared import SharedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from purerl.ranks import current_ranks
+from purerl.run_secret import adopt_secret
 from tests.serving.toys import WEIGHTS, Toy, completions, engines, requests, toys
 
 RANKS = 2
@@ -143,6 +144,7 @@ CASES: dict[str, Callable[[Path, int], Any]] = {
 
 def main(directory: Path, cases: list[str], rank: int) -> None:
     torch.set_num_threads(1)
+    adopt_secret(bytes(32))
     method = f"file://{directory / 'store'}"
     dist.init_process_group("gloo", init_method=method, rank=rank, world_size=RANKS, timeout=timedelta(minutes=2))
     results = {name: CASES[name](directory / name, rank) for name in cases or CASES}

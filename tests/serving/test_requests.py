@@ -130,7 +130,7 @@ def test_only_the_last_files_are_kept(tmp_path: Path) -> None:
         for version in (7, 7, 8):
             generator.load_weights(WEIGHTS, version=version)
         [directory] = (tmp_path / "weights").iterdir()
-        assert [path.name for path in directory.iterdir()] == ["2-version-8"]
+        assert [path.name for path in directory.glob("[!.]*")] == ["2-version-8"]
 
 
 @pytest.mark.parametrize(

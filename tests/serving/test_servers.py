@@ -17,6 +17,7 @@ import pytest
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving import instances
+from purerl.backends.serving.access import TOKEN, token_of_run
 from purerl.backends.serving.api import Answer
 from purerl.backends.serving.process import free_port
 from purerl.errors import EngineError
@@ -171,6 +172,13 @@ def test_server_ends_with_the_run_that_started_it(tmp_path: Path) -> None:
         assert probe.connect_ex(("127.0.0.1", url.port)) != 0
 
 
+@pytest.fixture
+def known_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers of this process are for it like those that run already, of which it knows the token."""
+    monkeypatch.setenv(TOKEN, token_of_run())
+
+
+@pytest.mark.usefixtures("known_token")
 def test_given_servers_are_used_and_not_stopped(tmp_path: Path) -> None:
     with toys(tmp_path) as owner:
         url = owner.servers[0].url
@@ -186,6 +194,7 @@ def test_given_servers_are_used_and_not_stopped(tmp_path: Path) -> None:
                 completions(generator, 1)
 
 
+@pytest.mark.usefixtures("known_token")
 def test_given_servers_get_the_weights_of_the_model(tmp_path: Path) -> None:
     """They may have those of another model, or of an earlier run."""
     toy = Toy()
@@ -203,6 +212,7 @@ def test_given_server_that_does_not_answer(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.usefixtures("known_token")
 def test_server_that_loads_weights_wrongly_is_refused(tmp_path: Path) -> None:
     """The weights of its own model change what it computes."""
 

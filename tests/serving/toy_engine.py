@@ -1,12 +1,14 @@
 """A server with a small interface, for tests: it answers a request with the numbers 1, 2, 3, ... and takes its time.
 
-python toy_engine.py PORT [--seconds S] [--fail TEXT] [--say TEXT] [--never-ready] [--never-sleep] [--children N]
+python toy_engine.py PORT [--seconds S] [--fail TEXT] [--say TEXT] [--never-ready] [--never-sleep] [--open]
+                     [--children N]
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -24,9 +26,14 @@ class Handler(BaseHTTPRequestHandler):
     seconds = 0.0
     is_ready = True
     may_sleep = True
+    token: str | None = None  # None: every client is served
+
+    def _is_known(self) -> bool:
+        return self.token is None or self.headers["Authorization"] == f"Bearer {self.token}"
 
     def do_GET(self) -> None:
-        self._answer(200 if self.is_ready else 503, STATE["version"])
+        status = 200 if self.is_ready else 503
+        self._answer(status if self._is_known() else 401, STATE["version"])
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
@@ -37,8 +44,9 @@ class Handler(BaseHTTPRequestHandler):
             "/sleep": self._sleep,
             "/wake": self._wake,
         }
-        answer = functions[self.path](body)
-        self._answer(200 if answer is not None else 400, answer)
+        answer = functions[self.path](body) if self._is_known() else None
+        refused = 400 if self._is_known() else 401
+        self._answer(200 if answer is not None else refused, answer)
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any] | None:
         if body["tokens"][0] == 13 or STATE["memory"] != PARTS:
@@ -92,6 +100,7 @@ def main() -> None:
     parser.add_argument("--say", default="", help="print this")
     parser.add_argument("--never-ready", action="store_true")
     parser.add_argument("--never-sleep", action="store_true")
+    parser.add_argument("--open", action="store_true", help="need no token")
     parser.add_argument("--children", type=int, default=0, help="processes that ignore the end of this one")
     options = parser.parse_args()
     if options.fail:
@@ -107,6 +116,7 @@ def main() -> None:
         not options.never_ready,
         not options.never_sleep,
     )
+    Handler.token = None if options.open else os.environ["PURERL_SERVER_TOKEN"]
     ThreadingHTTPServer.request_queue_size = 1024  # with the default of 5, some connections take seconds
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
 

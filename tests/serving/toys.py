@@ -20,7 +20,8 @@ from purerl.backends.serving.http import Http
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.shared import open_servers
 from purerl.backends.serving.weights import WeightFiles, WeightStream
-from purerl.backends.transfer.engine.purerl_receiver import Address, Receiver
+from purerl.backends.transfer.engine.purerl_messages import Address
+from purerl.backends.transfer.engine.purerl_receiver import Receiver
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Capabilities, Request, Sampling
 
@@ -87,7 +88,7 @@ class Toy:
         if isinstance(weights, WeightFiles):
             self.loaded.append(sorted(path.name for path in weights.directory.iterdir()))
         else:
-            await asyncio.to_thread(self.receive, weights.address)
+            await asyncio.to_thread(self.receive, weights.address, http.token)
         await http.post("/load", {"version": str(weights.version)}, timeout=timeout)
 
     async def sleep(self, http: Http, *, level: int, timeout: float) -> None:
@@ -98,10 +99,10 @@ class Toy:
         self.memory.append(f"wake {part}, {len(self.loaded)} loaded")
         await http.post("/wake", {"part": part}, timeout=timeout)
 
-    def receive(self, address: Address) -> None:
+    def receive(self, address: Address, token: str | None) -> None:
         """Receive weights in a thread of this process, instead of the process of an engine."""
         if address.name not in self.receivers:
-            self.receivers[address.name] = Receiver(address, 1)
+            self.receivers[address.name] = Receiver(address, 1, token=token)
         receiver = self.receivers[address.name]
         receiver.receive(address.number, lambda stream: self.loaded.append([name for name, _ in stream]))
 

@@ -13,9 +13,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
+from purerl.backends.serving.access import HOST, TOKEN, token_of_run, token_of_url
 from purerl.backends.serving.api import EngineApi
 from purerl.backends.serving.devices import on_devices
-from purerl.backends.serving.http import Http, RefusedError, UnreachableError
+from purerl.backends.serving.http import Http, RefusedError, UnknownTokenError, UnreachableError
 from purerl.backends.serving.log import last_line, reason
 from purerl.backends.serving.process import ServerProcess, free_port
 from purerl.backends.serving.settings import ServerSettings
@@ -24,7 +25,6 @@ from purerl.errors import EngineError
 __all__ = ["GivenInstance", "Instance", "RemoteInstance", "ServerLink", "StartedInstance", "is_healthy", "name_of"]
 
 _LOG = logging.getLogger(__name__)
-_HOST = "127.0.0.1"
 _POLL = 0.1  # seconds between questions whether the server is ready
 _HEALTH_TIMEOUT = 20.0  # seconds
 _SECONDS_BETWEEN_MESSAGES = 60.0
@@ -130,24 +130,38 @@ class StartedInstance:
         self._newest_log = log
         self._process: ServerProcess | None = None
         self._failures = 0  # restarts since it has worked
-        self.http, self.generation = Http("", connections=connections), 0
+        self.http, self.generation = Http("", token=None, connections=connections), 0
 
     @property
     def is_running(self) -> bool:
         return self._process is not None and self._process.is_running
 
     async def open(self) -> None:
-        port = free_port()
-        command = on_devices(self._api.command(_HOST, port), self._devices)
+        port, token = free_port(), token_of_run()
+        command = on_devices(self._api.command(HOST, port), self._devices)
         number = f"-{self.generation}" if self.generation else ""
         self.generation += 1
         self._newest_log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
-        self.http = Http(f"http://{_HOST}:{port}", connections=self._connections)
-        self._process = ServerProcess(command.arguments, command.environment, self._newest_log)
+        self.http = Http(f"http://{HOST}:{port}", token=token, connections=self._connections)
+        self._process = ServerProcess(command.arguments, command.environment, self._newest_log, token=token)
         limit, process = self._settings.start_timeout, self._process
         if not await _is_ready(self, name_of(self._api, self.http), limit, lambda: f"; {last_line(process.log)}"):
             await self._fail_to_start(process)
+        await self._require_token()
         await _check(self._api, self)
+
+    async def _require_token(self) -> None:
+        """Raise EngineError, after the end of the server, if it answers clients without a token."""
+        stranger = Http(self.http.url, token=None, connections=1)
+        try:
+            await stranger.get("/health", timeout=_HEALTH_TIMEOUT)
+        except UnknownTokenError:
+            return
+        finally:
+            await stranger.close()
+        await self.close()
+        need = f"the status 401: its program must check the token in {TOKEN}"
+        raise EngineError(f"{name_of(self._api, self.http)} is open", got="an answer without a token", need=need)
 
     async def _fail_to_start(self, process: ServerProcess) -> NoReturn:
         """Raise EngineError, after all processes have ended."""
@@ -197,7 +211,7 @@ class GivenInstance:
 
     def __init__(self, api: EngineApi, settings: ServerSettings, *, url: str, connections: int) -> None:
         self._api, self._settings = api, settings
-        self.http, self.generation = Http(url, connections=connections), 0
+        self.http, self.generation = Http(url, token=token_of_url(url), connections=connections), 0
 
     async def open(self) -> None:
         limit = self._settings.start_timeout
@@ -235,11 +249,11 @@ class RemoteInstance:
 
     def __init__(self, api: EngineApi, settings: ServerSettings, link: ServerLink, *, connections: int) -> None:
         self._api, self._settings, self._link, self._connections = api, settings, link, connections
-        self.http, self.generation = Http("", connections=connections), 0
+        self.http, self.generation = Http("", token=None, connections=connections), 0
 
     async def open(self) -> None:
         self.generation, url = self._link.current()
-        self.http = Http(url, connections=self._connections)
+        self.http = Http(url, token=token_of_run(), connections=self._connections)
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
         self._link.report(self.generation, why, is_stalled=is_stalled)
@@ -272,9 +286,13 @@ def name_of(api: EngineApi, http: Http) -> str:
 
 
 async def is_healthy(http: Http) -> bool:
-    """Whether the server answers."""
+    """Whether the server answers. Raises EngineError if it refuses the token."""
     try:
         await http.get("/health", timeout=_HEALTH_TIMEOUT)
+    except UnknownTokenError as error:
+        need = f"the token with which it was started, in the environment variable {TOKEN} of the run, or in a file"
+        do = f"set {TOKEN} or {TOKEN}_FILE for the run"
+        raise EngineError(f"the server at {http.url} does not know the token", got=error, need=need, do=do) from error
     except (UnreachableError, RefusedError):
         return False
     return True

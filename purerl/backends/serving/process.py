@@ -6,8 +6,10 @@ import os
 import select
 import socket
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from purerl.backends.serving.access import HOST, private_environment
 from purerl.workers.processes import Worker
 from purerl.workers.program import WORK, Program
 
@@ -17,14 +19,16 @@ __all__ = ["ServerProcess", "free_port"]
 class ServerProcess:
     """The program `command`, whose output goes to the new file `log`; `environment` is added to that of this process.
 
-    It is a worker with a guard: see `purerl.workers.guard`.
+    It gets its `token`, and a temporary folder of its own. It is a worker with a guard: see `purerl.workers.guard`.
     """
 
-    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path) -> None:
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, token: str) -> None:
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(" ".join(command) + "\n", encoding="utf-8")
         self.log = log
-        program = Program(tuple(command), {**os.environ, **environment}, str(log.absolute()))
+        self._stack = ExitStack()
+        private = self._stack.enter_context(private_environment(environment, token))
+        program = Program(tuple(command), {**os.environ, **private}, str(log.absolute()))
         self._worker = Worker(WORK, program, max_memory=None)
 
     @property
@@ -39,11 +43,12 @@ class ServerProcess:
 
     def end(self) -> int | None:
         """End all processes, and return the exit status of the program; negative: the signal."""
-        return self._worker.end().exit_code
+        with self._stack:
+            return self._worker.end().exit_code
 
 
 def free_port() -> int:
     """A port of this host that nothing listens on, chosen by the system."""
     with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
+        free.bind((HOST, 0))
         return free.getsockname()[1]

@@ -15,10 +15,13 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.backends.serving.access import internal_network, token_of_url
 from purerl.backends.serving.versions import can_import
+from purerl.credentials import is_server_address
 from purerl.devices.kinds import (
     ANY_ACCELERATOR,
     BETWEEN_DEVICES,
+    BROADCAST_BETWEEN_DEVICES,
     DEVICE_VARIABLES,
     SERVER_DEVICE,
     VISIBLE_DEVICES,
@@ -28,6 +31,7 @@ from purerl.errors import ConfigError
 from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
 
 __all__ = [
+    "OPEN_ARGUMENTS",
     "ServerSettings",
     "as_flags",
     "check_arguments",
@@ -39,7 +43,18 @@ __all__ = [
 ]
 
 
+_INHERITED = "set the variable in the environment of the run: servers inherit it"
+_OWN_TOKEN = "leave it out: servers have a token of the run"  # noqa: S105 - a text
 _TRANSFERS = ("shared_memory", "gloo", "directory", *BETWEEN_DEVICES)
+
+
+def _ends_like_credential(name: str) -> bool:
+    """Whether an environment variable seems to have a credential.
+
+    >>> [*map(_ends_like_credential, ("HF_TOKEN", "MY_KEY", "AWS_SECRET", "TOKENIZERS_PARALLELISM", "VLLM_USE_V1"))]
+    [True, True, True, False, False]
+    """
+    return name.upper().rpartition("_")[2].rstrip("S") in {"KEY", "TOKEN", "PASSWORD", "SECRET", "CREDENTIAL"}
 
 
 @frozen(kw_only=True)
@@ -50,8 +65,9 @@ class ServerSettings:
         "servers that run already, such as http://host:8000: they are used, and never stopped; empty: servers are "
         "started",
         default=(),
-        need="addresses that begin with http:// or https://",
-        valid=lambda urls: all(url.startswith(("http://", "https://")) for url in urls),
+        need="addresses that begin with http:// or https://, without a user, a password, a query and a fragment",
+        valid=lambda urls: all(map(is_server_address, urls)),
+        credential="export PURERL_SERVER_TOKEN, or PURERL_SERVER_TOKEN_FILE with the name of a private file",
         may_change="rounding",
     )
     number: int = setting(
@@ -66,9 +82,10 @@ class ServerSettings:
         may_change="rounding",
     )
     environment: Mapping[str, str] = setting(
-        "environment variables of the servers",
+        "environment variables of the servers, beside those of the run, which they inherit",
         factory=dict,
         may_change="rounding",
+        credential=_INHERITED,
         hash=False,  # a dict has no hash, and the settings are a key in `purerl.planning`
     )
     device: str = setting(SERVER_DEVICE, default="auto", **one_of("auto", "cpu", ANY_ACCELERATOR, *VISIBLE_DEVICES))
@@ -109,6 +126,7 @@ class ServerSettings:
         "know",
         factory=dict,
         may_change="rounding",
+        credential=_OWN_TOKEN,
         hash=False,
     )
     logs: str = setting(
@@ -156,6 +174,10 @@ class ServerSettings:
     def __attrs_post_init__(self) -> None:
         for name in _OF_PROCESSES if self.urls else ():
             _require_default(self, name)
+        for name in filter(_ends_like_credential, self.environment):
+            need = "variables that are no passwords, keys and tokens: settings are written to files"
+            got = "a variable that may be one; its value is not shown here"
+            raise ConfigError(f"environment.{name}", got=got, need=need, do=_INHERITED)
         for name in sorted(DEVICE_VARIABLES.intersection(self.environment)):
             raise ConfigError(f"environment.{name}", got="a variable that purerl sets", do="set devices")
 
@@ -169,6 +191,21 @@ class ServerSettings:
         """`weight_transfer`, or its default."""
         return self.weight_transfer or ("gloo" if self.urls or sys.platform != "linux" else "shared_memory")
 
+
+OPEN_ARGUMENTS = frozenset(
+    {
+        "grpc",
+        "grpc_mode",
+        "grpc_port",
+        "smg_grpc_mode",
+        "sidecar",
+        "enable_http2",
+        "encoder_only",
+        "headless",
+        "use_ray",
+    }
+)
+"""Arguments with which vLLM and SGLang start servers that do not check the token of a run."""
 
 _RECEIVER = Path(__file__).parents[1] / "transfer" / "engine"
 _DEFAULTS = ServerSettings()
@@ -220,8 +257,12 @@ def one_core_each(server: ServerSettings) -> str | None:
 
 
 def variables(server: ServerSettings, own: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of a server: `own`, those of the settings, and where it finds the receiver of weights."""
-    environment = {**own, **server.environment}
+    """Environment variables of a server: `own`, those of the settings, and where it finds the receiver of weights.
+
+    Its processes use the loopback interface. NCCL also uses it for weights, which may come from another network.
+    """
+    network = internal_network(has_nccl=server.transfer != BROADCAST_BETWEEN_DEVICES)
+    environment = {**network, **own, **server.environment}
     paths = environment.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
     return {**environment, "PYTHONPATH": os.pathsep.join([str(_RECEIVER), *filter(None, [paths])])}
 
@@ -234,6 +275,8 @@ def check_engine(server: ServerSettings, package: str) -> None:
     if server.urls:
         with in_section("server", ServerSettings):
             _require_default(server, "logs")
+        for url in server.urls:
+            token_of_url(url)  # which must be one, if there is one
         return
     for name in ("devices", "sleep_level") if is_on_cpu(server) else ():
         if getattr(server, name):
@@ -277,6 +320,11 @@ def check_arguments(server: ServerSettings, reserved: Mapping[str, str]) -> None
     """Refuse arguments of an engine that settings of purerl decide: `reserved` has them. Raises ConfigError."""
     for name in server.arguments:
         key = name.replace("-", "_")
+        if key in ("api_key", "admin_api_key"):
+            raise ConfigError(f"server.arguments.{name}", got="a key of the engine", do=_OWN_TOKEN)
+        if key in OPEN_ARGUMENTS and server.arguments[name]:
+            need = "an HTTP server, whose requests need the token of the run"
+            raise ConfigError(f"server.arguments.{name}", got="another server of the engine", need=need)
         if key in reserved:
             do = f"set {reserved[key]}" if reserved[key] else "leave it out: purerl needs its own value"
             raise ConfigError(f"server.arguments.{name}", got="an argument that purerl sets itself", do=do)

@@ -10,13 +10,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-import pickle
 import sys
 from collections.abc import Mapping
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from attrs import frozen
 
 from purerl.backends.requests import PendingRequest
@@ -61,9 +59,11 @@ class SGLangApi:
         return self.stale_cache
 
     def command(self, host: str, port: int) -> Command:
-        program = (self.python or sys.executable, "-m", "sglang.launch_server", "--model-path", self.model.path)
+        program = (self.python or sys.executable, "-m", "purerl_sglang", "--model-path", self.model.path)
         arguments = {"host": host, "port": port, **self.arguments}
-        return Command((*program, *as_flags(arguments)), self.environment)
+        # On a CPU the names of its shared memory depend on these variables, which a process group would set.
+        environment = {"MASTER_ADDR": host, "MASTER_PORT": str(port), **self.environment}
+        return Command((*program, *as_flags(arguments)), environment)
 
     def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
         sampling = pending.request.sampling
@@ -144,8 +144,8 @@ class SGLangApi:
         # With flush_cache=true the server would end if the last request has just been answered.
         body: dict[str, Any] = {"weight_version": str(weights.version), "flush_cache": False}
         if isinstance(weights, WeightStream):
-            # The loader gets the address as the name of a tensor: once for each process.
-            message = pickle.dumps([(json.dumps(weights.address._asdict()), torch.empty(0))])
+            # One for each process; purerl_sglang reads it. SGLang decodes base64 twice, and would else unpickle it.
+            message = base64.b64encode(json.dumps(weights.address._asdict()).encode())
             copies = [base64.b64encode(message).decode()] * (weights.address.size - 1)
             body |= {"serialized_named_tensors": copies, "load_format": LOADER}
             await http.post("/update_weights_from_tensor", body, timeout=timeout)

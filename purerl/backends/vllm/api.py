@@ -70,7 +70,8 @@ class VLLMApi:
         return not is_adapter
 
     def command(self, host: str, port: int) -> Command:
-        program = (self.python or sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", self.model.path)
+        engine = ("vllm.entrypoints.cli.main", "serve", self.model.path)
+        program = (self.python or sys.executable, "-m", "purerl_server", *engine)
         arguments = {"host": host, "port": port, **self.arguments}
         environment = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_NO_USAGE_STATS": "1", **self.environment}
         return Command((*program, *as_flags(arguments)), environment)

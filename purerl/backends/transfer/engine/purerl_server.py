@@ -1,0 +1,159 @@
+"""The program of an engine's server: each request needs a token, and what the server opens is private.
+
+    python -m purerl_server MODULE ARGUMENTS
+
+runs an engine as ``python -m MODULE ARGUMENTS`` would. Its HTTP server is uvicorn, with one process or several. The
+token is in the environment variable PURERL_SERVER_TOKEN; without it nothing starts. Processes of the engine inherit the
+variable, because they receive weights with it.
+
+It imports nothing but the standard library and packages that every engine has.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hmac
+import os
+import re
+import runpy
+import shutil
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any, NoReturn
+
+__all__ = ["TOKEN", "Guard", "protect", "run"]
+
+TOKEN = "PURERL_SERVER_TOKEN"  # noqa: S105 - the name of a variable
+"""The environment variable with the token."""
+
+_LOCK = ".purerl-lock"  # in a temporary folder of `purerl.private_files`
+_BODY = b'{"error": "the server needs the header Authorization: Bearer TOKEN"}'
+_HEADERS = (
+    (b"content-type", b"application/json"),
+    (b"content-length", str(len(_BODY)).encode()),
+    (b"www-authenticate", b"Bearer"),
+)
+_REFUSED = 1008  # the code of a websocket that violates a policy; before the handshake it is the status 403
+
+Application = Callable[[Mapping[str, Any], Any, Callable[[Mapping[str, Any]], Awaitable[None]]], Awaitable[None]]
+
+
+class Guard:
+    """The ASGI application `app` for clients that send ``Authorization: Bearer TOKEN``. Others get nothing from it."""
+
+    def __init__(self, app: Application, token: str) -> None:
+        self._app, self._token = app, token.encode()
+
+    async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        kind = scope["type"]
+        if kind == "lifespan" or self._has_token(scope.get("headers", ())):
+            await self._app(scope, receive, send)
+        elif kind == "http":
+            await send({"type": "http.response.start", "status": 401, "headers": _HEADERS})
+            await send({"type": "http.response.body", "body": _BODY})
+        elif kind == "websocket":
+            await send({"type": "websocket.close", "code": _REFUSED})
+        else:
+            raise PermissionError(f"a connection of kind {kind!r} has no token")
+
+    def _has_token(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
+        values = [value for name, value in headers if name.lower() == b"authorization"]
+        scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
+        return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
+
+
+def protect() -> None:
+    """Guard every HTTP server that uvicorn runs in this process, and let a store that names loopback listen there.
+
+    The main module of a program calls this outside of ``if __name__ == "__main__"``: processes that multiprocessing
+    starts import it.
+    """
+    token = os.environ.get(TOKEN, "")
+    if not re.fullmatch("[!-~]{16,}", token):
+        sys.exit(f"purerl_server: {TOKEN} must contain a token, of at least 16 characters; nothing was started")
+    os.umask(os.umask(0o077) | 0o022)
+    _guard_uvicorn(token)
+    _bind_stores()
+
+
+def _guard_uvicorn(token: str) -> None:
+    import uvicorn
+
+    load = uvicorn.Config.load
+
+    def load_and_guard(self: uvicorn.Config) -> None:
+        load(self)
+        self.loaded_app = Guard(self.loaded_app, token)
+
+    uvicorn.Config.load = load_and_guard
+
+
+def _bind_stores() -> None:
+    """Let a `TCPStore` listen on the loopback address that it is for. torch's own listens on all addresses."""
+    from torch import distributed
+
+    original: Any = distributed.TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
+
+    class LoopbackStore(original):
+        def __init__(self, host_name: str, port: int = 0, *args: Any, **kwargs: Any) -> None:
+            is_master = kwargs.get("is_master", args[1] if len(args) > 1 else False)
+            if is_master and _is_loopback(host_name) and kwargs.get("master_listen_fd") is None:
+                listener = _listener(host_name, port)
+                port, kwargs["master_listen_fd"] = listener.getsockname()[1], listener.detach()
+            super().__init__(host_name, port, *args, **kwargs)
+
+    for module in [module for name, module in sys.modules.items() if name.startswith("torch.")]:
+        if vars(module).get("TCPStore") is original:
+            module.TCPStore = LoopbackStore  # pyright: ignore[reportAttributeAccessIssue] - each module has its own name
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _listener(host: str, port: int) -> Any:
+    import socket
+
+    family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    return socket.create_server(address[:2], family=family, backlog=2048)
+
+
+def run(module: str, arguments: Sequence[str]) -> NoReturn:
+    """Run `module` as a program with `arguments`; the program that calls this remains the main module."""
+    folder = Path(tempfile.gettempdir())
+    is_owner = _lock(folder)
+    sys.argv = [module, *arguments]
+    try:
+        runpy.run_module(module, run_name="__main__")
+    finally:
+        if is_owner:
+            shutil.rmtree(folder, ignore_errors=True)
+    sys.exit()
+
+
+_locks: list[Any] = []  # files, which stay open as long as this process lives
+
+
+def _lock(folder: Path) -> bool:
+    """Whether `folder` is a temporary folder of purerl that no process has; it belongs to this process then.
+
+    ``purerl serve`` has made it and become this process.
+    """
+    try:
+        _locks.append((folder / _LOCK).open("r+b"))
+        fcntl.flock(_locks[-1], fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+if __name__ in ("__main__", "__mp_main__"):
+    protect()
+if __name__ == "__main__":
+    run(sys.argv[1], sys.argv[2:])
