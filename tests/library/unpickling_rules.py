@@ -44,7 +44,7 @@ PERMITTED: Mapping[str, Permission] = {
     "purerl/placement/meeting.py": _may(
         "TCPStore", because="The client of the store of torchrun, which purerl does not start. It holds bytes."
     ),
-    "purerl/backends/transfer/engine/purerl_receiver.py": _may(
+    "purerl/backends/transfer/engine/purerl_messages.py": _may(
         "TCPStore", because="The client of a store of the trainer, in an engine. It holds bytes of JSON and tensors."
     ),
     "purerl/backends/transfer/engine/purerl_server.py": _may(
