@@ -12,6 +12,8 @@ import torch
 from torch import distributed as dist
 
 from purerl.errors import ConfigError
+from purerl.loopback import loopback_variables, with_variables
+from purerl.placement.world import find_world
 from purerl.ranks import current_ranks
 from purerl.testing.trainer import check_trainer
 from purerl.testing.trainer.resources import shared_directory
@@ -31,8 +33,9 @@ def main(modules: Sequence[str]) -> None:
         need = "a function conformance(directory) that returns the arguments of check_trainer"
         raise ConfigError(f"module {modules[0]!r}", got="no function called conformance", need=need)
     torch.set_num_threads(1)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        dist.init_process_group(timeout=_TIMEOUT)
+    if (world := find_world(os.environ)) is not None:
+        with with_variables(loopback_variables() if world.is_on_one_host else {}):
+            dist.init_process_group(timeout=_TIMEOUT)
     with shared_directory() as directory:
         arguments = dict(module.conformance(directory))
         passed = check_trainer(arguments.pop("build"), **arguments)
