@@ -44,6 +44,7 @@ from purerl.placement.actors.engines import ray_engines
 from purerl.placement.settings import Actors, Placement
 from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.settings import Model
+from purerl.stores import listening_store
 from purerl.types import TensorDict
 
 VOCABULARY, HIDDEN, LAYERS = 64, 128, 4
@@ -165,7 +166,7 @@ def join(rank: int, port: int) -> None:
 
 def broadcast() -> Callable[[], object]:
     """A broadcast of as many bytes, between this process and another one."""
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = listening_store("127.0.0.1", 0, timeout=60.0)
     context = get_context("spawn")
     connection, other = context.Pipe()
     context.Process(target=receive, args=(other, store.port), daemon=True).start()
