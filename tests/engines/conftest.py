@@ -79,9 +79,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, Model]:
     return first, second
 
 
-@pytest.fixture(scope="module")
-def url(models: tuple[Model, Model], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server that the tests of a file share."""
-    generator = build(models[0], tmp_path_factory.mktemp("server"))
+@pytest.fixture(scope="session")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the server at `url`."""
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="session")
+def url(models: tuple[Model, Model], servers: Path) -> Iterator[str]:
+    """The address of a server that tests share."""
+    generator = build(models[0], servers)
     yield generator.servers[0].url
     generator.close()
