@@ -54,7 +54,7 @@ from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.plugins import find
 from purerl.settings import Model
 
-TOKEN = "the token of a server"
+TOKEN = "the token of a server"  # noqa: S105 - of a server that does not exist
 BROADCAST = -1  # a message to the other process; the others are numbers of transfers
 
 

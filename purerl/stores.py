@@ -105,7 +105,7 @@ class FolderStore:
             self._file(key).unlink()
 
     def _file(self, key: str) -> Path:
-        return self._path / quote(key, safe="")
+        return self._path / f"key-{quote(key, safe='')}"
 
     def _lost(self, error: OSError) -> RuntimeError:
         return RuntimeError(f"the folder {str(self._path)!r} cannot be used: {error}")

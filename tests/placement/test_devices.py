@@ -34,7 +34,7 @@ def _world(local_rank: int, local_size: int, launcher: str = "torchrun") -> Worl
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The device that is chosen, and the backends with which the process group would be initialized."""
     made: list[Any] = []
-    meeting = Meeting(dist.HashStore(), lambda name: FolderStore(Path(name), 1.0), bytes(SIZE), is_one_host=True)
+    meeting = Meeting(None, lambda name: FolderStore(Path(name), 1.0), bytes(SIZE), is_one_host=True)
     monkeypatch.setattr(join, "network_store", lambda world, timeout: None)
     monkeypatch.setattr(join, "meet", lambda *_: meeting)
     monkeypatch.setattr(join, "check_members", lambda: None)

@@ -37,9 +37,9 @@ _HEALTH_TIMEOUT = 20.0  # seconds
 _ABORT_TIMEOUT = 30.0  # seconds
 _WAITS = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a request is sent again, after each failure of its server
 _IDENTITIES = itertools.count()
-_NO_TOKEN = (
-    "weights are sent only to a server with a token: start it with PURERL_SERVER_TOKEN in its environment, set the same "
-    "variable for the run, or set server.weight_transfer=directory"
+_OPEN_SERVER = (
+    "weights are sent only to a server with a token: start it with PURERL_SERVER_TOKEN in its environment, and set the "
+    "same variable for the run, or set server.weight_transfer=directory"
 )
 _LOG = logging.getLogger(__name__)
 
@@ -255,7 +255,7 @@ class Server:
             receivers = await self.api.processes(self._http, timeout=_HEALTH_TIMEOUT)
             host, is_local = urlparse(self.url).hostname or "127.0.0.1", not self._settings.urls
             if (token := self._http.token) is None:
-                raise RefusedError(_NO_TOKEN)
+                raise RefusedError(_OPEN_SERVER)
             self._sender = Sender(host, receivers, token=token, is_local=is_local, timeout=limit)
         stream = WeightStream(self._sender.address, weights.version)
         sending = asyncio.ensure_future(asyncio.to_thread(self._sender.send, weights))
