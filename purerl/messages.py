@@ -48,7 +48,6 @@ _ARRAY_KINDS = "biufcSUmM"  # no objects, and no structures
 _PLAIN = frozenset((type(None), bool, int, float, str))
 _OF_TORCH = tuple(f"torch.distributed.checkpoint.{name}" for name in ("metadata", "planner", "storage", "filesystem"))
 _CONSTANTS = ("dtype", "layout", "memory_format")  # types of torch whose values have names
-_INT64 = range(-(2**63), 2**63)
 
 
 def encode(value: Any) -> bytes:
@@ -146,9 +145,12 @@ def _numbers(values: list[Any] | tuple[Any, ...], buffers: _Buffers) -> list[Any
     """The buffer of long `values` that are numbers of one type; otherwise None."""
     types = set(map(type, values)) if len(values) >= _LONG else set()
     code = _NUMBERS.get(types.pop()) if len(types) == 1 else None
-    if code is None or (code == "q" and not (min(values) in _INT64 and max(values) in _INT64)):
+    if code is None:
         return None
-    return [code, *buffers.add(array(code, values).tobytes())]
+    try:
+        return [code, *buffers.add(array(code, values).tobytes())]
+    except OverflowError:  # more than 64 bits
+        return None
 
 
 def _tensor(value: Tensor, buffers: _Buffers) -> Any:
