@@ -28,7 +28,7 @@ _NOT_OTHERS = "not training and not soak and not parallel"
 # The ranks of a test wait for each other, so two tests at a time keep two cores busy.
 _WITH_RANKS = ("-n", str(min(8, os.cpu_count() or 1)), *_BY_FILE)
 # Folders of tests that start several ranks.
-_OF_RANKS = ("backends", "docs", "kernels", "placement")
+_OF_RANKS = ("backends", "docs", "kernels", "placement", "security")
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
