@@ -19,7 +19,7 @@ from tests.security.surface import Listener, Surface, descendants, public_argume
 
 __all__ = ["DEADLINE", "Siege", "public_folder", "run_environment", "wait_until"]
 
-DEADLINE = 90.0  # seconds: for a hang
+DEADLINE = 240.0  # seconds: for a hang
 _PAUSE = 0.5  # seconds before an attack, in which the run goes on
 
 

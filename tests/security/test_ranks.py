@@ -70,6 +70,8 @@ def test_ranks_that_torchrun_starts(intruders: Intruders, folder: Path, expected
     remote = {item for item in siege.listeners if not item.is_local}
     assert {item.pid for item in remote} == {process.pid}, siege.describe()
     assert siege.reached("another network") <= remote
+    own = {key for key in siege.values() if "purerl/" in key}
+    assert own <= {f"purerl/0/{key}" for key in ("start/0", "start/1", "folder/0", "folder/1", "folder/purerl-ranks-")}
     assert without_times(records(folder / "run")) == expected
 
 
