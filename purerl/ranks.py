@@ -288,8 +288,9 @@ def check_members(group: dist.ProcessGroup | None = None) -> None:
     received = torch.empty(size * SIZE, dtype=torch.uint8)
     try:
         sent = torch.frombuffer(bytearray(b"".join(own)), dtype=torch.uint8)
-        work = dist.all_to_all_single(received, sent, group=group, async_op=True)
-        work.wait(_MEMBER_TIMEOUT)
+        options = dist.AllToAllOptions()  # with a timeout of `wait` alone, the end of the group would wait for its own
+        options.timeout = _MEMBER_TIMEOUT
+        (group or dist.group.WORLD).alltoall_base(received, sent, [], [], options).wait()
     except RuntimeError as error:
         raise _stranger(name, str(error).partition("\n")[0]) from error
     if not hmac.compare_digest(received.numpy().tobytes(), b"".join(expected)):

@@ -194,6 +194,45 @@ def test_stores_of_torch_listen_on_loopback(host: str) -> None:
     assert found == {"0100007F"}
 
 
+GROUP = """
+import sys, purerl_server
+purerl_server.protect()
+import torch
+from datetime import timedelta
+from torch import distributed
+store, rank = distributed.FileStore(sys.argv[1], 2), int(sys.argv[2])
+distributed.init_process_group("gloo", store=store, rank=rank, world_size=2, timeout=timedelta(seconds=60))
+part = distributed.new_group([0, 1], backend="gloo")
+total = torch.ones(2)
+distributed.all_reduce(total, group=part)
+objects = [rank, None] if rank == 0 else [None, None]
+distributed.broadcast_object_list(objects, src=0)
+print(total.tolist(), objects, flush=True)
+"""
+
+
+@pytest.mark.parametrize("tokens", [(SECRET, SECRET), (SECRET, SECRET[::-1])], ids=["the same", "a stranger"])
+def test_members_of_groups_of_gloo_prove_that_they_have_the_token(tokens: tuple[str, str], tmp_path: Path) -> None:
+    """Engines send pickles over some groups."""
+    commands = [[sys.executable, "-c", GROUP, str(tmp_path / "store"), str(rank)] for rank in range(2)]
+    processes = [
+        subprocess.Popen(
+            command,
+            env=_environment(**{TOKEN: token, "GLOO_SOCKET_IFNAME": "lo"}),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for command, token in zip(commands, tokens, strict=True)
+    ]
+    ended = [(*process.communicate(timeout=120), process.returncode) for process in processes]
+    if len({*tokens}) == 1:
+        assert [(output, status) for output, _, status in ended] == [("[2.0, 2.0] [0, None]\n", 0)] * 2, ended
+    else:
+        assert [(output, status) for output, _, status in ended] == [("", 1)] * 2
+        assert "a process without the token of the server is in the group" in ended[0][1]
+
+
 # --- what a run does -----------------------------------------------------------------------------------------------
 
 

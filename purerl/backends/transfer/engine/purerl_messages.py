@@ -24,15 +24,17 @@ import hashlib
 import hmac
 import json
 import os
+import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, NamedTuple
 
+import torch
 from torch.distributed import FileStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
-from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import AllToAllOptions, PrefixStore, Store
 
-__all__ = ["Address", "Handle", "Messages", "OpenStore", "files_in", "hmac_of", "key_of", "stores_at"]
+__all__ = ["Address", "Handle", "Messages", "OpenStore", "check_members", "files_in", "key_of", "stores_at"]
 
 OpenStore = Callable[[str], Store]
 """The store with this name: the number of a transfer, or "group"."""
@@ -109,14 +111,35 @@ class Messages:
         self._store.delete_key(name)
 
     def _code(self, name: str, text: bytes) -> bytes:
-        return hmac_of(self._key, f"{len(name)} {name}".encode() + text)
+        return _hmac(self._key, f"{len(name)} {name}".encode() + text)
 
 
-def hmac_of(key: bytes, data: bytes) -> bytes:
-    """The HMAC (SHA-256) of `data`."""
+def _hmac(key: bytes, data: bytes) -> bytes:
     return hmac.digest(key, data, hashlib.sha256)
 
 
 def key_of(token: str, address: Address) -> bytes:
     """The key of transfer `number` of the sender `name`, for the codes of its messages."""
-    return hmac_of(token.encode(), f"{address.name} {address.number}".encode())
+    return _hmac(token.encode(), f"{address.name} {address.number}".encode())
+
+
+def check_members(group: Any, store: Store, rank: int, size: int, token: str, timeout: timedelta) -> None:
+    """Raise RuntimeError if a stranger is among the `size` members of the gloo `group`, who have met in `store`.
+
+    gloo accepts the first process that connects to its port. So each member proves to each other one that it has the
+    `token`, for numbers that both have chosen now.
+    """
+    store.set(f"member/{rank}", secrets.token_hex())
+    numbers = [bytes(store.get(f"member/{member}")) for member in range(size)]
+
+    def proof(sender: int, other: int) -> bytes:
+        return _hmac(token.encode(), b" ".join([b"%d to %d" % (sender, other), numbers[sender], numbers[other]]))
+
+    own = torch.frombuffer(bytearray(b"".join(proof(rank, member) for member in range(size))), dtype=torch.uint8)
+    expected = b"".join(proof(member, rank) for member in range(size))
+    received = torch.empty_like(own)
+    options = AllToAllOptions()  # with a timeout of `wait` alone, the end of the group would wait for its own
+    options.timeout = timeout
+    group.alltoall_base(received, own, [], [], options).wait()
+    if not hmac.compare_digest(bytes(received.tolist()), expected):
+        raise RuntimeError("a process without the token of the server is in the group")

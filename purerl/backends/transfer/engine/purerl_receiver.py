@@ -24,9 +24,16 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed.distributed_c10d import BroadcastOptions, ProcessGroupGloo, Store
 
 if __package__:  # in purerl
-    from purerl.backends.transfer.engine.purerl_messages import Address, Handle, Messages, hmac_of, key_of, stores_at
+    from purerl.backends.transfer.engine.purerl_messages import (
+        Address,
+        Handle,
+        Messages,
+        check_members,
+        key_of,
+        stores_at,
+    )
 else:  # in an engine, which finds the files of this directory
-    from purerl_messages import Address, Handle, Messages, hmac_of, key_of, stores_at  # pyright: ignore[reportMissingImports]
+    from purerl_messages import Address, Handle, Messages, check_members, key_of, stores_at  # pyright: ignore[reportMissingImports]
 
 __all__ = [
     "Digest",
@@ -187,23 +194,9 @@ def _gloo(store: Store, address: Address, rank: int, timeout: timedelta, token: 
     options._timeout = timeout  # noqa: SLF001
     options._devices = [gloo.create_device(hostname=local_address(address.host))]  # noqa: SLF001
     group = gloo(store, rank, address.size, options)
-    _check_members(group, address, rank, timeout, token.encode())
+    if not hasattr(gloo, "CHECKS_MEMBERS"):  # as in an engine, by `purerl_server`
+        check_members(group, store, rank, address.size, token, timeout)
     return group
-
-
-def _check_members(group: Any, address: Address, rank: int, timeout: timedelta, key: bytes) -> None:
-    """Raise RuntimeError if a stranger is in `group`: gloo accepts the first process that connects to a port."""
-
-    def proof(sender: int, other: int) -> bytes:
-        return hmac_of(key, f"{address.name} {sender} to {other}".encode())
-
-    members = range(address.size)
-    own = torch.frombuffer(bytearray(b"".join(proof(rank, k) for k in members)), dtype=torch.uint8)
-    expected = torch.frombuffer(bytearray(b"".join(proof(k, rank) for k in members)), dtype=torch.uint8)
-    received = torch.empty_like(own)
-    group.alltoall_base(received, own, [], []).wait(timeout)
-    if not torch.equal(received, expected):
-        raise RuntimeError("a process without the token of the server is in the group")
 
 
 def _nccl(store: Store, address: Address, rank: int, timeout: timedelta, token: str) -> Any:

@@ -21,6 +21,7 @@ import sys
 import tempfile
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from importlib import import_module
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn
@@ -67,7 +68,7 @@ class Guard:
 
 
 def protect() -> None:
-    """Guard every HTTP server that uvicorn runs in this process, and let a store that names loopback listen there.
+    """Guard each HTTP server that uvicorn runs in this process and each group of gloo; let stores listen on loopback.
 
     The main module of a program calls this outside of ``if __name__ == "__main__"``: processes that multiprocessing
     starts import it.
@@ -78,6 +79,7 @@ def protect() -> None:
     os.umask(os.umask(0o077) | 0o022)
     _guard_uvicorn(token)
     _bind_stores()
+    _guard_groups(token)
 
 
 def _guard_uvicorn(token: str) -> None:
@@ -106,9 +108,32 @@ def _bind_stores() -> None:
                 port, kwargs["master_listen_fd"] = listener.getsockname()[1], listener.detach()
             super().__init__(host_name, port, *args, **kwargs)
 
-    for module in [module for name, module in sys.modules.items() if name.startswith("torch.")]:
-        if vars(module).get("TCPStore") is original:
-            module.TCPStore = LoopbackStore  # pyright: ignore[reportAttributeAccessIssue] - each module has its own name
+    _replace_in_torch("TCPStore", original, LoopbackStore)
+
+
+def _guard_groups(token: str) -> None:
+    """Let the members of each group of gloo prove that they have the `token`: engines send pickles over some."""
+    from torch import distributed
+
+    purerl_messages = import_module("purerl_messages")  # its directory is on the path of the engine
+    original: Any = distributed.distributed_c10d.ProcessGroupGloo
+
+    class GuardedGroup(original):
+        CHECKS_MEMBERS = True
+
+        def __init__(self, store: Any, rank: int, size: int, *args: Any, **kwargs: Any) -> None:
+            super().__init__(store, rank, size, *args, **kwargs)
+            if size > 1:
+                purerl_messages.check_members(self, store, rank, size, token, store.timeout)
+
+    _replace_in_torch("ProcessGroupGloo", original, GuardedGroup)
+
+
+def _replace_in_torch(name: str, original: type, replacement: type) -> None:
+    """Replace the class `name` in each module of torch that has it."""
+    for module in [module for path, module in sys.modules.items() if path.startswith("torch.")]:
+        if vars(module).get(name) is original:
+            setattr(module, name, replacement)
 
 
 def _is_loopback(host: str) -> bool:
