@@ -82,6 +82,6 @@ def escape_output() -> None:
         stream = getattr(sys, name)
         if stream is None or isinstance(stream, EscapedStream):
             continue
-        if codecs.lookup(stream.encoding).name == "ascii":
+        if stream.encoding is not None and codecs.lookup(stream.encoding).name == "ascii":
             stream.reconfigure(encoding="utf-8")
         setattr(sys, name, EscapedStream(stream))

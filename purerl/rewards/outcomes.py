@@ -64,6 +64,10 @@ FailedPart = Literal["reward", "environment", "engine", "workflow", "data"]
 """What failed. Each has a remedy of its own."""
 
 
+def _without_credentials(text: Any) -> Any:
+    return hide_credentials(text) if isinstance(text, str) else text  # code of users may give anything
+
+
 @frozen
 class Failure:
     """Why a completion has no reward.
@@ -76,7 +80,7 @@ class Failure:
 
     function: str
     kind: FailureKind
-    traceback: str = field(converter=hide_credentials)
+    traceback: str = field(converter=_without_credentials)
     part: FailedPart = field(default="reward", eq=False)
 
 

@@ -3,16 +3,44 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
+import re
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 
-__all__ = ["run_in_terminal"]
+__all__ = ["purerl_in_terminal", "run_in_terminal"]
 
 _TIMEOUT = 90.0
+_FORKING = """
+import json, os, runpy, sys
+import purerl.loop.train, purerl.recipes.addition, purerl_cli.main, rich.console, torch, typer.rich_utils
+for arguments in json.loads(sys.argv[1]):
+    process = os.fork()
+    if process == 0:
+        sys.argv = ["purerl", *arguments]
+        runpy.run_module("purerl_cli", run_name="__main__")
+        sys.exit()
+    status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+    os.write(1, b"\\0%d\\0" % status)
+"""
+
+
+def purerl_in_terminal(commands: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
+    """What ``purerl`` prints in a pseudo-terminal with each of these arguments, and its exit status.
+
+    Each is a process that is forked from one that has imported torch. The output ends with a null character, which no
+    other output may have.
+    """
+    output, status = run_in_terminal([sys.executable, "-c", _FORKING, json.dumps(commands)])
+    assert status == 0, output[-3000:]
+    results = [(text, int(number)) for text, number in re.findall(r"([^\0]*)\0(-?\d+)\0", output)]
+    assert len(results) == len(commands), output
+    return results
 
 
 def run_in_terminal(

@@ -15,7 +15,7 @@ import pytest
 from purerl.errors import EngineError
 from purerl.terminal import escape
 
-from .terminal import run_in_terminal
+from .terminal import purerl_in_terminal, run_in_terminal
 
 CODES = {
     "title": "\x1b]0;x\x07",
@@ -108,20 +108,29 @@ def recipe():
 """
 
 
-def command_with(statement: str, folder: Path) -> list[str]:
-    path = folder / "own.py"
+def arguments_with(statement: str, folder: Path) -> list[str]:
+    path = folder / f"own_{abs(hash(statement))}.py"
     path.write_text(RECIPE.replace("{statement}", statement.replace("\n", "\n    ")), encoding="utf-8")
-    return [sys.executable, "-m", "purerl_cli", "config", f"{path}:recipe", "--debug"]
+    return ["config", f"{path}:recipe", "--debug"]
 
 
-@pytest.mark.parametrize("statement", STATEMENTS.values(), ids=[*STATEMENTS])
-def test_what_code_prints_and_raises_is_escaped(statement: str, tmp_path: Path) -> None:
-    check(run_in_terminal(command_with(statement, tmp_path))[0], has_text="rich" not in statement)
+@pytest.fixture(scope="module")
+def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What each of `STATEMENTS` prints."""
+    folder = tmp_path_factory.mktemp("recipes")
+    results = purerl_in_terminal([arguments_with(statement, folder) for statement in STATEMENTS.values()])
+    return {name: output for name, (output, _) in zip(STATEMENTS, results, strict=True)}
+
+
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_what_code_prints_and_raises_is_escaped(name: str, printed: dict[str, str]) -> None:
+    check(printed[name], has_text=name != "Rich")
 
 
 @pytest.mark.parametrize("name", ["print", "exception", "exit"])
 def test_output_to_a_pipe_which_may_end_in_a_terminal_is_escaped_too(name: str, tmp_path: Path) -> None:
-    output = subprocess.run(command_with(STATEMENTS[name], tmp_path), capture_output=True, check=False)
+    command = [sys.executable, "-m", "purerl_cli", *arguments_with(STATEMENTS[name], tmp_path)]
+    output = subprocess.run(command, capture_output=True, check=False)
     check((output.stdout + output.stderr).decode())
 
 
@@ -135,36 +144,44 @@ def test_output_in_ascii_is_escaped_too() -> None:
 # --- commands ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("data", "inspect", BAD),
-        ("config", f"--{BAD}"),
-        ("config", "addition", "--set", f"name={BAD}"),
-        ("config", "addition", "--set", f"{BAD}=1"),
-        ("config", "addition", "--set", f'environment.url="{BAD}"'),
-        ("config", BAD),
-        ("train", f"{BAD}.toml"),
-        ("train", "addition", "--dry-run", "--reward", BAD),
-        ("plan", BAD),
-        ("algo", "show", BAD),
-        ("algo", "diff", BAD, "grpo"),
-        ("laws", BAD),
-        ("eval", "model", "--data", "a", "--reward", BAD),
-        ("sample", "model", "--data", BAD),
-        ("report", BAD),
-        ("replay", BAD),
-        ("export", BAD),
-        ("stacks", BAD),
-        ("doctor", BAD),
-        ("sandbox", "run", BAD),
-        ("data", BAD),
-        (BAD,),
-    ],
-    ids=lambda arguments: " ".join(arguments)[:12],
-)
-def test_names_that_a_command_repeats_are_escaped(arguments: tuple[str, ...]) -> None:
-    output, status = purerl(*(argument.replace("\x00", "") for argument in arguments))
+COMMANDS = [
+    ("data", "inspect", BAD),
+    ("config", f"--{BAD}"),
+    ("config", "addition", "--set", f"name={BAD}"),
+    ("config", "addition", "--set", f"{BAD}=1"),
+    ("config", "addition", "--set", f'environment.url="{BAD}"'),
+    ("config", BAD),
+    ("train", f"{BAD}.toml"),
+    ("train", "addition", "--dry-run", "--reward", BAD),
+    ("plan", BAD),
+    ("algo", "show", BAD),
+    ("algo", "diff", BAD, "grpo"),
+    ("laws", BAD),
+    ("eval", "model", "--data", "a", "--reward", BAD),
+    ("sample", "model", "--data", BAD),
+    ("report", BAD),
+    ("replay", BAD),
+    ("export", BAD),
+    ("stacks", BAD),
+    ("doctor", BAD),
+    ("sandbox", "run", BAD),
+    ("data", BAD),
+    (BAD,),
+]
+
+
+@pytest.fixture(scope="module")
+def answers() -> dict[tuple[str, ...], tuple[str, int]]:
+    """What each of `COMMANDS` prints, and its exit status."""
+    commands = [[argument.replace("\x00", "") for argument in arguments] for arguments in COMMANDS]
+    return dict(zip(COMMANDS, purerl_in_terminal(commands), strict=True))
+
+
+@pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:12])
+def test_names_that_a_command_repeats_are_escaped(
+    arguments: tuple[str, ...], answers: dict[tuple[str, ...], tuple[str, int]]
+) -> None:
+    output, status = answers[arguments]
     assert status not in (0, -11)
     check(output, has_text=False)
     assert "\\u202e" in re.sub(r"\s|\u2502", "", _OF_RICH.sub("", output))
