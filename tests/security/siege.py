@@ -20,7 +20,7 @@ from tests.security.surface import Listener, Surface, descendants, public_argume
 __all__ = ["DEADLINE", "Siege", "public_folder", "run_environment", "wait_until"]
 
 DEADLINE = 240.0  # seconds: for a hang
-_PAUSE = 0.5  # seconds before an attack, in which the run goes on
+_PAUSE = 0.5  # seconds before an attack, in which the run continues
 
 
 def wait_until(condition: Callable[[], Any]) -> None:
