@@ -197,12 +197,12 @@ class _Service:
     def __init__(self, settings: EnvironmentSettings, max_idle: float):
         self._name, self._max_idle = settings.factory or "", max_idle
         self._settings = settings
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="purerl service", daemon=True)
         self._episodes: dict[str, _Served] = {}
         self._host: Host = open_host(settings)
 
     def start(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="purerl service", daemon=True)
         self._thread.start()
         self._closing_idle = asyncio.run_coroutine_threadsafe(self._close_idle(), self._loop)
 
@@ -211,6 +211,7 @@ class _Service:
         asyncio.run_coroutine_threadsafe(self._host.close(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
+        self._loop.close()
 
     def respond(self, method: str, path: str, body: Mapping[str, Any]) -> _Response:
         return asyncio.run_coroutine_threadsafe(self._respond(method, path, body), self._loop).result()
