@@ -119,4 +119,5 @@ def test_script_of_a_user_runs_under_torchrun(tmp_path: Path) -> None:
     lines = done.stdout.splitlines()
     assert lines.count("  got:  3, but torchrun has started 2 processes on this host") == 2
     assert lines.count("2 steps, group initialized: False") == 2
-    assert sum(line.startswith("addition: step 2") for line in lines) == 1
+    assert lines.count("2 steps, group of the script: True") == 2
+    assert sum(line.startswith("addition: step 2") for line in lines) == 2

@@ -25,6 +25,12 @@ def main(directory: Path) -> None:
         print(str(error).splitlines()[1])  # noqa: T201
     summary = purerl.train(evolve(config, rewards=()), rewards=[length], directory=directory)
     print(f"{summary.steps} steps, group initialized: {dist.is_initialized()}")  # noqa: T201
+    dist.init_process_group("gloo")  # of the script: purerl uses it, and leaves it as it is
+    own = directory.with_name("own-group")
+    summary = purerl.train(evolve(config, rewards=()), rewards=[length], directory=own)
+    print(f"{summary.steps} steps, group of the script: {dist.is_initialized()}")  # noqa: T201
+    dist.barrier()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":
