@@ -14,9 +14,9 @@ pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an envir
 from tests.cli.test_stop import waiting_run
 from tests.loop.runs import records, without_times
 from tests.placement.worlds import run_world
+from tests.ray.attacks import call_services
 from tests.security.conftest import folder, intruders
 from tests.security.intruders import Intruders
-from tests.security.ray_attacks import call_services
 from tests.security.runs import STEPS, release, started, train_command
 from tests.security.siege import Siege, wait_until
 
