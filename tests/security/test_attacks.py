@@ -17,6 +17,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from tests.security.intruders import Intruders
 from tests.security.siege import Siege, wait_until
+from tests.security.surface import Listener
 
 _KEYS = ("0/0", "0/1")
 
@@ -50,6 +51,11 @@ def siege(folder: Path, intruders: Intruders) -> Iterator[Siege]:
     process.join()
 
 
+def _opened(siege: Siege) -> set[Listener]:
+    """What the process listens on. What this process has on loopback, and the other one has inherited, is left out."""
+    return {item for item in siege.listeners if not item.is_local}
+
+
 def test_attacks_succeed(siege: Siege) -> None:
     siege.attack()
     wait_until(siege.marker.exists)
@@ -61,15 +67,15 @@ def test_attacks_succeed(siege: Siege) -> None:
     assert f"another user: the file {folder / 'state'} can be written" in findings
     assert folder / "state" in siege.readable("another user")
     assert siege.values().keys() >= {_KEYS[0]}
-    assert {item.is_local for item in siege.listeners} == {False}
-    assert siege.reached("another user") == siege.listeners
+    assert len(_opened(siege)) >= 2
+    assert siege.reached("another user") >= _opened(siege)
 
 
 def test_attacks_from_another_network_succeed(siege: Siege, intruders: Intruders) -> None:
     if intruders.network is None:
         pytest.skip(intruders.missing)
     siege.attack()
-    assert siege.reached("another network") == siege.listeners
+    assert siege.reached("another network") == _opened(siege)
     assert "another network: HTTP 200: GET / {}" in siege.findings()
     [report] = siege.reports["another network"]
     assert report.values.keys() >= {_KEYS[0]}

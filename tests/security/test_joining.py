@@ -60,7 +60,10 @@ def _started(folder: Path, rank: int) -> Iterator[tuple[int, Connection]]:
 
 
 def _listener(pid: int) -> Listener | None:
-    return next((item for item in surface_of([pid], []).listeners if item.kind == "tcp"), None)
+    """The port of gloo. A process that was forked has the listening sockets of this one too."""
+    inherited = {item.port for item in surface_of([os.getpid()], []).listeners}
+    listeners = surface_of([pid], []).listeners
+    return next((item for item in listeners if item.kind == "tcp" and item.port not in inherited), None)
 
 
 def _try(intruders: Intruders) -> list[str]:

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,9 @@ def _command(folder: Path, num_cpus: int) -> list[str]:
     shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else memory  # noqa: S108 - not a file
     store = int(max(_MIN_STORE, min(_STORE_SHARE * memory, 0.8 * shared, _MAX_STORE)))
     options = ["--head", "--block", "--port=0", "--include-dashboard=false", "--no-monitor"]
-    options += ["--dashboard-agent-listen-port=0", f"--ray-client-server-port={free_port()}"]
+    options += ["--dashboard-agent-listen-port=0"]
+    if find_spec("grpc") is not None:  # otherwise Ray has no such server
+        options += [f"--ray-client-server-port={free_port()}"]
     options += ["--disable-usage-stats", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *options, f"--object-store-memory={store}"]
 
