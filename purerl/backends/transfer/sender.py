@@ -15,7 +15,7 @@ import torch
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 
 from purerl.backends.transfer.buckets import Bucket, WeightBuckets
-from purerl.backends.transfer.engine.purerl_messages import Address, Handle, Messages, OpenStore, files_in, key_of
+from purerl.backends.transfer.engine.purerl_messages import Address, Handle, Messages, StoreByName, files_in, key_of
 from purerl.backends.transfer.engine.purerl_receiver import TransferGroup, handle_of, identity_of, local_address
 from purerl.backends.transfer.staging import THROUGH_HOST, Staging
 from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
@@ -150,7 +150,7 @@ class Sender:
         return received
 
 
-def _parts_of(store: Store) -> OpenStore:
+def _parts_of(store: Store) -> StoreByName:
     """Stores that are parts of `store`."""
     return lambda name: PrefixStore(name, store)
 

@@ -34,9 +34,9 @@ import torch
 from torch.distributed import FileStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 from torch.distributed.distributed_c10d import AllToAllOptions, PrefixStore, Store
 
-__all__ = ["Address", "Handle", "Messages", "OpenStore", "check_members", "files_in", "key_of", "stores_at"]
+__all__ = ["Address", "Handle", "Messages", "StoreByName", "check_members", "files_in", "key_of", "stores_at"]
 
-OpenStore = Callable[[str], Store]
+StoreByName = Callable[[str], Store]
 """The store with this name: the number of a transfer, or "group"."""
 
 Handle = list[str | int | bool | None]
@@ -64,12 +64,12 @@ class Address(NamedTuple):
     timeout: float
 
 
-def files_in(folder: str) -> OpenStore:
+def files_in(folder: str) -> StoreByName:
     """Stores that are files in `folder`."""
     return lambda name: FileStore(os.path.join(folder, name), -1)  # noqa: PTH118 - a name, and nothing is opened
 
 
-def stores_at(address: Address) -> OpenStore:
+def stores_at(address: Address) -> StoreByName:
     """The stores of a receiver of the sender at `address`."""
     if address.folder:
         return files_in(address.folder)
