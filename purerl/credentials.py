@@ -134,7 +134,7 @@ def _is_variable(user: str) -> bool:
 
 
 def _problem_of_text(text: str) -> str | None:
-    """What is wrong with a text that may be a command line."""
+    """The problem of a text that may be a command line; None if there is none."""
     if _KNOWN.search(text) or _BEARER.search(text):
         return "a key or token"
     pairs = (name for name, value in _PAIR.findall(text) if _is_secret_pair(name, value))
@@ -150,7 +150,7 @@ def _is_secret_pair(name: str, value: str) -> bool:
 
 
 def _problem_of_options(text: str) -> str | None:
-    """What is wrong with the options of a command line, ``--token VALUE`` or ``--header "NAME: VALUE"``."""
+    """The problem of the options of a command line, ``--token VALUE`` or ``--header "NAME: VALUE"``."""
     try:
         words = shlex.split(text)
     except ValueError:  # quotes that do not end: it is no command line
@@ -164,7 +164,7 @@ def _problem_of_options(text: str) -> str | None:
 
 
 def _problem_of_option(option: str, word: str) -> str | None:
-    """What is wrong with a word of a command line; `option` is the word before it."""
+    """The problem of a word of a command line; `option` is the word before it."""
     if word.startswith("--") and "=" in word:
         option, _, word = word.partition("=")
     if _VARIABLE.fullmatch(word) or word.startswith("-"):

@@ -1,4 +1,4 @@
-"""Connections that stay on this host: gloo listens at the address of the host's name, unless it is told otherwise."""
+"""Connections that stay on this host: by default gloo listens at the address of the host's name."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class Process:
         return self.death is not None
 
     async def answers(self) -> AsyncIterator[Answer | None]:
-        """What the process sends, until it ends, or sends something else."""
+        """The answers of the process, until it ends, or sends something else."""
         copy = socket.socket(fileno=os.dup(self.worker.connection.fileno()))
         reader, self._writer = await asyncio.open_unix_connection(sock=copy)
         self._reader = reader

@@ -78,7 +78,7 @@ def _exit_status(statuses: Mapping[int, int]) -> int:
 
 
 def _environment(rank: int, ranks: int, folder: Path) -> dict[str, str]:
-    """What torchrun would set for `rank`, and the `folder` in place of an address."""
+    """The variables that torchrun would set for `rank`, with the `folder` in place of an address."""
     values: dict[str, Any] = {
         "RANK": rank,
         "LOCAL_RANK": rank,

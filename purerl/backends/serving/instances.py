@@ -74,7 +74,7 @@ class Instance(Protocol):
 
 
 class ServerLink:
-    """What the ranks of a host say about the server `number`, over a store of the ranks.
+    """Messages of the ranks of a host about the server `number`, over a store of the ranks.
 
     The rank that has started it says where it is, and another rank may say that it has failed. One thread calls all
     methods.

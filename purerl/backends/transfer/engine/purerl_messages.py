@@ -40,14 +40,14 @@ StoreByName = Callable[[str], Store]
 """The store with this name: the number of a transfer, or "group"."""
 
 Handle = list[str | int | bool | None]
-"""What another process needs to open memory of this one; its bytes are characters below 256, for JSON."""
+"""Values that another process needs to open memory of this one; their bytes are characters below 256, for JSON."""
 
 _POLL = 0.001  # seconds
 _CODE = 32  # bytes of an HMAC
 
 
 class Address(NamedTuple):
-    """Where transfer `number` of the sender `name` takes place.
+    """The address of transfer `number` of the sender `name`.
 
     folder      with the stores; "" if the sender has opened one at `host` and `port`
     host, port  of the sender, in the network in which the server is
