@@ -1,4 +1,4 @@
-"""What a run changes in its process: torch's threads, the garbage collector, and the folder of compiled code."""
+"""Settings of the process of a run: torch's threads, the garbage collector, and the folder of compiled code."""
 
 from __future__ import annotations
 

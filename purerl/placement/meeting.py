@@ -1,4 +1,4 @@
-"""Where the ranks of a run meet, and how they make sure that they are among themselves.
+"""The rendezvous of the ranks of a run, which strangers cannot join.
 
 Ranks that `purerl train` has started find a folder of mode 0700, which it has made, and open no port. Others meet in a
 store of torch.distributed, which everybody can reach who reaches its port: torchrun has opened it, or rank 0 opens it
@@ -56,7 +56,7 @@ _STARTS = itertools.count()  # of runs in this process, which all ranks begin in
 
 
 class Meeting(NamedTuple):
-    """Where the ranks of a run meet.
+    """The rendezvous of the ranks of a run.
 
     store        of torch.distributed, for process groups
     open_store   opens the stores of their messages

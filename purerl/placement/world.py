@@ -54,7 +54,7 @@ class World:
 
     @property
     def place(self) -> str:
-        """Where the processes meet, for messages."""
+        """The place at which the processes meet, for messages."""
         return f"{self.address}:{self.port}" if self.folder is None else str(self.folder)
 
 

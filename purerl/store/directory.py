@@ -72,7 +72,7 @@ CONTENT = (
 """What a run creates. It is removed in this order: the files that mark it as finished or resumable first."""
 
 _BEFORE = ("lock", "private")
-"""What is there before the configuration is written, and stays if the run is discarded."""
+"""Entries that are there before the configuration is written, and that stay if the run is discarded."""
 
 Changes = Callable[[Path], Sequence[Any]]
 

@@ -12,7 +12,7 @@ from purerl.workers.connection import open_connection, read_request
 __all__ = ["WORK", "Program", "execute"]
 
 WORK = "purerl.workers.program:execute"
-"""What `Worker` gets for such a process; its first request is a `Program`."""
+"""The argument `work` of `Worker` for such a process; its first request is a `Program`."""
 
 
 class Program(NamedTuple):

@@ -31,7 +31,7 @@ for arguments in json.loads(sys.argv[1]):
 
 
 def purerl_in_terminal(commands: Sequence[Sequence[str]]) -> list[tuple[str, int]]:
-    """What ``purerl`` prints in a pseudo-terminal with each of these arguments, and its exit status.
+    """The output of ``purerl`` in a pseudo-terminal for each of these arguments, and its exit status.
 
     Each is a process that is forked from one that has imported torch. The output ends with a null character, which no
     other output may have.

@@ -116,7 +116,7 @@ def arguments_with(statement: str, folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What each of `STATEMENTS` prints."""
+    """The output of each of `STATEMENTS`."""
     folder = tmp_path_factory.mktemp("recipes")
     results = purerl_in_terminal([arguments_with(statement, folder) for statement in STATEMENTS.values()])
     return {name: output for name, (output, _) in zip(STATEMENTS, results, strict=True)}
@@ -172,7 +172,7 @@ COMMANDS = [
 
 @pytest.fixture(scope="module")
 def answers() -> dict[tuple[str, ...], tuple[str, int]]:
-    """What each of `COMMANDS` prints, and its exit status."""
+    """The output of each of `COMMANDS`, and its exit status."""
     commands = [[argument.replace("\x00", "") for argument in arguments] for arguments in COMMANDS]
     return dict(zip(COMMANDS, purerl_in_terminal(commands), strict=True))
 
