@@ -222,9 +222,10 @@ def test_cancelled_call_is_dropped_and_a_running_one_is_ignored(tmp_path: Path) 
         assert await asyncio.to_thread(wait_until, lambda: any(tmp_path.glob("running.*")))
         waiting = asyncio.create_task(runner.score(_inputs(tmp_path, *"abc")))
         later = asyncio.create_task(_all(runner, _inputs(tmp_path, "later")))
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0)  # the calls are made in this turn of the event loop
         assert waiting.cancel()
         assert running.cancel()
+        await asyncio.wait([waiting, running])
         (tmp_path / "go").touch()
         [results] = await later
         assert failure_kinds(results) == {}
