@@ -52,7 +52,7 @@ def siege(folder: Path, intruders: Intruders) -> Iterator[Siege]:
 
 
 def _opened(siege: Siege) -> set[Listener]:
-    """What the process listens on. What this process has on loopback, and the other one has inherited, is left out."""
+    """Sockets of the process, without those on loopback that it has inherited from this process."""
     return {item for item in siege.listeners if not item.is_local}
 
 
