@@ -221,7 +221,7 @@ def test_every_worker_builds_and_closes(tmp_path: Path) -> None:
         runner.run(_inputs("a"))
         deadline = time.monotonic() + 60.0
         # A worker that has not yet said that it has built the functions is ended at once.
-        while sum(load.closes for load in runner._pool._loads.values()) < 2 and time.monotonic() < deadline:
+        while sum(load.closes for load in [*runner._pool._loads.values()]) < 2 and time.monotonic() < deadline:
             time.sleep(0.01)
         runner.run(_inputs("b"))
     assert sorted(log.read_text().split()) == ["a", "b", "built", "built", "closed", "closed"]
