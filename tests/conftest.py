@@ -5,10 +5,13 @@ and a good order in parallel.
 import gc
 import os
 import signal
+import sys
 from collections.abc import Iterator
 
 import pytest
 import torch
+
+from tests.forks import WORKERS
 
 torch.set_num_threads(1)  # two, beside other work, take up to eight times as long
 
@@ -41,6 +44,13 @@ def _default_sigint() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the workers of rewards and environments, unless the test is marked: see `tests.forks`."""
+    if not request.node.get_closest_marker("started_workers") and "purerl.workers.processes" in sys.modules:
+        monkeypatch.setattr(sys.modules["purerl.workers.processes"], "subprocess", WORKERS.subprocess)
 
 
 def pytest_unconfigure() -> None:

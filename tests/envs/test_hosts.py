@@ -19,6 +19,7 @@ from tests.envs.hosts import MODULE, ROOT, check_end, failure_of, hosted, play, 
 from tests.rewards.processes import check_terminates, child_guards, wait_until
 
 
+@pytest.mark.started_workers
 @pytest.mark.parametrize("run_in", ["process", "thread"])
 def test_episodes_of_blocking_code_are_the_same_wherever_it_runs(run_in: str) -> None:
     async def play_many(host):

@@ -17,8 +17,9 @@ def child_guards() -> list[int]:
 
 def _is_guard(pid: int) -> bool:
     try:
-        is_child = int(_status(pid)[1]) == os.getpid()
-        return is_child and b"purerl.workers.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        _, parent, _, session, *_ = map(int, ("0", *_status(pid)[1:]))
+        is_guard = b"purerl.workers.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return parent == os.getpid() and session == pid and is_guard  # a server that forks guards leads no session
     except (FileNotFoundError, ProcessLookupError):
         return False
 

@@ -41,6 +41,7 @@ def failure_kinds(results: list[RewardResult]) -> dict[int, str]:
     return {k: result.failure.kind for k, result in enumerate(results) if result.failure}
 
 
+@pytest.mark.started_workers
 def test_results_are_in_the_order_of_inputs_and_computed_in_worker_processes() -> None:
     with open_runner("length", "process_id") as runner:
         results = runner.run(make_inputs(600))

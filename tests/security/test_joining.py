@@ -24,7 +24,7 @@ from tests.security.intruders import Intruders
 from tests.security.siege import DEADLINE, wait_until
 from tests.security.surface import Listener, surface_of
 
-pytestmark = pytest.mark.parallel
+pytestmark = [pytest.mark.parallel, pytest.mark.started_workers]
 
 _TRIES = 20  # in about half of them rank 0 connects to rank 1, and not the other way round
 _TIMEOUT = 3.0  # seconds

@@ -18,7 +18,7 @@ from tests.security.runs import STEPS, rank_processes, release, started, train_c
 from tests.security.siege import Siege, public_folder, wait_until
 from tests.security.surface import tcp_sockets
 
-pytestmark = pytest.mark.parallel
+pytestmark = [pytest.mark.parallel, pytest.mark.started_workers]
 
 _TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 

@@ -15,6 +15,8 @@ import pytest
 from purerl.workers.processes import Worker
 from purerl.workers.program import WORK, Program
 
+pytestmark = pytest.mark.started_workers
+
 _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
