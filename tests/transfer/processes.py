@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,11 +21,13 @@ from purerl.backends.transfer.engine.purerl_messages import Address
 from purerl.backends.transfer.engine.purerl_receiver import Receiver
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
+from tests.forks import TORCH
 
 __all__ = [
     "CPU",
     "EQUAL",
     "HANDLES",
+    "SAYS_THAT_IT_WAITS",
     "TENSORS",
     "TRANSPORTS",
     "check_received",
@@ -33,6 +36,7 @@ __all__ = [
     "receivers",
     "send",
     "send_address",
+    "wait_for_file",
 ]
 
 TENSORS = {
@@ -84,19 +88,37 @@ for line in sys.stdin:
     receiver.receive(address.number, load)
 """
 
+SAYS_THAT_IT_WAITS = """
+old = Receiver._bucket
+def wait(self, bucket):
+    open(f"{path}/waits-{address.number}", "w").close()
+    return old(self, bucket)
+Receiver._bucket = wait
+"""
+"""A program of a receiver: a file in its folder says that it waits for a bucket of this transfer."""
+
+
+def wait_for_file(path: Path) -> None:
+    end = time.monotonic() + 60.0
+    while not path.exists():
+        assert time.monotonic() < end, f"there is no {path}"
+        time.sleep(0.01)
+
 
 @contextmanager
 def receivers(
-    number: int, folder: Path, *, device: str = "cpu", program: str = ""
+    number: int, folder: Path, *, device: str = "cpu", program: str = "", are_started: bool = False
 ) -> Iterator[list[subprocess.Popen[str]]]:
     """Processes that have only torch and the file of the receiver, as in the environment of an engine.
 
-    They run `program` first, which may replace functions.
+    They run `program` first, which may replace functions. They are forked if they use the CPU, except with
+    `are_started`.
     """
+    create = subprocess.Popen if are_started or device != "cpu" else TORCH.Popen
     own = {"PYTHONPATH": str(Path(engine.__file__).parent), "OMP_NUM_THREADS": "1", "PURERL_SERVER_TOKEN": TOKEN}
     environment = {**os.environ, **own}
     processes = [
-        subprocess.Popen(
+        create(
             [sys.executable, "-c", RECEIVER, str(1 + k), str(folder), device, program],
             stdin=subprocess.PIPE,
             text=True,

@@ -38,6 +38,7 @@ from tests.transfer.processes import (
     CPU,
     EQUAL,
     HANDLES,
+    SAYS_THAT_IT_WAITS,
     TENSORS,
     TOKEN,
     TRANSPORTS,
@@ -48,6 +49,7 @@ from tests.transfer.processes import (
     receivers,
     send,
     send_address,
+    wait_for_file,
 )
 
 devices = pytest.mark.parametrize("transport", [HANDLES, TRANSPORTS["staged broadcast"]], ids=["handles", "broadcast"])
@@ -112,8 +114,7 @@ def test_receiver_that_is_killed_in_the_middle_and_one_that_replaces_it(
         sending.start()
         buckets.attach()
         buckets.fill(TensorWeights(tensors), timeout=0.0)
-        while not (tmp_path / "loads").exists():
-            time.sleep(0.05)
+        wait_for_file(tmp_path / "loads")
         processes[0].send_signal(signal.SIGKILL)
         sender.cancel()
         sending.join(50.0)
@@ -129,14 +130,11 @@ def test_receiver_that_is_killed_in_the_middle_and_one_that_replaces_it(
 @pytest.mark.parametrize("transport", [{}, TRANSPORTS["staged broadcast"]], ids=["gloo", "staged broadcast"])
 def test_broadcast_to_a_process_that_is_stopped_is_given_up_at_once(tmp_path: Path, transport: dict[str, Any]) -> None:
     """Long before the timeout, and although it has joined the group."""
-    body = "    open(f'{path}/waits-{address.number}', 'w').close()\n    return old(self, bucket)"
-    program = f"old = Receiver._bucket\ndef wait(self, bucket):\n{body}\nReceiver._bucket = wait"
     sender, buckets = new_sender(1, timeout=100.0), WeightBuckets(2, **transport)
     times = []
 
     def stop_and_cancel(process: subprocess.Popen[str]) -> None:
-        while not (tmp_path / "waits-1").exists():
-            time.sleep(0.02)
+        wait_for_file(tmp_path / "waits-1")
         process.send_signal(signal.SIGSTOP)
         buckets.fill(TensorWeights({"large": torch.zeros(2**24)}), timeout=0.0)
         while not sender._open_store("1").check(["bucket/0"]):
@@ -145,7 +143,7 @@ def test_broadcast_to_a_process_that_is_stopped_is_given_up_at_once(tmp_path: Pa
         times.append(time.monotonic())
         sender.cancel()
 
-    with receivers(1, tmp_path, program=program) as processes:
+    with receivers(1, tmp_path, program=SAYS_THAT_IT_WAITS) as processes:
         send(sender, processes, TENSORS, **transport)
         send_address(processes, sender.address)
         threading.Thread(target=stop_and_cancel, args=(processes[0],)).start()
