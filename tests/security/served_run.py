@@ -19,7 +19,7 @@ NUM_REQUESTS = 20
 def main(folder: Path, transfer: str) -> None:
     (folder / "run").mkdir()
     results = []
-    with toys(folder / "run", Toy(("--seconds", "0.002")), weight_transfer=transfer) as generator:
+    with toys(folder / "run", Toy(("--seconds", "0.002")), weight_transfer=transfer, are_started=True) as generator:
         for step in range(1, STEPS + 1):
             (folder / "gate" / f"waiting-{step}").touch()
             while not (folder / "gate" / f"release-{step}").exists():

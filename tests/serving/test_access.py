@@ -19,6 +19,7 @@ from purerl.backends.serving.access import TOKEN
 from purerl.backends.serving.process import free_port
 from purerl.backends.transfer.engine import purerl_server
 from purerl.backends.transfer.engine.purerl_server import Guard
+from tests.forks import TORCH
 
 SECRET = "0123456789abcdef"
 ENGINE_FOLDER = Path(purerl_server.__file__).parent
@@ -163,14 +164,14 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="reads /proc")
-@pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
-def test_stores_of_torch_listen_on_loopback(host: str) -> None:
+@pytest.mark.parametrize(
+    ("host", "start"), [("127.0.0.1", subprocess.Popen), ("localhost", TORCH.Popen)], ids=["started", "forked"]
+)
+def test_stores_of_torch_listen_on_loopback(host: str, start: type[subprocess.Popen[str]]) -> None:
     """By default they listen on all addresses, whatever their own."""
     environment = _environment(**{TOKEN: SECRET, "GLOO_SOCKET_IFNAME": "lo"})
     command = [sys.executable, "-c", STORES, host]
-    with subprocess.Popen(
-        command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with start(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdin is not None
         assert process.stdout.readline() == "ready\n"
@@ -198,17 +199,18 @@ print(total.tolist(), objects, flush=True)
 
 @pytest.mark.parametrize("tokens", [(SECRET, SECRET), (SECRET, SECRET[::-1])], ids=["the same", "a stranger"])
 def test_members_of_groups_of_gloo_prove_that_they_have_the_token(tokens: tuple[str, str], tmp_path: Path) -> None:
-    """Engines send pickles over some groups."""
+    """Engines send pickles over some groups. One process is started, and the others are forked."""
+    starts = [subprocess.Popen if len({*tokens}) == 2 else TORCH.Popen, TORCH.Popen]
     commands = [[sys.executable, "-c", GROUP, str(tmp_path / "store"), str(rank)] for rank in range(2)]
     processes = [
-        subprocess.Popen(
+        start(
             command,
             env=_environment(**{TOKEN: token, "GLOO_SOCKET_IFNAME": "lo"}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        for command, token in zip(commands, tokens, strict=True)
+        for start, command, token in zip(starts, commands, tokens, strict=True)
     ]
     ended = [(*process.communicate(timeout=120), process.returncode) for process in processes]
     if len({*tokens}) == 1:

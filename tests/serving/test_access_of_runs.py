@@ -34,7 +34,7 @@ ENGINE_FOLDER = Path(purerl_server.__file__).parent
 
 def test_servers_of_a_run_get_its_token_and_a_private_folder(tmp_path: Path) -> None:
     """The token is in no file, and on no command line. The folder is removed at the end."""
-    with toys(tmp_path) as generator:
+    with toys(tmp_path, are_started=True) as generator:
         [pid] = engines()
         variables = dict(pair.split("=", 1) for pair in Path(f"/proc/{pid}/environ").read_text().split("\0") if pair)
         folder = Path(variables["TMPDIR"])

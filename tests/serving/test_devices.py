@@ -21,6 +21,8 @@ from purerl.recipes.addition import addition
 from tests.accelerators import simulate as simulate_accelerator
 from tests.serving.interpreter import ENGINE_PYTHON
 
+pytestmark = pytest.mark.usefixtures("interpreter_has_engines")
+
 
 @pytest.fixture
 def cuda(monkeypatch: pytest.MonkeyPatch) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import time
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from tests.backends.tiny import write_model
 from tests.rollouts.runtimes import wait_until
 from tests.serving.interpreter import ENGINE_PYTHON
 from tests.serving.test_given_servers import SGLANG, VLLM, Answers, problem
-from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
+from tests.serving.toys import WEIGHTS, Toy, completions, requests, sampled, toys
 
 FLAG = "enable_return_routed_experts"
 RECORD = np.arange(24, dtype=np.int16).reshape(4, 3, 2)
@@ -131,6 +130,7 @@ def test_a_model_without_experts_is_refused(kind: str, tmp_path: Path) -> None:
 
 
 @KINDS
+@pytest.mark.usefixtures("interpreter_has_engines")
 def test_servers_on_the_cpu_are_refused(kind: str) -> None:
     module = find("generator", kind)
     config = module.Config(server=ServerSettings(python=ENGINE_PYTHON, device="cpu"), return_routes=True)
@@ -139,6 +139,7 @@ def test_servers_on_the_cpu_are_refused(kind: str) -> None:
     module.check(evolve(config, return_routes=False))
 
 
+@pytest.mark.usefixtures("interpreter_has_engines")
 def test_vllm_without_its_prefix_cache_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     module = find("generator", "vllm")
     monkeypatch.setattr(module, "is_on_cpu", lambda server: False)
@@ -164,14 +165,13 @@ class RoutingToy(Toy):
 
 def the_first_record_of_a_token_counts(folder: Path) -> None:
     """Weights change in flight, and requests are sent again with the tokens that they have."""
-    with toys(folder, RoutingToy(("--seconds", "0.02"), keeps=False)) as generator:
+    with toys(folder, RoutingToy(("--limit", "60"), keeps=False)) as generator:
         generator.submit(requests(4, tokens=100))
-        wait_until(lambda: len(generator.in_flight) == 4)
-        time.sleep(0.5)
+        wait_until(lambda: sampled(generator) == 4 * 60)
         generator.load_weights(WEIGHTS, version=1)
         found = completions(generator, 4)
-    assert any({0, 1} == {*completion.version} for completion in found.values())
     for completion in found.values():
+        assert completion.version == (0,) * 60 + (1,) * 40
         assert completion.routes is not None
         assert completion.routes.flatten().tolist() == [1 + version for version in completion.version]
 

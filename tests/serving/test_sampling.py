@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,8 @@ from purerl.protocols import SAMPLING_PARAMETERS, Request, Sampling
 from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.tiny import VOCAB_SIZE, write_model
-from tests.serving.toys import WEIGHTS, Toy, completions, requests, toys
+from tests.rollouts.runtimes import wait_until
+from tests.serving.toys import WEIGHTS, Toy, completions, requests, sampled, toys
 
 VLLM = VLLMApi(Model("m"), {}, {}, None, stale_cache=False, is_streamed=False)
 SGLANG = SGLangApi(Model("m"), {}, {}, None, stale_cache=False, is_streamed=False, vocab_size=1000)
@@ -75,12 +75,12 @@ def test_the_end_token_of_the_model_ends_a_completion_that_has_to_match() -> Non
 
 @pytest.mark.parametrize("keeps", [True, False])
 def test_a_completion_that_has_to_match_starts_again_after_it_was_interrupted(tmp_path: Path, keeps: bool) -> None:
-    with toys(tmp_path, Toy(("--seconds", "0.01"), keeps=keeps)) as generator:
+    with toys(tmp_path, Toy(("--limit", "60", "--limited-version", "1"), keeps=keeps)) as generator:
         generator.capabilities = evolve(generator.capabilities, sampling=SAMPLING_PARAMETERS)
         sampling = Sampling(max_tokens=100, stop_tokens=(999,), regex="a*")
         generator.load_weights(WEIGHTS, version=1)
         generator.submit([Request("0", [100], sampling, seed=0)])
-        time.sleep(0.3)
+        wait_until(lambda: sampled(generator) == 60)
         generator.load_weights(WEIGHTS, version=2)
         completion = completions(generator, 1)["0"]
     assert completion.tokens == tuple(range(1, 101))

@@ -21,11 +21,12 @@ from purerl.backends.serving.access import TOKEN, token_of_run
 from purerl.backends.serving.api import Answer
 from purerl.backends.serving.process import free_port
 from purerl.errors import EngineError
-from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, toys
+from tests.rollouts.runtimes import wait_until
+from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, sampled, toys
 
 
 def test_requests_are_answered_and_nothing_is_left(tmp_path: Path) -> None:
-    with toys(tmp_path, Toy(("--children", "2"))) as generator:
+    with toys(tmp_path, Toy(("--children", "2")), are_started=True) as generator:
         generator.submit(requests(50))
         found = completions(generator, 50)
         assert {completion.finish for completion in found.values()} == {"length"}
@@ -87,11 +88,11 @@ def test_killed_servers_are_started_again_with_the_current_weights(
     tmp_path: Path, number: int, connections: int
 ) -> None:
     """Also requests that come while the server starts and loads them, and those that wait for a connection."""
-    toy = Toy(("--seconds", "0.02"), update_seconds=0.3)
+    toy = Toy(starts=[("--limit", "1")] * number, update_seconds=0.3)  # the first ones never finish a request
     with toys(tmp_path, toy, number=number, connections=connections) as generator:
         generator.load_weights(WEIGHTS, version=5)
         generator.submit(requests(40, tokens=100))
-        time.sleep(0.2)
+        wait_until(lambda: sampled(generator) > 0)
         for pid in engines():
             os.kill(pid, signal.SIGKILL)
         found = completions(generator, 40)
@@ -103,7 +104,7 @@ def test_killed_servers_are_started_again_with_the_current_weights(
 
 
 def test_server_that_hangs_is_killed_and_started_again(tmp_path: Path) -> None:
-    with toys(tmp_path, Toy(("--seconds", "0.01")), stall_timeout=5.0) as generator:
+    with toys(tmp_path, Toy(("--seconds", "0.01")), stall_timeout=3.0) as generator:
         generator.submit(requests(10))
         completions(generator, 10)
         [pid] = engines()
@@ -153,7 +154,7 @@ def test_weights_that_cannot_be_loaded_restart_the_server(tmp_path: Path) -> Non
 def test_server_ends_with_the_run_that_started_it(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from tests.serving.toys import Toy, toys\n"
-        f"with toys(Path({str(tmp_path)!r}), Toy(('--children', '1'))) as generator:\n"
+        f"with toys(Path({str(tmp_path)!r}), Toy(('--children', '1')), are_started=True) as generator:\n"
         "    print(generator.servers[0].url, flush=True); time.sleep(600)"
     )
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)

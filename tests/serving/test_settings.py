@@ -146,6 +146,7 @@ def test_a_run_does_not_set_the_logs_of_servers_that_run_already() -> None:
         (sglang, {}, None, None),
     ],
 )  # fmt: skip
+@pytest.mark.usefixtures("interpreter_has_engines")
 def test_adapter_that_an_engine_cannot_load_is_refused_before_the_run(
     engine: Any, settings: dict[str, Any], rank: int | None, words: str | None
 ) -> None:
@@ -174,6 +175,7 @@ def test_reason_is_the_first_error_and_the_last_lines(tmp_path: Any) -> None:
     assert reason(tmp_path / "no.log").startswith("its log cannot be read")
 
 
+@pytest.mark.usefixtures("interpreter_has_engines")
 @pytest.mark.parametrize("engine", [vllm, sglang])
 def test_stale_cache_needs_requests_that_run_while_weights_change(engine: Any) -> None:
     config = addition()

@@ -12,6 +12,7 @@ import pytest
 
 from purerl.backends.serving import weights
 from purerl.backends.serving.weights import WeightsDirectory
+from tests.forks import PROGRAMS
 
 PROGRAM = """
 import sys, time
@@ -28,7 +29,7 @@ def let_it_be_old(path: Path) -> None:
 
 
 def test_directory_of_a_process_that_was_killed_is_removed_by_the_next_one(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    process = PROGRAMS.Popen([sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     old = Path(process.stdout.readline().strip())
     let_it_be_old(old)

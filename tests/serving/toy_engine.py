@@ -1,7 +1,7 @@
 """A server with a small interface, for tests: it answers a request with the numbers 1, 2, 3, ... and takes its time.
 
-python toy_engine.py PORT [--seconds S] [--fail TEXT] [--say TEXT] [--never-ready] [--never-sleep] [--open]
-                     [--children N]
+python toy_engine.py PORT [--seconds S] [--limit N] [--limited-version V] [--fail TEXT] [--say TEXT] [--never-ready]
+                     [--never-sleep] [--open] [--children N]
 """
 
 from __future__ import annotations
@@ -14,16 +14,25 @@ import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from typing import Any, NoReturn
+
+NAME = "toy engine"
+"""Of the process, in /proc/PID/comm."""
+WORK = "tests.serving.toy_engine:work"
+"""The argument `work` of `Worker`: a worker that runs this program, instead of becoming it. It is forked in tests."""
 
 PARTS = {"weights", "kv_cache"}
-STATE: dict[str, Any] = {"version": "default", "aborted": set(), "memory": set(PARTS)}
-LOCK = threading.Lock()
+STATE: dict[str, Any] = {"version": "default", "aborted": set(), "memory": set(PARTS), "sampled": 0}
+CHANGED = threading.Condition()
+"""Of `STATE`."""
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     seconds = 0.0
+    limit = 0  # 0: none
+    limited_version = ""  # "": each
     is_ready = True
     may_sleep = True
     token: str | None = None  # None: every client is served
@@ -33,7 +42,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         status = 200 if self.is_ready else 503
-        self._answer(status if self._is_known() else 401, STATE["version"])
+        self._answer(status if self._is_known() else 401, STATE["sampled" if self.path == "/sampled" else "version"])
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
@@ -54,20 +63,32 @@ class Handler(BaseHTTPRequestHandler):
         tokens, versions = [], []
         for number in range(body["max_tokens"]):
             time.sleep(self.seconds)
-            if body["id"] in STATE["aborted"]:
-                return {"tokens": tokens, "versions": versions, "finish": "interrupted"}
-            tokens.append(len(body["tokens"]) + number)
-            versions.append(STATE["version"])
+            with CHANGED:
+                CHANGED.wait_for(lambda: body["id"] in STATE["aborted"] or self._may_sample(versions))
+                if body["id"] in STATE["aborted"]:
+                    return {"tokens": tokens, "versions": versions, "finish": "interrupted"}
+                tokens.append(len(body["tokens"]) + number)
+                versions.append(STATE["version"])
+                STATE["sampled"] += 1
         return {"tokens": tokens, "versions": versions, "finish": "length"}
+
+    def _may_sample(self, versions: list[str]) -> bool:
+        """Whether a request whose tokens have these `versions` may get another one now."""
+        is_limited = self.limit and self.limited_version in ("", STATE["version"])
+        return not is_limited or versions.count(STATE["version"]) < self.limit
 
     def _load(self, body: dict[str, Any]) -> dict[str, Any] | None:
         if "weights" not in STATE["memory"]:
             return None
-        STATE["version"] = body["version"]
+        with CHANGED:
+            STATE["version"] = body["version"]
+            CHANGED.notify_all()
         return {}
 
     def _abort(self, body: dict[str, Any]) -> dict[str, Any]:
-        STATE["aborted"].add(body["id"])
+        with CHANGED:
+            STATE["aborted"].add(body["id"])
+            CHANGED.notify_all()
         return {}
 
     def _sleep(self, body: dict[str, Any]) -> dict[str, Any] | None:
@@ -96,6 +117,8 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("port", type=int)
     parser.add_argument("--seconds", type=float, default=0.0, help="for each token")
+    parser.add_argument("--limit", type=int, default=0, help="tokens of a request with the same version of the weights")
+    parser.add_argument("--limited-version", default="", help="the version for which there is a limit")
     parser.add_argument("--fail", help="print this and end")
     parser.add_argument("--say", default="", help="print this")
     parser.add_argument("--never-ready", action="store_true")
@@ -111,14 +134,35 @@ def main() -> None:
     sys.stdout.flush()
     for _ in range(options.children):
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
-    Handler.seconds, Handler.is_ready, Handler.may_sleep = (
-        options.seconds,
-        not options.never_ready,
-        not options.never_sleep,
-    )
+    Handler.seconds, Handler.limit, Handler.limited_version = options.seconds, options.limit, options.limited_version
+    Handler.is_ready, Handler.may_sleep = not options.never_ready, not options.never_sleep
     Handler.token = None if options.open else os.environ["PURERL_SERVER_TOKEN"]
     ThreadingHTTPServer.request_queue_size = 1024  # with the default of 5, some connections take seconds
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
+
+
+def work(connection: int, status: int) -> NoReturn:
+    """`purerl.workers.program.execute`, except that this program runs in the same process."""
+    from purerl.workers import program
+
+    execvpe = os.execvpe
+
+    def run(file: str, arguments: tuple[str, ...], environment: dict[str, str]) -> NoReturn:
+        if arguments[1:2] != (__file__,):
+            execvpe(file, arguments, environment)
+        os.environ.clear()
+        os.environ.update(environment)
+        Path("/proc/self/comm").write_text(NAME, encoding="utf-8")
+        sys.argv = [*arguments[1:]]
+        sys.stdout, sys.stderr = (open(number, "w", closefd=False) for number in (1, 2))  # noqa: SIM115
+        try:
+            main()
+        except SystemExit as end:
+            os._exit(int(end.code or 0))
+        raise AssertionError("the server has ended")
+
+    os.execvpe = run  # type: ignore[assignment]
+    program.execute(connection, status)
 
 
 if __name__ == "__main__":

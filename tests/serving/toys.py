@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
 
 import torch
 from attrs import field, frozen
 
 from purerl.backends.requests import PendingRequest
+from purerl.backends.serving import process
+from purerl.backends.serving.access import token_of_run
 from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.http import Http
@@ -24,6 +30,8 @@ from purerl.backends.transfer.engine.purerl_messages import Address
 from purerl.backends.transfer.engine.purerl_receiver import Receiver
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Capabilities, Request, Sampling
+from purerl.workers import program
+from tests.serving import toy_engine
 
 WEIGHTS = TensorWeights({"model.weight": torch.zeros(2, 3), "model.bias": torch.zeros(3)})
 
@@ -61,7 +69,7 @@ class Toy:
         return self.keeps
 
     def command(self, host: str, port: int) -> Command:
-        script = str(Path(__file__).with_name("toy_engine.py"))
+        script = str(toy_engine.__file__)
         options = self.starts.pop(0) if self.starts else self.options
         return Command((sys.executable, script, str(port), *options), {})
 
@@ -109,22 +117,41 @@ class Toy:
 
 @contextmanager
 def toys(
-    folder: Path, toy: Toy | None = None, *, model: Any = None, connections: int = 64, **settings: Any
+    folder: Path,
+    toy: Toy | None = None,
+    *,
+    model: Any = None,
+    connections: int = 64,
+    are_started: bool = False,
+    **settings: Any,
 ) -> Iterator[ServedGenerator]:
-    """A generator whose servers are toy engines; their logs are in `folder`."""
+    """A generator whose servers are toy engines; their logs are in `folder`.
+
+    With `are_started` they are programs, as the servers of engines are. Otherwise their workers run them.
+    """
     logs = {} if "urls" in settings else {"logs": str(folder)}
     settings = {**logs, "start_timeout": 60.0, "weights_directory": str(folder / "weights"), **settings}
-    generator = open_servers(
-        toy or Toy(),
-        ServerSettings(**settings),
-        Capabilities(max_sequence_length=1000, sleeps=settings.get("sleep_level", 0) > 0),
-        model or ToyModel(),
-        connections=connections,
-    )
-    try:
-        yield generator
-    finally:
-        generator.close()
+    with patch.object(process, "WORK", program.WORK if are_started else toy_engine.WORK):
+        generator = open_servers(
+            toy or Toy(),
+            ServerSettings(**settings),
+            Capabilities(max_sequence_length=1000, sleeps=settings.get("sleep_level", 0) > 0),
+            model or ToyModel(),
+            connections=connections,
+        )
+        try:
+            yield generator
+        finally:
+            generator.close()
+
+
+def sampled(generator: ServedGenerator) -> int:
+    """The number of tokens that the servers have sampled."""
+    headers, total = {"Authorization": f"Bearer {token_of_run()}"}, 0
+    for server in generator.servers:
+        with urlopen(HttpRequest(f"{server.url}/sampled", headers=headers), timeout=60) as answer:
+            total += json.load(answer)
+    return total
 
 
 def requests(number: int, *, tokens: int = 4, prompts: int = 1000) -> list[Request]:
@@ -158,10 +185,10 @@ def engines() -> list[int]:
 
 def _is_engine(pid: int) -> bool:
     try:
-        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+        name, command = (Path(f"/proc/{pid}/{each}").read_bytes() for each in ("comm", "cmdline"))
     except OSError:
         return False
-    return b"toy_engine.py" in command or b"time.sleep(600)" in command
+    return name.strip() == toy_engine.NAME.encode() or b"toy_engine.py" in command or b"time.sleep(600)" in command
 
 
 def _descends(pid: int, parents: Mapping[int, int]) -> bool:
