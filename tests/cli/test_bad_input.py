@@ -21,6 +21,7 @@ from typer.testing import CliRunner, Result
 
 from purerl_cli.main import app
 from tests.data.made import CHATML, assistant, tokenizer, user, write
+from tests.forks import PROGRAMS
 from tests.recipes.made import write_model
 
 ROWS = [{"prompt": [user(f"{k}+1?")], "answer": f"{k + 1}"} for k in range(40)]
@@ -285,19 +286,17 @@ def test_model_that_has_changed_since_the_run_started_is_refused(unfinished: Pat
     assert (tmp_path / "run" / "checkpoints" / "000004" / "manifest.json").exists()
 
 
-def _shell(script: str, *, prefix: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run `script` in a shell, in which $PURERL is the command. `prefix` is a command that starts the shell."""
+def _shell(script: str) -> subprocess.CompletedProcess[str]:
+    """Run `script` in a shell with mounts of its own, in which $PURERL is the command."""
     environment = os.environ | {"PURERL": f"{sys.executable} -m purerl_cli", "PYTHONDONTWRITEBYTECODE": "1"}
-    return subprocess.run([*prefix, "sh", "-c", script], capture_output=True, text=True, check=False, env=environment)
-
-
-_OWN_MOUNTS = ("unshare", "--map-root-user", "--mount")
+    command = ["unshare", "--map-root-user", "--mount", "sh", "-c", script]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
 
 
 def _can_mount(folder: Path) -> bool:
     if shutil.which("unshare") is None:
         return False
-    return _shell(f"mount -t tmpfs -o size=1m none {folder}", prefix=_OWN_MOUNTS).returncode == 0
+    return _shell(f"mount -t tmpfs -o size=1m none {folder}").returncode == 0
 
 
 @pytest.mark.slow
@@ -314,8 +313,7 @@ def test_run_resumes_after_the_disk_was_full(unfinished: Path, tmp_path: Path) -
         f"ls {disk}/run/checkpoints\n"
         f"mount -o remount,size=32m {disk}\n"
         f"{command} >{tmp_path}/resumed.out 2>{tmp_path}/resumed.err; echo $?\n"
-        f"cp -r {disk}/run {tmp_path}/run",
-        prefix=_OWN_MOUNTS,
+        f"cp -r {disk}/run {tmp_path}/run"
     )
     error = (tmp_path / "full.err").read_text()
     assert process.stdout.split() == ["1", "000001", "000002", "0"], error + (tmp_path / "resumed.err").read_text()
@@ -331,20 +329,19 @@ def test_run_resumes_after_the_disk_was_full(unfinished: Path, tmp_path: Path) -
 
 @pytest.mark.parametrize("case", ["directory without permission", "path below a file"])
 def test_directory_that_cannot_be_written_is_reported(case: str, unfinished: Path, tmp_path: Path) -> None:
-    prefix: tuple[str, ...] = ()
+    run, settings = tmp_path / "closed" / "run", (f"model={unfinished}/model", f"data={unfinished}/chats.jsonl", *SMALL)
+    arguments = ["train", "chat", "--directory", str(run), *(part for s in settings for part in ("--set", s))]
+    command = [sys.executable, "-m", "purerl_cli", *arguments]
     if case == "path below a file":
         (tmp_path / "closed").write_text("")
-        reason = "Not a directory"
+        reason, process = "Not a directory", PROGRAMS.run(command, capture_output=True, text=True)
     else:
         (tmp_path / "closed").mkdir(mode=0o555)
-        reason = "Permission denied"
         if os.geteuid() == 0:
             if shutil.which("setpriv") is None:
                 pytest.skip("root may write to any directory, and setpriv is not installed")
-            prefix = ("setpriv", "--bounding-set", "-dac_override,-dac_read_search")
-    run, settings = tmp_path / "closed" / "run", [f"model={unfinished}/model", f"data={unfinished}/chats.jsonl", *SMALL]
-    command = " ".join([f"$PURERL train chat --directory {run}", *(f"--set {setting}" for setting in settings)])
-    process = _shell(command, prefix=prefix)
+            command = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search", *command]
+        reason, process = "Permission denied", subprocess.run(command, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stdout) == (1, ""), process.stderr
     assert process.stderr.startswith(f"error: run directory '{run}' cannot be written\n  got:  "), process.stderr
     assert reason in process.stderr
@@ -362,7 +359,11 @@ def test_file_that_cannot_be_written_is_reported_by_other_commands(tmp_path: Pat
 
 @pytest.mark.parametrize("command", ["recipes", "config", "config --toml"])
 def test_full_disk_behind_stdout_is_reported(command: str) -> None:
-    process = _shell(f"$PURERL {command} >/dev/full")
+    """The first is a process that is started: Python writes to stdout when it ends, too."""
+    run = subprocess.run if command == "recipes" else PROGRAMS.run
+    with Path("/dev/full").open("wb") as full:
+        arguments = [sys.executable, "-m", "purerl_cli", *command.split()]
+        process = run(arguments, stdout=full, stderr=subprocess.PIPE, text=True)
     assert process.returncode == 1
     expected = "error: a file cannot be read or written\n  got:  [Errno 28] No space left on device\n"
     assert process.stderr.startswith(expected)

@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from tests.calls import COMMAND, calls
+from tests.forks import TORCH, Forks
+
+COMMANDS = Forks("purerl_cli.main")
+"""Commands of a process that has imported the command line, and not torch."""
 
 BROKEN = 'name = "x"\nbatch_size = [\n'
 UNKNOWN_KEY = 'name = "x"\nmodel = "m"\nalgorithm = "grpo"\n[trainer]\nkind = "hf"\nlrr = 1e-3\n'
@@ -22,9 +27,12 @@ main()
 """
 
 
-def _run(*arguments: str) -> tuple[str, set[str]]:
-    """The error message of a command, and those of the libraries above that it has loaded."""
-    process = subprocess.run([sys.executable, "-c", _REPORT, *arguments], capture_output=True, text=True, check=False)
+def _run(*arguments: str, forks: Forks | ModuleType = COMMANDS) -> tuple[str, set[str]]:
+    """The error message of a command, and those of the libraries above that it has loaded.
+
+    It is forked from a process that has loaded some of them, or `forks` is `subprocess`, and it is started.
+    """
+    process = forks.run([sys.executable, "-c", _REPORT, *arguments], capture_output=True, text=True)
     message, _, loaded = process.stderr.rpartition("LOADED")
     assert process.returncode == 2, process.stderr
     assert "Traceback" not in message
@@ -62,6 +70,12 @@ def test_unknown_names_and_broken_files_are_reported_before_torch_is_loaded(
     assert loaded == set()
 
 
+def test_process_that_is_started_reports_a_mistake_before_torch_is_loaded() -> None:
+    error, loaded = _run("train", "addition", "--set", "max_step=3", forks=subprocess)
+    assert "did you mean 'max_steps'?" in error
+    assert loaded == set()
+
+
 LATER = [
     (["train", "addition", "--set", "trainer.lr=fast"], "trainer.lr\n"),
     (["train", "addition", "--set", "rollout="], "rollout is missing\n"),
@@ -75,14 +89,14 @@ LATER = [
 def test_other_mistakes_are_reported_before_data_and_transformers_are_loaded(
     arguments: list[str], message: str
 ) -> None:
-    error, loaded = _run(*arguments)
+    error, loaded = _run(*arguments, forks=TORCH)
     assert error.startswith(f"error: {message}")
-    assert loaded <= {"torch"}
+    assert loaded == {"torch"}
 
 
 def test_missing_data_file_is_reported_before_transformers_is_loaded(tmp_path: Path) -> None:
     settings = ["--set", f"model={tmp_path}", "--set", "data=no-such.parquet", "--directory", str(tmp_path / "run")]
-    error, loaded = _run("train", "gsm8k", *settings)
+    error, loaded = _run("train", "gsm8k", *settings, forks=subprocess)
     assert error.startswith("error: data set 'no-such.parquet'\n")
     assert loaded & {"transformers", "pyarrow", "torch._dynamo"} == set()
 

@@ -14,6 +14,7 @@ import pytest
 
 from purerl.errors import EngineError
 from purerl.terminal import escape
+from tests.forks import PROGRAMS
 
 from .terminal import purerl_in_terminal, run_in_terminal
 
@@ -51,8 +52,10 @@ def check(output: str, *, has_text: bool = True) -> None:
         assert "[red]r[/red]" in plain
 
 
-def purerl(*arguments: str) -> tuple[str, int]:
-    return run_in_terminal([sys.executable, "-m", "purerl_cli", *arguments])
+def piped(*arguments: object) -> tuple[str, str]:
+    """What ``purerl`` writes to stdout and stderr, if they are pipes. It is forked."""
+    done = PROGRAMS.run([sys.executable, "-m", "purerl_cli", *map(str, arguments)], capture_output=True)
+    return done.stdout.decode(), done.stderr.decode()
 
 
 @pytest.mark.parametrize("code", CODES.values(), ids=[*CODES])
@@ -103,38 +106,32 @@ async def fail():
 
 def recipe():
     {{statement}}
-    from purerl.recipes.addition import addition
-    return addition()
+    {{end}}
 """
+ENDS = {"print": "from purerl.recipes.addition import addition; return addition()"}  # the others need no table
 
 
-def arguments_with(statement: str, folder: Path) -> list[str]:
-    path = folder / f"own_{abs(hash(statement))}.py"
-    path.write_text(RECIPE.replace("{statement}", statement.replace("\n", "\n    ")), encoding="utf-8")
+def arguments_with(name: str, folder: Path) -> list[str]:
+    """Those of a command that executes one of `STATEMENTS`."""
+    path, statement = folder / "own_recipe.py", STATEMENTS[name].replace("\n", "\n    ")
+    end = ENDS.get(name, "raise SystemExit(0)")
+    path.write_text(RECIPE.replace("{statement}", statement).replace("{end}", end), encoding="utf-8")
     return ["config", f"{path}:recipe", "--debug"]
 
 
-@pytest.fixture(scope="module")
-def printed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The output of each of `STATEMENTS`."""
-    folder = tmp_path_factory.mktemp("recipes")
-    results = purerl_in_terminal([arguments_with(statement, folder) for statement in STATEMENTS.values()])
-    return {name: output for name, (output, _) in zip(STATEMENTS, results, strict=True)}
-
-
 @pytest.mark.parametrize("name", STATEMENTS)
-def test_what_code_prints_and_raises_is_escaped(name: str, printed: dict[str, str]) -> None:
-    check(printed[name], has_text=name != "Rich")
+def test_what_code_prints_and_raises_is_escaped(name: str, tmp_path: Path) -> None:
+    output, _ = purerl_in_terminal(*arguments_with(name, tmp_path))
+    check(output, has_text=name != "Rich")
 
 
 @pytest.mark.parametrize("name", ["print", "exception", "exit"])
 def test_output_to_a_pipe_which_may_end_in_a_terminal_is_escaped_too(name: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "purerl_cli", *arguments_with(STATEMENTS[name], tmp_path)]
-    output = subprocess.run(command, capture_output=True, check=False)
-    check((output.stdout + output.stderr).decode())
+    check("".join(piped(*arguments_with(name, tmp_path))))
 
 
 def test_output_in_ascii_is_escaped_too() -> None:
+    """A process that is started: the interpreter reads the variable."""
     command = [sys.executable, "-m", "purerl_cli", "config", BAD.replace("\0", "")]
     environment = os.environ | {"PYTHONIOENCODING": "ascii"}
     output = subprocess.run(command, env=environment, capture_output=True, check=False)
@@ -170,18 +167,9 @@ COMMANDS = [
 ]
 
 
-@pytest.fixture(scope="module")
-def answers() -> dict[tuple[str, ...], tuple[str, int]]:
-    """The output of each of `COMMANDS`, and its exit status."""
-    commands = [[argument.replace("\x00", "") for argument in arguments] for arguments in COMMANDS]
-    return dict(zip(COMMANDS, purerl_in_terminal(commands), strict=True))
-
-
 @pytest.mark.parametrize("arguments", COMMANDS, ids=lambda arguments: " ".join(arguments)[:12])
-def test_names_that_a_command_repeats_are_escaped(
-    arguments: tuple[str, ...], answers: dict[tuple[str, ...], tuple[str, int]]
-) -> None:
-    output, status = answers[arguments]
+def test_names_that_a_command_repeats_are_escaped(arguments: tuple[str, ...]) -> None:
+    output, status = purerl_in_terminal(*(argument.replace("\x00", "") for argument in arguments))
     assert status not in (0, -11)
     check(output, has_text=False)
     assert "\\u202e" in re.sub(r"\s|\u2502", "", _OF_RICH.sub("", output))
@@ -190,7 +178,7 @@ def test_names_that_a_command_repeats_are_escaped(
 def test_rows_of_a_file_are_escaped(tmp_path: Path) -> None:
     path = tmp_path / f"a{BAD.replace('/', '').replace(chr(0), '')}.jsonl"
     path.write_text(json.dumps({"prompt": BAD, "answer": BAD, BAD: BAD, "data_source": BAD}) + "\n", encoding="utf-8")
-    output, status = purerl("data", "inspect", str(path))
+    output, status = purerl_in_terminal("data", "inspect", path)
     assert status == 0, output
     check(output.replace("[red]r[red]", "[red]r[/red]"))
 
@@ -201,33 +189,23 @@ _PROGRAM = f"import sys; text = {BAD.replace(SURROGATE, '')!a}; print(text); pri
 def test_output_of_a_program_is_escaped_in_a_terminal_and_unchanged_elsewhere(tmp_path: Path) -> None:
     path = tmp_path / "program.py"
     path.write_text(_PROGRAM, encoding="utf-8")
-    output, status = purerl("sandbox", "run", str(path), "--layers", "none")
+    output, status = purerl_in_terminal("sandbox", "run", path, "--layers", "none")
     assert status == 0, output
     check(output)
-    command = [sys.executable, "-m", "purerl_cli", "sandbox", "run", str(path), "--layers", "none"]
-    assert subprocess.run(command, capture_output=True, check=True).stdout.decode() == f"{BAD}\n"
+    assert piped("sandbox", "run", path, "--layers", "none")[0] == f"{BAD}\n"
 
 
 def test_toml_for_programs_has_the_same_values() -> None:
     name = "\x1b]0;x\x07 \x9b35m \u202e \U000e0041"
-    command = [
-        sys.executable,
-        "-m",
-        "purerl_cli",
-        "config",
-        "addition",
-        "--toml",
-        "--set",
-        f"data.system_prompt={name}",
-    ]
-    output = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    output, _ = piped("config", "addition", "--toml", "--set", f"data.system_prompt={name}")
     assert tomllib.loads(output)["data"]["system_prompt"] == name
     check(output, has_text=False)
 
 
 def test_help_and_tables_have_colors() -> None:
+    """Processes that are started, in a terminal."""
     for arguments in (("--help",), ("algo", "list")):
-        output, status = purerl(*arguments)
+        output, status = run_in_terminal([sys.executable, "-m", "purerl_cli", *arguments], start=subprocess.Popen)
         assert status == 0
         assert "\x1b[1m" in output
         assert "\\x1b" not in output
