@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
+from purerl.backends.serving import settings
 from purerl.backends.serving.access import TOKEN
+from purerl.backends.serving.versions import can_import
 from purerl.loop.train import train
 from purerl.recipes.addition import addition
 from purerl_cli.main import app
@@ -17,6 +20,10 @@ from tests.loop.small import small_real
 from tests.serving.interpreter import ENGINE_PYTHON
 
 PYTHON = ("--generator-settings", f"server.python={ENGINE_PYTHON}")
+
+
+_can_import = functools.cache(can_import)
+"""The answer of `ENGINE_PYTHON` for each engine, from one process each."""
 
 
 class _ReplacedError(Exception):
@@ -46,6 +53,7 @@ def _refused(*arguments: object) -> Result:
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache directory of the user, in which tokens are written, and no token in the environment."""
+    monkeypatch.setattr(settings, "can_import", _can_import)
     folder = tmp_path / "cache"
     folder.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -58,8 +66,8 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_model_is_served_by_the_engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: str, module: str) -> None:
     model = write_model(tmp_path)
     monkeypatch.setenv(TOKEN, "secret-" * 3)
-    settings = ("--generator-settings", f"kind={kind}", "--generator-settings", "server.tensor_parallel_size=2")
-    program, environment = _serve(monkeypatch, model, *PYTHON, *settings, "--host", "0.0.0.0", "--port", 9000)
+    options = ("--generator-settings", f"kind={kind}", "--generator-settings", "server.tensor_parallel_size=2")
+    program, environment = _serve(monkeypatch, model, *PYTHON, *options, "--host", "0.0.0.0", "--port", 9000)
     assert program[:3] == [ENGINE_PYTHON, "-m", module]
     assert model in program
     for option, value in {"--host": "0.0.0.0", "--port": "9000", "--dtype": "auto"}.items():
@@ -142,8 +150,9 @@ def test_run_is_served_with_its_final_model_or_that_of_a_checkpoint(
 def test_mistakes_are_refused(tmp_path: Path) -> None:
     model = write_model(tmp_path)
     assert "vllm is not installed in the environment of purerl" in _refused(model).stderr
-    settings = ("--generator-settings", "kind=fake")
-    assert "an engine that is a server" in _refused(model, *settings).stderr
-    settings = ("--generator-settings", 'server.urls=["http://host:1"]')
-    assert "server.urls has no effect" in _refused(model, *settings).stderr
+    for setting, message in (
+        ("kind=fake", "an engine that is a server"),
+        ('server.urls=["http://host:1"]', "server.urls has no effect"),
+    ):
+        assert message in _refused(model, "--generator-settings", setting).stderr
     assert "--step has no effect" in _refused(model, "--step", "3", *PYTHON).stderr

@@ -26,6 +26,7 @@ from purerl.rewards.settings import Reward
 from purerl.store.checkpoint import newest
 from purerl_cli.main import app
 from purerl_cli.output import format_summary
+from tests.forks import PROGRAMS
 
 from .terminal import run_in_terminal
 
@@ -119,7 +120,7 @@ def test_algorithm_may_be_its_name_a_file_or_a_module_of_the_working_directory(
     # As when a run is resumed: another process has no module with this name.
     (tmp_path / "config.toml").write_text(result.stdout.replace('kind = "hf"', 'kind = "hf"'))
     command = [sys.executable, "-m", "purerl_cli", "train", "--dry-run", "config.toml"]
-    again = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    again = PROGRAMS.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert again.returncode == 0, again.stderr
     text = result.stdout[result.stdout.index("\n[algorithm]") :].split("\n\n")[0]
     short = tmp_path / "short.toml"
@@ -261,7 +262,8 @@ def test_signal_restores_the_terminal_and_keeps_the_checkpoint(
             sent.append(process.send_signal(sign))
 
     command = ["-m", "purerl_cli", "train", "tests.loop.small:small", "--set", "max_steps=5000", "--directory"]
-    output, actual_status = run_in_terminal([sys.executable, *command, str(tmp_path / "run")], send_signal)
+    start = subprocess.Popen if sign == signal.SIGINT else PROGRAMS.Popen
+    output, actual_status = run_in_terminal([sys.executable, *command, str(tmp_path / "run")], send_signal, start)
     assert actual_status == status, output
     assert output.rfind(SHOW_CURSOR) > output.rfind(HIDE_CURSOR) > 0, "the cursor is not visible"
     assert output.endswith(ending), output[-500:]
