@@ -12,7 +12,7 @@ this: a mutant runs only the tests that execute its line, quick ones first. A li
 imported belongs to no test: then the tests run that execute any other line of the file.
 
 The same seed gives the same mutants, also in another version of the tests. `run` writes a line for each mutant to
-FOLDER/mutants.jsonl, and does not repeat those that are there. It needs the package coverage.
+FOLDER/mutants.tsv, and does not repeat those that are there. It needs the package coverage.
 """
 
 from __future__ import annotations
@@ -22,16 +22,20 @@ import ast
 import copy
 import os
 import random
+import re
 import shutil
 import sqlite3
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import pytest
 from attrs import frozen
+
+from tests.forks import Forks
 
 ROOT = Path(__file__).parents[1]
 MAX_TESTS = 400
@@ -166,16 +170,14 @@ def cover(folder: Path, arguments: list[str]) -> None:
     settings.write_text(_SETTINGS.format(root=ROOT, folder=folder), encoding="utf-8")
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
     new = {"COVERAGE_PROCESS_START": str(settings), "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "benchmarks.mutants", *(arguments or _ARGUMENTS), "--durations=0"],
-        env=os.environ | new, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pytest", "-p", "benchmarks.mutants", *(arguments or _ARGUMENTS)]
+    subprocess.run(command, env=os.environ | new, check=False)
     combine = [sys.executable, "-m", "coverage", "combine", "-q", f"--rcfile={settings}"]
-    subprocess.run([*combine, f"--data-file={folder}/lines.sqlite", str(folder / "data")], check=True)
+    subprocess.run([*combine, f"--data-file={folder}/data/lines", str(folder / "data")], check=True)
 
 
 def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
-    """The tests that execute each line of each file."""
+    """The tests that execute each line of each file of purerl/."""
     from coverage.numbits import numbits_to_nums
 
     found: defaultdict[str, defaultdict[int, set[str]]] = defaultdict(lambda: defaultdict(set))
@@ -183,10 +185,9 @@ def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
     query = f"select path, context, numbits from {joined}"  # noqa: S608 -- a constant
     with sqlite3.connect(database) as connection:
         for path, context, bits in connection.execute(query):
-            test = context.removeprefix("|").partition("|")[0].partition(" (")[0]
-            if test:
+            if test := re.sub(r" \((setup|call|teardown)\)$", "", context.strip("|")):
                 for line in numbits_to_nums(bits):
-                    found[str(Path(path).relative_to(ROOT))][line].add(test)
+                    found["purerl" + path.rpartition("/purerl")[2]][line].add(test)
     return found
 
 
@@ -194,76 +195,85 @@ def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
 
 
 def selected(mutant: Mutant, lines: dict[str, dict[int, set[str]]]) -> list[str]:
-    """The tests that a mutant runs."""
+    """The tests that a mutant runs: at first those that execute most of its file."""
     of_file = lines.get(mutant.path, {})
     chosen = of_file.get(mutant.line) or set().union(*of_file.values())
-    popular = {test: sum(test in tests for tests in of_file.values()) for test in chosen}
-    return sorted(chosen, key=lambda test: (-popular[test], test))[:MAX_TESTS]
+    shares = Counter(test for tests in of_file.values() for test in tests & chosen)
+    return sorted(chosen, key=lambda test: (-shares[test], test))[:MAX_TESTS]
 
 
-def run(mutant: Mutant, tests: list[str], root: Path, limit: float) -> str:
-    """The result of a mutant: the first test that fails, "too slow", "no test", or "" if every test passes."""
+def result_of(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> str:
+    """The first test that fails, "too slow", "no test", or "survived"."""
     if not tests:
         return "no test"
-    original = (root / mutant.path).read_bytes()
-    write(mutant, root)
-    listed = root.parent / "tests.txt"
+    original = (ROOT / mutant.path).read_bytes()
+    write(mutant, ROOT)
+    listed = folder / "tests.txt"
     listed.write_text("\n".join(tests), encoding="utf-8")
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-x",
-        "-q",
-        "--no-header",
-        "-p",
-        "no:cacheprovider",
-        "-rfE",
-        f"@{listed}",
-    ]
-    environment = os.environ | {"PYTHONPATH": f"{root}:{root}/cli", "OMP_NUM_THREADS": "1"}
+    options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE", f"@{listed}"]
     try:
-        done = subprocess.run(
-            command, cwd=root, env=environment, capture_output=True, text=True, timeout=limit, check=False
-        )
+        with _LIBRARIES.Popen(
+            [sys.executable, "-m", "pytest", *options], stdout=PIPE, stderr=STDOUT, text=True
+        ) as process:
+            output, _ = process.communicate(timeout=limit)
     except subprocess.TimeoutExpired:
+        process.kill()
         return "too slow"
     finally:
-        (root / mutant.path).write_bytes(original)
-    failed = [line for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
-    return (failed or [f"status {done.returncode}"])[0] if done.returncode else ""
+        (ROOT / mutant.path).write_bytes(original)
+    failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    return (failed or [f"status {process.returncode}"])[0] if process.returncode else "survived"
 
 
-def main(folder: Path, chosen: list[Mutant], limit: float) -> None:
-    root = folder / "copy"
-    if not root.exists():
-        shutil.copytree(
-            ROOT, root, ignore=shutil.ignore_patterns(".git", ".venv*", ".nox", "__pycache__", ".hypothesis")
-        )
-    results = folder / "mutants.jsonl"
+_LIBRARIES = Forks("pytest", "torch", "tensordict", "transformers", "hypothesis", "pyarrow")
+"""What most tests import, and no mutant changes: it is imported once."""
+
+
+def run(folder: Path, chosen: list[Mutant], limit: float) -> None:
+    """Run `chosen`, in the copy."""
+    results = folder / "mutants.tsv"
     known = {line.split("\t")[0] for line in results.read_text().splitlines()} if results.exists() else set()
-    lines = tests_by_line(folder / "lines.sqlite")
+    lines = tests_by_line(folder / "data" / "lines")
     for mutant in chosen:
         name = f"{mutant.path}:{mutant.line}:{mutant.column} {mutant.before!r} -> {mutant.after!r}"
-        if name in known:
-            continue
-        tests = selected(mutant, lines)
-        result = run(mutant, tests, root, limit)
-        with results.open("a") as file:
-            file.write(f"{name}\t{len(tests)}\t{result or 'survived'}\n")
-        print(f"{name}  {len(tests)} tests  {result or 'SURVIVED'}", flush=True)
+        if name not in known:
+            tests = selected(mutant, lines)
+            with results.open("a") as file:
+                file.write(f"{name}\t{len(tests)}\t{result_of(mutant, tests, folder, limit)}\n")
 
 
-if __name__ == "__main__":
+def run_in_copy(folder: Path, arguments: list[str]) -> None:
+    """Run this program in a copy of the project, whose files it changes."""
+    root = folder / "copy"
+    if not root.exists():
+        ignored = shutil.ignore_patterns(".git", ".venv*", ".nox", "__pycache__", ".hypothesis")
+        shutil.copytree(ROOT, root, ignore=ignored)
+    settings = {
+        "PYTHONPATH": f"{root}{os.pathsep}{root / 'cli'}",
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    command = [sys.executable, "-m", "benchmarks.mutants", *arguments]
+    subprocess.run(command, cwd=root, env=os.environ | settings, check=True)
+
+
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", choices=["cover", "run"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--limit", type=float, default=180.0)
+    parser.add_argument("--limit", type=float, default=180.0, help="seconds for the tests of one mutant")
     parser.add_argument("pytest", nargs="*", help="arguments of pytest, after --")
     given = parser.parse_args()
+    folder = given.folder.resolve()
     if given.action == "cover":
-        cover(given.folder.resolve(), given.pytest)
+        cover(folder, given.pytest)
+    elif folder / "copy" == ROOT:
+        run(folder, random_mutants(given.count, given.seed), given.limit)
     else:
-        main(given.folder.resolve(), random_mutants(given.count, given.seed), given.limit)
+        run_in_copy(folder, [*sys.argv[1:2], str(folder), *sys.argv[3:]])
+
+
+if __name__ == "__main__":
+    main()

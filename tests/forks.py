@@ -235,6 +235,8 @@ def _become(request: dict[str, Any], received: list[int]) -> dict[str, Any]:
     os.environ.update(request["environment"])
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    if measured := "coverage" in sys.modules and sys.modules["coverage"].Coverage.current():
+        measured.switch_context(os.environ.get("PYTEST_CURRENT_TEST", ""))  # of `benchmarks.mutants cover`
     return request
 
 
