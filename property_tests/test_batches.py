@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from purerl.batch import FIELDS, STRUCTURE, check_batch
 from purerl.errors import ConfigError
 from purerl.testing import example_batch, layouts, random_layout
+from tests.forks import TORCH
 
 BATCHES = [example_batch(FIELDS, random_layout(seed), seed=seed) for seed in range(60)]
 PAIR_BATCHES = [example_batch(["chosen"], random_layout(seed, pairs=True), seed=seed) for seed in range(20)]
@@ -113,7 +113,7 @@ def test_layouts_without_hypothesis_raise_config_error(monkeypatch):
 def test_laws_do_not_need_hypothesis():
     block = "import sys; sys.modules['hypothesis'] = None; from purerl.testing import check_algorithm as check; "
     check = "from purerl.algos import grpo; check(grpo.algorithm(), batches=1, exempt=['picklable'])"
-    subprocess.run([sys.executable, "-c", block + check], check=True)
+    TORCH.run([sys.executable, "-c", block + check], check=True)
 
 
 def test_batch_always_has_the_structure_fields():

@@ -5,11 +5,10 @@
 
 from __future__ import annotations
 
-import os
 from itertools import count
 
 import pytest
-from hypothesis_checks import check_law, marks_of
+from hypothesis_checks import IS_THOROUGH, check_law, marks_of
 
 from purerl.anatomy import algorithm_named, composition_named
 from purerl.composition import Composition, build_algorithm
@@ -18,7 +17,6 @@ from purerl.presets import presets
 from purerl.testing import LAWS, Law, exemptions_of, random_composition
 from purerl.testing.laws import compiled_equals_eager
 
-IS_THOROUGH = os.environ.get("PURERL_PROFILE") == "thorough"
 SEEDS = range(20) if IS_THOROUGH else range(1)
 
 
