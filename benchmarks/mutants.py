@@ -144,6 +144,7 @@ data_file = {folder}/data/lines
 parallel = true
 context = ${{PYTEST_CURRENT_TEST-}}
 sigterm = true
+patch = _exit
 """
 
 
