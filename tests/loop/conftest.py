@@ -2,11 +2,25 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from purerl.recipes.addition import prepare
+from purerl.process import frozen_objects
+
+from .prepared import prepare
+
+_SESSION = ExitStack()
+
+
+def pytest_collection_finish() -> None:
+    """Let runs know that objects are frozen already. Else each of them counts a million objects."""
+    _SESSION.enter_context(frozen_objects())
+
+
+def pytest_unconfigure() -> None:
+    _SESSION.close()
 
 
 def _prepared(factory: pytest.TempPathFactory, seed: int) -> Path:

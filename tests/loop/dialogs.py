@@ -15,6 +15,7 @@ from purerl.recipes import addition
 from purerl.rollouts.settings import Rollout
 from tests.data.made import write
 
+from . import prepared
 from .small import small_real
 
 TURNS = 3
@@ -69,7 +70,7 @@ def game(**changes: Any) -> EnvironmentSettings:
 
 def prepare(folder: Path, seed: int) -> None:
     """Write a model with the chat template, and prompts with messages, into `folder`."""
-    addition.prepare(folder, seed)
+    prepared.prepare(folder, seed)
     tokenizer = addition.character_tokenizer()
     tokenizer.chat_template = TEMPLATE
     tokenizer.save_pretrained(folder / "model")

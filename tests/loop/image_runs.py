@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +34,6 @@ def prepare(folder: Path, family: str = "qwen2_vl", *, damaged: bool = False, wi
     write_parquet(folder / "rows.parquet", rows)
 
 
-def digits(completion: str, example: Mapping[str, Any]) -> float:
-    """The fraction of characters that are digits."""
-    return sum(character.isdigit() for character in completion) / max(1, len(completion))
-
-
 def image_run(folder: Path, family: str = "qwen2_vl", **changes: Any) -> RunConfig:
     """GRPO on the files that `prepare` has written."""
     data = str(folder / "rows.parquet")
@@ -48,7 +42,7 @@ def image_run(folder: Path, family: str = "qwen2_vl", **changes: Any) -> RunConf
         model=Model(str(folder / f"{family}-0")),
         data=data,
         algorithm=grpo.Config(),
-        rewards=("tests.loop.image_runs:digits",),
+        rewards=("tests.loop.rewards:fraction_of_digits",),
         max_steps=3,
         batch_size=4,
         num_minibatches=2,

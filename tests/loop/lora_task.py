@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +32,10 @@ def sevens(max_steps: int, **lora: Any) -> RunConfig:
         rollout=Rollout(samples_per_prompt=8, max_tokens=2),
         generator=generator.Config(max_num_seqs=32, device="cpu"),
         trainer=trainer.Config(lr=3e-2, device="cpu", lora=Lora(rank=4, **lora)),
-        rewards=("tests.loop.lora_task:fraction_of_sevens",),
+        rewards=("tests.loop.rewards:fraction_of_sevens",),
         checkpoint=Checkpoint(every=2, keep=2),
         num_threads=1,
     )
-
-
-def fraction_of_sevens(completion: str, example: Mapping[str, Any]) -> float:
-    return completion.count("7") / 2
 
 
 def prepare(folder: Path, seed: int) -> None:

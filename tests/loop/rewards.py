@@ -14,6 +14,15 @@ def digits(completion: str, example: Mapping[str, Any]) -> float:
     return sum(a == b for a, b in zip(completion, example["answer"], strict=False)) / 3
 
 
+def fraction_of_digits(completion: str, example: Mapping[str, Any]) -> float:
+    """The fraction of characters that are digits."""
+    return sum(character.isdigit() for character in completion) / max(1, len(completion))
+
+
+def fraction_of_sevens(completion: str, example: Mapping[str, Any]) -> float:
+    return completion.count("7") / 2
+
+
 def slow_digits(completion: str, example: Mapping[str, Any]) -> float:
     """The same after a moment, so that a step off policy ends before all groups have their rewards."""
     time.sleep(0.005)

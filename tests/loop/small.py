@@ -33,6 +33,7 @@ def small(max_steps: int | None = 4, **changes: Any) -> RunConfig:
         checkpoint=Checkpoint(every=2, keep=1),
     )
     settings: dict[str, Any] = {
+        "prepare_data": "tests.loop.prepared:prepare",
         "max_steps": max_steps,
         "algorithm": grpo.Config(),
         "rewards": ("tests.loop.rewards:digits",),
