@@ -6,6 +6,7 @@ import gc
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 
 import torch
@@ -16,6 +17,8 @@ __all__ = ["frozen_objects", "keep_compiled_code_private", "torch_threads"]
 
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _OF_TORCH = "torchinductor_"  # and the name of the user
+_IS_INSIDE = ContextVar("is_inside", default=False)
+"""Whether a block of `frozen_objects` has begun and not ended."""
 
 
 @contextmanager
@@ -35,13 +38,17 @@ def frozen_objects() -> Iterator[None]:
 
     torch and transformers create several hundred thousand objects. A full collection visits all of them, and each step
     creates enough objects for a collection. In the default run they took a sixth of the time.
+
+    Blocks may be nested, and objects that the process froze before stay frozen afterwards.
     """
-    was_frozen = gc.get_freeze_count() > 0
+    was_frozen = _IS_INSIDE.get() or gc.get_freeze_count() > 0  # counting visits every frozen object
+    outer = _IS_INSIDE.set(True)
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
+        _IS_INSIDE.reset(outer)
         if not was_frozen:
             gc.unfreeze()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from contextvars import Context
 from pathlib import Path
 from typing import Any
 
@@ -68,12 +69,20 @@ def test_initial_run_and_run_each_have_their_number_of_threads(tmp_path: Path) -
 
 def test_objects_are_frozen_only_inside_of_the_block() -> None:
     """The collector does not list objects that are frozen."""
+    gc.unfreeze()  # what the session has frozen
+    try:
+        Context().run(_check_frozen)  # in which no block has begun
+    finally:
+        gc.collect()
+        gc.freeze()
+
+
+def _check_frozen() -> None:
     own: list[Any] = []
 
     def is_frozen() -> bool:
         return all(each is not own for each in gc.get_objects())
 
-    gc.unfreeze()
     assert gc.get_freeze_count() == 0
     assert not is_frozen()
     with frozen_objects():
@@ -83,3 +92,7 @@ def test_objects_are_frozen_only_inside_of_the_block() -> None:
         assert is_frozen(), "the outer block still needs it"
     assert not is_frozen()
     assert gc.get_freeze_count() == 0
+    gc.freeze()
+    with frozen_objects():
+        pass
+    assert is_frozen(), "the process had frozen it before the block"
