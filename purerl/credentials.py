@@ -151,6 +151,8 @@ def _is_secret_pair(name: str, value: str) -> bool:
 
 def _problem_of_options(text: str) -> str | None:
     """The problem of the options of a command line, ``--token VALUE`` or ``--header "NAME: VALUE"``."""
+    if len(text.split()) < 2:  # most settings; `shlex` is slow
+        return None
     try:
         words = shlex.split(text)
     except ValueError:  # quotes that do not end: it is no command line

@@ -86,7 +86,12 @@ class DataSet:
     @property
     def indices(self) -> list[int]:
         """The indices of all parts, sorted."""
-        return sorted(index for part in self.parts for index in part)
+        return sorted(chain.from_iterable(self.parts))
+
+    @property
+    def num_rows(self) -> int:
+        """The number of indices."""
+        return sum(map(len, self.parts))
 
 
 def read_examples(

@@ -147,7 +147,7 @@ def check_numbers(data: DataSet, column: str) -> None:
 
 def check_labels(data: DataSet) -> None:
     """Raise DataError unless there are at least two labeled completions: each is compared with that of another row."""
-    if len(data.indices) < 2:
+    if data.num_rows < 2:
         got, need = "1 row", "at least 2: the completion of another row estimates a KL divergence"
         raise DataError(f"labeled completions of {', '.join(data.paths)}", got=got, need=need)
 
@@ -173,18 +173,18 @@ def open_data(
     fraction, held_out = settings.validation_fraction, None
     examples, counts = _within_limit(settings, chat, examples)
     if fraction:
-        rows = len(examples.indices)
+        rows = examples.num_rows
         examples, held_out = split_out(examples, partial(_are_validation, examples, fraction))
-        counts[VALIDATION] = len(held_out.indices)
+        counts[VALIDATION] = held_out.num_rows
         _check_remaining(examples, "prompts of the validation set", "lower data.validation_fraction")
-        if not held_out.indices:
+        if not held_out.num_rows:
             got = f"none of {rows:,} rows in the validation set"
             raise DataError("data.validation_fraction", got=got, need="at least one", do="raise it")
         if is_evaluated and not problems:
             problems = {VALIDATION: evolve(held_out, parts=(held_out.indices[:max_problems],))}
-    counts["examples"] = len(examples.indices)
+    counts["examples"] = examples.num_rows
     if problems:
-        counts["problems"] = sum(len(data.indices) for data in problems.values())
+        counts["problems"] = sum(data.num_rows for data in problems.values())
     return RunData(examples, problems, chat, counts, held_out)
 
 
@@ -194,7 +194,7 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
     Raises: DataError if no row remains, and for a row that is too long if `truncation` is "error"; ConfigError for
     images, whose tokens cannot be truncated.
     """
-    limit, counts = settings.max_prompt_tokens, {"rows": len(examples.indices)}
+    limit, counts = settings.max_prompt_tokens, {"rows": examples.num_rows}
     if limit is None:
         return examples, counts
     remaining, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))

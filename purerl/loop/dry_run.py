@@ -136,7 +136,7 @@ def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, 
         check_images(data.chat, {names[name]: each for name, each in previews.items()})
         if runs_code:
             _start_episode(config, data)
-        max_steps, generator = max_steps_of(config, len(data.examples.indices)), previews.pop("", None)
+        max_steps, generator = max_steps_of(config, data.examples.num_rows), previews.pop("", None)
         updates_of(config, algorithm, max_steps)
         trainers = [preview for name, preview in previews.items() if not is_reward(name)]
         check_row_lengths(config, data, max_steps=max_steps, trainers=trainers, generator=generator)

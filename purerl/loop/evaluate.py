@@ -91,9 +91,10 @@ def attempt_problems(
 
 def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:
     """Every problem of the data set `name`."""
-    examples = rows_at(data, data.indices)
-    prompts = prompts_at(chat, data, data.indices, examples)
-    columns = zip(range(len(data.indices)), data.indices, examples, prompts, strict=True)
+    indices = data.indices
+    examples = rows_at(data, indices)
+    prompts = prompts_at(chat, data, indices, examples)
+    columns = zip(range(len(indices)), indices, examples, prompts, strict=True)
     return [
         Draw(number, index, example, prompt, key=f"{name}/{index}", seeds=(seed, "eval", index))
         for number, index, example, prompt in columns
@@ -140,7 +141,7 @@ def _counts(metrics: Mapping[str, float]) -> dict[str, float]:
 
 def num_attempts(problems: Mapping[str, DataSet], settings: Evaluate) -> int:
     """The number of completions of an evaluation."""
-    return sum(len(data.indices) for data in problems.values()) * settings.samples_per_prompt
+    return sum(data.num_rows for data in problems.values()) * settings.samples_per_prompt
 
 
 def _extractor(name: str | None) -> Callable[[str], str | None]:

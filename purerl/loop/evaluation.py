@@ -252,7 +252,7 @@ def evaluation_of_run(
         workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
         is_rewarded=not (prompts and config.rewards),
         checkpoint=checkpoint,
-        policy=checkpoint and partial(load_policy, config, checkpoint, len(opened.examples.indices)),
+        policy=checkpoint and partial(load_policy, config, checkpoint, opened.examples.num_rows),
         **models,
     )
 

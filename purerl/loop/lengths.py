@@ -49,5 +49,5 @@ def check_row_lengths(
 
 def _drawn(data: RunData, seed: int, draws: int) -> set[int]:
     """The indices of the rows that the first `draws` draws may use."""
-    indices = data.examples.indices
-    return set(indices if draws >= len(indices) else indices_of_draws(data.examples, seed, 0, draws))
+    examples = data.examples
+    return set(examples.indices if draws >= examples.num_rows else indices_of_draws(examples, seed, 0, draws))

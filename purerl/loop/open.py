@@ -225,8 +225,8 @@ def _open(
     directory.check_data(files)
     data = open_run_data(config, algorithm, roles, runner)
     data = evolve(data, chat=with_store(data.chat, directory.images))
-    max_steps = max_steps_of(config, len(data.examples.indices))
-    runner.length = RunLength(max_steps, len(data.examples.indices) / config.batch_size)
+    max_steps = max_steps_of(config, data.examples.num_rows)
+    runner.length = RunLength(max_steps, data.examples.num_rows / config.batch_size)
     updates = updates_of(config, algorithm, max_steps)
     workflow = config.rollout and config.rollout.workflow
     interaction = open_interaction(

@@ -119,7 +119,7 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     data = _read_data(config, facts.get("files", {}))
     runner = reward_runner(config, {})
     check_rows(runner, [data])
-    steps_per_epoch = facts.get("examples", len(data.indices)) / config.batch_size
+    steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
     runner.length = RunLength(facts.get("max_steps", 0), steps_per_epoch)
     tokenizer = load_tokenizer(Model(str(unlocked(recording.path).tokenizer))) if runner.reads_query else None
     samples = config.rollout.samples_per_prompt if config.rollout else 1
