@@ -17,6 +17,7 @@ from tensordict import TensorDict
 
 from purerl.algos.algebra import Algorithm
 from purerl.testing import SINGLE_BATCH_LAWS, Law, Layout, example_batch, fields_of, layouts, random_layout
+from purerl.testing.batches import STRICT_SEED
 from purerl.testing.laws import compiled_equals_eager
 from purerl.testing.laws.purity import no_hidden_state
 
@@ -24,9 +25,7 @@ __all__ = ["IS_THOROUGH", "check_law", "marks_of"]
 
 IS_THOROUGH = os.environ.get("PURERL_PROFILE") == "thorough"
 
-# Every mutant in mutants.py is detected on at least one of the first two batches, which have many rows. The third has
-# no action tokens, and the fourth few rows.
-_FIRST_SEED, _SECOND_SEED = 9, 7
+_OTHER_SEED, _SMALL_SEED = 9, 2825
 _SMALL: dict[bool, Layout] = {
     False: ((-7, "."), (-7, ".aa."), (3, "."), (-7, ".x"), (3, "..xaax.a")),
     True: ((3, "..x.xaaa"), (-7, ".x"), (3, ".xx.aa."), (-7, ".x.aa.xx")),
@@ -34,10 +33,15 @@ _SMALL: dict[bool, Layout] = {
 
 
 @functools.cache
-def _batches(*, pairs: bool) -> tuple[tuple[Layout, int], ...]:
-    """The layouts and seeds of the four batches."""
-    large = [(random_layout(seed, pairs=pairs), seed) for seed in (_FIRST_SEED, _SECOND_SEED)]
-    return (*large, (((0, "."),) * (2 if pairs else 1), 0), (_SMALL[pairs], 2825))
+def _batches(*, pairs: bool, few: bool) -> tuple[tuple[Layout, int], ...]:
+    """Layouts and seeds: a batch on which every mutant is detected, and a small one.
+
+    If not `few`, they have another large batch, and one without action tokens, between them.
+    """
+    strict, other = ((random_layout(seed, pairs=pairs), seed) for seed in (STRICT_SEED, _OTHER_SEED))
+    without_actions: Layout = ((0, "."),) * (2 if pairs else 1)
+    others = () if few else (other, (without_actions, 0))
+    return (strict, *others, (_SMALL[pairs], _SMALL_SEED))
 
 
 @functools.cache
@@ -50,14 +54,16 @@ def marks_of(law: Law) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.slow,) if law is compiled_equals_eager else ()
 
 
-def check_law(law: Law, algorithm: Algorithm, **options) -> None:
+def check_law(law: Law, algorithm: Algorithm, *, few: bool = False, **options) -> None:
     """Raise the error of `law` on the first batch that violates it; `options` are settings of Hypothesis.
+
+    few  whether two batches suffice, as they do for an algorithm whose parts are tested in others
 
     Shape checks take longer than what they check. So they check every law on the smallest batch with action tokens,
     and every batch in the law that only runs the algorithm, but not every batch of every law.
     """
     fields = fields_of(algorithm)
-    batches = _batches(pairs="chosen" in fields)
+    batches = _batches(pairs="chosen" in fields, few=few)
     batches = batches[:1] if law in SINGLE_BATCH_LAWS else batches
     for layout, seed in batches:
         checks_shapes = ((layout, seed) == batches[-1] or law is no_hidden_state) and law is not compiled_equals_eager

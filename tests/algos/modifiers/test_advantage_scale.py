@@ -202,7 +202,7 @@ def test_the_estimator_is_replaced_inside_of_a_chain():
 )
 def test_laws(module, config):
     exempt = {*exemptions_of_module(module), *exemptions(config)}
-    check_laws(modify(config, module.algorithm()), batches=3, exempt=exempt)
+    check_laws(modify(config, module.algorithm()), exempt=exempt)
 
 
 def test_whitening_before_or_after_gives_the_same_algorithm():

@@ -111,7 +111,7 @@ def test_laws(module, config):
     if module is dapo and config.by == "variance":
         return
     exempt = {*exemptions_of_module(module), *exemptions(config)}
-    check_laws(modify(config, module.algorithm()), batches=3, exempt=exempt)
+    check_laws(modify(config, module.algorithm()), exempt=exempt)
 
 
 @pytest.mark.parametrize("base", [grpo, dapo])

@@ -141,4 +141,4 @@ def test_a_fraction_of_all_tokens_or_none_is_refused(value, need):
 def test_laws(base):
     # Without the ratio of a sequence, the gradient is the derivative of the loss.
     exempt = {*high_entropy_tokens.EXEMPTIONS} - {"gradient_matches_finite_differences"}
-    check_laws(modified(base), batches=3, exempt=exempt)
+    check_laws(modified(base), exempt=exempt)

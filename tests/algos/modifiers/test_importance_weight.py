@@ -179,4 +179,4 @@ def test_laws(base, settings):
     exempt = {*importance_weight.exemptions(importance_weight.Config(**settings))}
     exempt -= {"gradient_matches_finite_differences"}
     exempt |= {*getattr(base, "EXEMPTIONS", {})}
-    check_laws(modified(base, **settings), batches=3, exempt=exempt)
+    check_laws(modified(base, **settings), exempt=exempt)

@@ -57,4 +57,4 @@ def test_both_orders_are_the_same_algorithm(term):
 
 
 def test_laws():
-    check_laws(ALGORITHM, batches=3)
+    check_laws(ALGORITHM)
