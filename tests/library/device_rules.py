@@ -10,6 +10,8 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.library.sources import nodes
+
 __all__ = ["DEVICE_MODULES", "LITERALS", "named_devices", "violations"]
 
 NAME = "cuda"
@@ -43,9 +45,9 @@ def violations(root: Path) -> list[str]:
 
 def named_devices(text: str) -> Iterator[tuple[int, str]]:
     """The line and the text of each name of a kind in the source code `text`."""
-    tree = ast.parse(text)
-    docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    tree = nodes(text)
+    docstrings = {id(node.value) for node in tree if isinstance(node, ast.Expr)}
+    for node in tree:
         for name in _names(node) if id(node) not in docstrings else ():
             if NAME in name.lower():
                 yield getattr(node, "lineno", 0), name

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.library.sources import parse
+
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
@@ -103,21 +105,29 @@ def imports(text: str, package: str) -> Iterator[Import]:
 
     ``from a import b`` gives both ``a`` and ``a.b``, because ``b`` may be a module.
     """
-    tree = ast.parse(text)
-    lazy = {id(inner) for node in ast.walk(tree) if _is_lazy(node) for inner in ast.walk(node)}
-    for node in ast.walk(tree):
+    for node, eager in _statements(parse(text), eager=True):
         if isinstance(node, ast.Import):
-            yield from (Import(node.lineno, alias.name, id(node) not in lazy) for alias in node.names)
+            yield from (Import(node.lineno, alias.name, eager) for alias in node.names)
         if isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: -node.level + 1 or None] if node.level else []
             module = ".".join([*parents, node.module or ""]).strip(".")
             names = [module, *(f"{module}.{alias.name}" for alias in node.names)]
-            yield from (Import(node.lineno, name, id(node) not in lazy) for name in names)
+            yield from (Import(node.lineno, name, eager) for name in names)
+
+
+def _statements(node: ast.AST, *, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """The statements inside of `node`, and whether each runs when the file is imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child, eager
+            yield from _statements(child, eager=eager and not _is_lazy(child))
 
 
 def _is_lazy(node: ast.AST) -> bool:
-    is_type_checking = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-    return is_type_checking or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    if isinstance(node, ast.If):
+        names = (getattr(each, "id", getattr(each, "attr", "")) for each in ast.walk(node.test))
+        return "TYPE_CHECKING" in names
+    return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def violations(root: Path) -> list[str]:

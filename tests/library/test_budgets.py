@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import ModuleType
 
 import pytest
 
 from tests.calls import COMMAND, calls
+from tests.forks import TORCH, Forks
 
 HEAVY_LIBRARIES = {
     "transformers", "tokenizers", "vllm", "sglang", "megatron", "ray", "wandb", "pyarrow", "peft", "triton",
 }  # fmt: skip
 
 
-def _run(code: str) -> str:
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+def _run(code: str, *, forks: Forks | ModuleType = subprocess) -> str:
+    """What a process that runs `code` prints. It is started, or forked from one that has imported torch."""
+    process = forks.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return process.stdout.strip()
 
 
@@ -73,6 +76,6 @@ from purerl_cli.main import app
 assert CliRunner().invoke(app, ["algo", "diff", "grpo", "dapo"]).exit_code == 0
 print(*{name.partition(".")[0] for name in set(sys.modules) - preloaded})
 """
-    loaded = set(_run(code).split())
+    loaded = set(_run(code, forks=TORCH).split())
     assert "purerl" in loaded
     assert loaded & (HEAVY_LIBRARIES | {"datasets", "hypothesis", "scipy", "sklearn", "pandas"}) == set()

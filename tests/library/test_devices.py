@@ -1,4 +1,4 @@
-"""No file names a kind of accelerator, except for the device modules, and the rule detects violations."""
+"""The rule that only the device modules name a kind of accelerator: test_modules.py applies it to every module."""
 
 from __future__ import annotations
 
@@ -6,20 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.library.device_rules import DEVICE_MODULES, LITERALS, named_devices, violations
-
-ROOT = Path(__file__).parents[2]
-
-
-def test_only_the_device_modules_name_a_kind_of_accelerator() -> None:
-    assert violations(ROOT) == []
-
-
-def test_every_exception_is_needed() -> None:
-    for file in DEVICE_MODULES:
-        assert list(named_devices((ROOT / file).read_text(encoding="utf-8"))), file
-    for file, literals in LITERALS.items():
-        assert {name for _, name in named_devices((ROOT / file).read_text(encoding="utf-8"))} == literals
+from tests.library.device_rules import named_devices, violations
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -14,34 +13,15 @@ from purerl.algos import ppo
 from purerl.algos.modifiers import kl_reward
 from purerl.composition import Composition
 from purerl.loop.train import train
-from tests.library.import_rules import imports
+from tests.forks import TORCH
 from tests.loop.small import fake
 
 ROOT = Path(__file__).parents[2]
-_ENGINE = ROOT / "purerl/backends/transfer/engine"
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 
 
 def _read(path: str) -> str:
     return (ROOT / path).read_text(encoding="utf-8")
-
-
-def _package_names(requirements: list[str]) -> set[str]:
-    return {re.split(r"[\[<>=~!; ]", requirement)[0].replace("-", "_") for requirement in requirements}
-
-
-def _imported_packages(*folders: str) -> set[str]:
-    """Every third-party package that the files in `folders` import, at the top or in functions.
-
-    Those of an engine's processes import each other and the engine, in its environment.
-    """
-    files = [path for folder in folders for path in (ROOT / folder).rglob("*.py") if _ENGINE not in path.parents]
-    packages = {
-        imported.module.partition(".")[0]
-        for path in files
-        for imported in imports(path.read_text(encoding="utf-8"), "purerl")
-    }
-    return packages - set(sys.stdlib_module_names) - {"purerl", "purerl_cli"}
 
 
 def test_ci_runs_the_second_command_of_the_readme() -> None:
@@ -52,14 +32,6 @@ def test_ci_runs_the_second_command_of_the_readme() -> None:
 
 def test_changelog_starts_with_the_current_version() -> None:
     assert re.findall(r"^## (\S+)", _read("CHANGELOG.md"), re.MULTILINE)[0] == purerl.__version__
-
-
-def test_dependencies_are_the_imported_packages() -> None:
-    extras = {
-        name: _package_names(packages) for name, packages in PROJECT["optional-dependencies"].items() if name != "dev"
-    }
-    optional = {"mlflow", "PIL", "megatron"}.union(*extras.values())  # mlflow-skinny, pillow and megatron-core
-    assert _imported_packages("purerl", "cli") - optional == _package_names(PROJECT["dependencies"])
 
 
 def test_pyproject_has_lower_bounds_and_only_the_constraints_pin_versions() -> None:
@@ -81,9 +53,7 @@ def test_readme_script_equals_the_example_and_learns() -> None:
     example = _read("examples/algos_alone.py").partition("import torch")[2]
     assert script == example
     assert len([line for line in ("import torch" + script).splitlines() if line.strip()]) == 15
-    process = subprocess.run(
-        [sys.executable, ROOT / "examples" / "algos_alone.py"], capture_output=True, text=True, check=True
-    )
+    process = TORCH.run([sys.executable, ROOT / "examples" / "algos_alone.py"], capture_output=True, text=True)
     assert process.stdout == "[3, 1, 4, 1, 5]\n"
 
 

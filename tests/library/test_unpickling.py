@@ -1,32 +1,14 @@
-"""Bytes of others never become code: names that may do that are used in a list of modules only, with reasons."""
+"""Bytes of others never become code: names that may do that are used in a list of modules only, with reasons.
+
+test_modules.py compares the list with every module.
+"""
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import pytest
-
 from tests.library.unpickling_rules import PERMITTED, names_in
 
-ROOT = Path(__file__).parents[2]
-FILES = [
-    path for folder in ("purerl", "cli", "benchmarks", "docs", "examples") for path in (ROOT / folder).rglob("*.py")
-]
 
-
-def _name(path: Path) -> str:
-    return path.relative_to(ROOT).as_posix()
-
-
-@pytest.mark.parametrize("path", FILES, ids=_name)
-def test_names_are_used_only_where_they_are_permitted(path: Path) -> None:
-    """An entry of the list for what a module does not use anymore fails too."""
-    permission = PERMITTED.get(_name(path))
-    assert names_in(path.read_text(encoding="utf-8")) == (permission.names if permission else set())
-
-
-def test_every_permission_is_of_a_file_and_has_a_reason() -> None:
-    assert {*PERMITTED} <= {*map(_name, FILES)}
+def test_every_permission_has_a_reason() -> None:
     assert [path for path, permission in PERMITTED.items() if len(permission.reason) < 30 or not permission.names] == []
 
 
@@ -84,30 +66,28 @@ UNSAFE = {
 }
 
 
-@pytest.mark.parametrize("code", UNSAFE)
-def test_names_are_found_however_they_are_imported(code: str) -> None:
-    assert UNSAFE[code] in names_in(code)
+def test_names_are_found_however_they_are_imported() -> None:
+    assert {code: name for code, name in UNSAFE.items() if name not in names_in(code)} == {}
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch\ntorch.load(path, weights_only=True)",
-        "import numpy as np\nnp.load(path)\nnp.load(path, allow_pickle=False)",
-        "import json\njson.loads(text)",
-        "import tomllib\ntomllib.load(file)",
-        "from pickle import UnpicklingError",
-        "import pickle\ntry: ...\nexcept pickle.PicklingError: ...",
-        "import yaml\nyaml.safe_load(text)",
-        "model.eval()",
-        "import queue\nqueue.Queue()",
-        "import asyncio\nasyncio.Queue()",
-        "from purerl.rewards.jobs import Queue\nQueue(jobs)",
-        "from multiprocessing.connection import wait\nwait([1])",
-        "import httpx\nhttpx.Client()",
-        "'''A text about pickle.loads and exec().'''",
-        "names = ['pickle']",
-    ],
-)
-def test_safe_names_need_no_permission(code: str) -> None:
-    assert names_in(code) == set()
+SAFE = [
+    "import torch\ntorch.load(path, weights_only=True)",
+    "import numpy as np\nnp.load(path)\nnp.load(path, allow_pickle=False)",
+    "import json\njson.loads(text)",
+    "import tomllib\ntomllib.load(file)",
+    "from pickle import UnpicklingError",
+    "import pickle\ntry: ...\nexcept pickle.PicklingError: ...",
+    "import yaml\nyaml.safe_load(text)",
+    "model.eval()",
+    "import queue\nqueue.Queue()",
+    "import asyncio\nasyncio.Queue()",
+    "from purerl.rewards.jobs import Queue\nQueue(jobs)",
+    "from multiprocessing.connection import wait\nwait([1])",
+    "import httpx\nhttpx.Client()",
+    "'''A text about pickle.loads and exec().'''",
+    "names = ['pickle']",
+]
+
+
+def test_safe_names_need_no_permission() -> None:
+    assert {code: names_in(code) for code in SAFE if names_in(code)} == {}

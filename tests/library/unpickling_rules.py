@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
+
+from tests.library.sources import nodes
 
 __all__ = ["PERMITTED", "Permission", "names_in"]
 
@@ -122,21 +124,21 @@ _IMPORT = re.compile(r"^\s*(import|from) \w", re.MULTILINE)
 
 def names_in(code: str) -> set[str]:
     """The names in `code` that need a permission. Programs in its texts count, if they import something."""
-    tree = ast.parse(code)
+    tree = nodes(code)
     aliases = _aliases(tree)
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    safe = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call) and _loads_weights_only(node)}
-    found = {name for node in ast.walk(tree) for name in _names_of_statement(node)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute | ast.Name) and id(node) not in inner | safe:
+    unnamed = {id(node.value) for node in tree if isinstance(node, ast.Attribute)}
+    unnamed |= {id(node.func) for node in tree if isinstance(node, ast.Call) and _loads_weights_only(node)}
+    found = {name for node in tree for name in _names_of_statement(node)}
+    for node in tree:
+        if isinstance(node, ast.Attribute | ast.Name) and id(node) not in unnamed:
             found |= {*_flagged(_dotted(node, aliases))}
     return found
 
 
-def _aliases(tree: ast.AST) -> dict[str, str]:
+def _aliases(tree: Sequence[ast.AST]) -> dict[str, str]:
     """What the names of imports stand for."""
     aliases: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in tree:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 name = alias.name if alias.asname else alias.name.split(".")[0]
@@ -191,7 +193,8 @@ def _names_of_statement(node: ast.AST) -> Iterator[str]:
         names = [f"{node.module}.{alias.name}" for alias in node.names]
         yield from (name for each in names if each != "torch.load" for name in _flagged(each))
     if isinstance(node, ast.Call):
-        called, first = ast.unparse(node.func).split(".")[-1], node.args[0] if node.args else None
+        called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        first = node.args[0] if node.args else None
         if called in ("import_module", "__import__") and isinstance(first, ast.Constant) and first.value in _MODULES:
             yield str(first.value)
         if any(each.arg == "allow_pickle" and ast.unparse(each.value) != "False" for each in node.keywords):
