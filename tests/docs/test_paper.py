@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -19,12 +21,19 @@ PAGE = (ROOT / "docs" / "paper_671b.md").read_text(encoding="utf-8")
 PARAMETERS = 671_026_404_352
 
 
-@pytest.fixture
-def command(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+@pytest.fixture(scope="module")
+def command() -> Iterator[list[str]]:
     """The arguments of the command of the page, in the directory of the repository."""
-    monkeypatch.chdir(ROOT)
-    [line] = re.findall(r"^```sh\npurerl (.*)\n```$", PAGE, re.MULTILINE)
-    return shlex.split(line)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.chdir(ROOT)
+        [line] = re.findall(r"^```sh\npurerl (.*)\n```$", PAGE, re.MULTILINE)
+        yield shlex.split(line)
+
+
+@pytest.fixture(scope="module")
+def plan(command: list[str]) -> dict[str, Any]:
+    """What the command prints with --json."""
+    return json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
 
 
 def _lines(text: str) -> list[str]:
@@ -38,8 +47,7 @@ def test_the_command_prints_what_the_page_shows(command: list[str]) -> None:
     assert result.exit_code == 1, "the trainer refuses the model"
 
 
-def test_the_numbers_of_the_text_are_those_of_the_plan(command: list[str]) -> None:
-    plan = json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
+def test_the_numbers_of_the_text_are_those_of_the_plan(plan: dict[str, Any]) -> None:
     speed = plan["speed"]
     assert speed["weight_bytes"] == 2 * PARAMETERS
     assert f"= {speed['transfer_seconds']:.1f}\n$$" in PAGE
@@ -52,9 +60,9 @@ def test_the_numbers_of_the_text_are_those_of_the_plan(command: list[str]) -> No
     assert f"the weights take {2 * PARAMETERS / 32 / 2**30:.1f} GiB" in PAGE
 
 
-def test_the_page_of_megatron_says_what_offload_saves(command: list[str]) -> None:
+def test_the_page_of_megatron_says_what_offload_saves(command: list[str], plan: dict[str, Any]) -> None:
     changed = [*command, "--set", "trainer.optimizer_offload=true", "--json"]
-    before, after = (json.loads(CliRunner().invoke(app, each).stdout) for each in ([*command, "--json"], changed))
+    before, after = plan, json.loads(CliRunner().invoke(app, changed).stdout)
     host = sum(max(phases.values()) for name, phases in after["main_memory"].items() if name.startswith("policy: "))
     page = (ROOT / "docs" / "megatron.md").read_text(encoding="utf-8")
     of_device = f"{after['peak'] / 2**30:.1f} GiB of a GPU instead of {before['peak'] / 2**30:.1f}, and each rank"
