@@ -29,21 +29,20 @@ def _planned(use: MemoryUse, phase: str) -> int:
 def _measured(engine: HFTrainer, outputs: tuple[str, ...]) -> dict[str, int]:
     """The peaks of the second step, by phase."""
     batch, objective = microbatches_to_plan(engine, WORKLOAD)[0], probe_objective(outputs)
-    tracker = MemoryTracker()
-    for _ in range(2):
-        tracker = MemoryTracker()
-        with tracker:
-            states = engine.optimizer.state.values() if engine.optimizer else ()
-            tracker.label("states", engine.module.parameters())
-            tracker.label("states", engine.module.buffers())
-            tracker.label("states", [value for state in states for value in state.values()])
-            tracker.label("states", [p.grad for p in engine.trained.values() if p.grad is not None])
-            with tracker.phase("scoring"):
-                engine.score(batch, outputs)
-            if engine.optimizer is not None:
-                step, counts = prepare_step(objective, batch)
-                with tracker.phase("training"):
-                    engine.step(step, objective, counts)
+    step, counts = prepare_step(objective, batch)
+    if engine.optimizer is not None:
+        engine.step(step, objective, counts)
+    with MemoryTracker() as tracker:
+        states = engine.optimizer.state.values() if engine.optimizer else ()
+        tracker.label("states", engine.module.parameters())
+        tracker.label("states", engine.module.buffers())
+        tracker.label("states", [value for state in states for value in state.values()])
+        tracker.label("states", [p.grad for p in engine.trained.values() if p.grad is not None])
+        with tracker.phase("scoring"):
+            engine.score(batch, outputs)
+        if engine.optimizer is not None:
+            with tracker.phase("training"):
+                engine.step(step, objective, counts)
     return {phase: tracker.peak(phase) for phase in tracker.peaks}
 
 
@@ -61,14 +60,18 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_training_needs_what_was_planned(name: str, tmp_path: Path) -> None:
-    model, config = write_model(tmp_path), trainer.Config(device="cpu", **SETTINGS[name])
+    layers = 2 if "recompute" in SETTINGS[name] else 1
+    model = write_model(tmp_path, num_hidden_layers=layers)
+    config = trainer.Config(device="cpu", **SETTINGS[name])
     use = trainer.memory(config, model=model, outputs=OUTPUTS, is_trained=True, workload=WORKLOAD)
     engine = trainer.build(config, model=model, role="policy", outputs=OUTPUTS, updates=3, seed=0)
     for phase, peak in _measured(engine, OUTPUTS).items():
         assert _planned(use, phase) == pytest.approx(peak, rel=0.02)
 
 
-@pytest.mark.parametrize("family", ["qwen3", "gemma2", "qwen3_moe", "gpt2"])
+@pytest.mark.parametrize(
+    "family", [*(pytest.param(each, marks=pytest.mark.slow) for each in ("qwen3", "gemma2")), "qwen3_moe", "gpt2"]
+)
 def test_other_families(family: str, tmp_path: Path) -> None:
     experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     changes = {"qwen3_moe": experts, "gpt2": {"n_embd": 96, "n_layer": 2, "n_head": 6, "n_positions": 256}}
@@ -81,7 +84,7 @@ def test_other_families(family: str, tmp_path: Path) -> None:
 
 
 def test_a_critic_and_a_model_that_is_not_trained(tmp_path: Path) -> None:
-    model, config = write_model(tmp_path), trainer.Config(device="cpu")
+    model, config = write_model(tmp_path, num_hidden_layers=1), trainer.Config(device="cpu")
     for outputs, updates in ((("value",), 3), (("logp",), 0)):
         use = trainer.memory(config, model=model, outputs=outputs, is_trained=updates > 0, workload=WORKLOAD)
         engine = trainer.build(config, model=model, role="critic", outputs=outputs, updates=updates, seed=0)
@@ -109,15 +112,16 @@ def test_deep_models_are_extrapolated_exactly(
 def test_weights_that_are_cast_are_kept_of_one_layer_at_a_time(tmp_path: Path) -> None:
     """autocast has a cache, which would keep the whole model in bfloat16 on each rank."""
     peaks = []
-    for layers in (4, 8):
+    for layers in (3, 4):
         model = write_model(tmp_path / str(layers), num_hidden_layers=layers, vocab_size=64, hidden_size=384)
         use = trainer.memory(SHARDED, model=model, outputs=OUTPUTS, is_trained=True, workload=WORKLOAD)
         peaks.append(sum(use.transient["scoring"].values()))
-    assert 0 <= peaks[1] - peaks[0] < 4 * 2 * 384**2, "less than what one matrix of each of the four layers needs"
+    assert 0 <= peaks[1] - peaks[0] < 2 * 384**2, "less than what one matrix of the fourth layer needs"
 
 
 def test_states_are_divided_by_the_ranks_of_the_mesh(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"model": write_model(tmp_path), "outputs": OUTPUTS, "is_trained": True}
+    model = write_model(tmp_path, num_hidden_layers=1)
+    arguments: dict[str, Any] = {"model": model, "outputs": OUTPUTS, "is_trained": True}
     workload = Workload(rows=16, group_size=4, minibatches=1, prompt_tokens=24, completion_tokens=40, ranks=4)
     whole = trainer.memory(trainer.Config(), workload=workload, **arguments)
     parts = trainer.memory(trainer.Config(mesh=Mesh(shard=4)), workload=workload, **arguments)
