@@ -1,4 +1,4 @@
-"""Modules that tests run on several ranks: real processes with gloo."""
+"""Modules that tests run on several ranks: processes with gloo, which are forked, or started by torchrun."""
 
 from __future__ import annotations
 
@@ -6,24 +6,28 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import distributed as dist
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 
 from purerl.ranks import current_ranks
-from purerl.testing.trainer.resources import shared_directory
+from tests.forks import PROGRAMS, Forks
 
 __all__ = [
     "MAX_ERROR",
+    "RANKS",
     "TIMEOUT",
     "Cases",
     "check_cases",
     "count_cases",
+    "forked_ranks",
     "leave_process_group",
     "print_on_first",
     "results_of_ranks",
@@ -39,6 +43,15 @@ TIMEOUT = timedelta(seconds=120)
 
 MAX_ERROR = 4000
 """Characters of what ranks have written that a failed test shows."""
+
+RANKS = Forks(
+    *PROGRAMS._modules, "purerl.backends.hf.trainer", "purerl.testing.trainer", "tests.backends.tiny",
+    "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
+    "transformers.models.auto.modeling_auto",
+)  # fmt: skip
+"""Programs whose ranks train models of transformers."""
+
+_SECONDS_TO_END = 30.0  # in which ranks must end after another one has failed
 
 
 def torchrun(
@@ -62,32 +75,92 @@ def torchrun(
     return done
 
 
-def results_of_ranks(
-    module: str, directory: Path, *arguments: str, ranks: int = 2, environment: Mapping[str, str] | None = None
-) -> list[dict[str, Any]]:
-    """What `python -m module directory *arguments rank` has saved as ``directory/rank.pt``, by rank."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, str(directory), *arguments, str(rank)],
-            env={**os.environ, **(environment or {})},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
+def forked_ranks(
+    *arguments: str,
+    ranks: int = 2,
+    timeout: float = 600.0,
+    environment: Mapping[str, str] | None = None,
+    status: int = 0,
+) -> subprocess.CompletedProcess[str]:
+    """As `torchrun`, except that this process does what its launcher does, and the ranks are forked."""
+    store = TCPStore("localhost", 0, is_master=True, wait_for_workers=False)
+    with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+        processes = [
+            RANKS.Popen(
+                [sys.executable, "-u", *arguments],
+                env={**os.environ, **_variables(rank, ranks, store.port), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=errors,
+            )
+            for rank in range(ranks)
+        ]
+        code = int(any(_wait_for(processes, timeout)))
+        texts = []
+        for file in (output, errors):
+            file.seek(0)
+            texts.append(file.read())
+    assert code == status, texts[1][-MAX_ERROR:]
+    return subprocess.CompletedProcess([*arguments], code, *texts)
+
+
+def _variables(rank: int, ranks: int, port: int) -> dict[str, str]:
+    """The variables that torchrun sets for `rank`, which meets the others at the store of the launcher."""
+    values: dict[str, Any] = dict.fromkeys(("RANK", "LOCAL_RANK", "ROLE_RANK"), rank)
+    values |= dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE", "ROLE_WORLD_SIZE"), ranks)
+    values |= {"GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1, "ROLE_NAME": "default"}
+    values |= {"MASTER_ADDR": "localhost", "MASTER_PORT": port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    values |= {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "TORCHELASTIC_RUN_ID": f"tests-{port}"}
+    return {name: str(value) for name, value in values.items()}
+
+
+def _wait_for(processes: Sequence[subprocess.Popen[Any]], timeout: float) -> list[int]:
+    """The exit statuses of `processes`. After one that has failed the others are ended, as torchrun does."""
+    end = time.monotonic() + timeout
     try:
-        errors = [process.communicate(timeout=600)[1] for process in processes]
+        while any(process.poll() is None for process in processes):
+            if any(process.returncode for process in processes):
+                for process in processes:
+                    process.terminate()
+                end = min(end, time.monotonic() + _SECONDS_TO_END)
+            assert time.monotonic() < end, f"{processes} have not ended after {timeout:g} seconds"
+            time.sleep(0.02)
+        return [process.returncode for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0] * ranks, "\n".join(errors)[-MAX_ERROR:]
+            process.wait()
+
+
+def results_of_ranks(
+    module: str,
+    directory: Path,
+    *arguments: str,
+    ranks: int = 2,
+    environment: Mapping[str, str] | None = None,
+    create: type[subprocess.Popen[Any]] = PROGRAMS.Popen,
+) -> list[dict[str, Any]]:
+    """What `python -m module directory *arguments rank` has saved as ``directory/rank.pt``, by rank."""
+    with tempfile.TemporaryFile("w+") as errors:
+        processes = [
+            create(
+                [sys.executable, "-m", module, str(directory), *arguments, str(rank)],
+                env={**os.environ, **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=errors,
+            )
+            for rank in range(ranks)
+        ]
+        statuses = _wait_for(processes, 600.0)
+        errors.seek(0)
+        assert statuses == [0] * ranks, errors.read()[-MAX_ERROR:]
     return [torch.load(directory / f"{rank}.pt", weights_only=False) for rank in range(ranks)]
 
 
 def check_cases(*arguments: str, **options: Any) -> None:
-    """Run a module that calls `run_cases`; the arguments are those of `torchrun`."""
-    assert re.fullmatch(r"\d+ cases are equal", torchrun(*arguments, **options).stdout.splitlines()[-1])
+    """Run a module that calls `run_cases`; the arguments are those of `forked_ranks`."""
+    assert re.fullmatch(r"\d+ cases are equal", forked_ranks(*arguments, **options).stdout.splitlines()[-1])
 
 
 def run_cases(cases: Cases) -> None:
@@ -110,6 +183,8 @@ def leave_process_group() -> None:
 
 def count_cases(cases: Cases) -> int:
     """Run `cases` as `run_cases` does, in a process group that exists; return how many there are."""
+    from purerl.testing.trainer.resources import shared_directory  # takes a second, and other ranks do not need it
+
     count = 0
     with shared_directory() as directory:
         for name, run in cases(directory):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,17 +18,26 @@ from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
 ADAMW = {"lr": 1e-2, "betas": (0.8, 0.9), "eps": 1e-2, "weight_decay": 0.0}
 WHOLE, SMALL = 1000, 12  # tokens of a micro-batch
 
+VARIANTS: tuple[Mapping[str, Any], ...] = (
+    {"budget": SMALL, "recompute": "layers"},
+    {"budget": SMALL, "packing": True},
+)
+"""Small micro-batches with recomputation, and with packed rows."""
+PACKED: tuple[Mapping[str, Any], ...] = ({"budget": SMALL, "recompute": "layers", "packing": True},)
+"""For meshes that take long; `tests.backends.parallel_table` has each with small micro-batches and shared prefixes."""
+
 
 def conformance(
     directory: Path,
     family: str = "qwen3",
     tolerance: float = 1e-7,
     settings: Mapping[str, Any] = MappingProxyType({}),
+    variants: Iterable[Mapping[str, Any]] = VARIANTS,
     **changes: Any,
 ) -> dict[str, Any]:
     """A model of `family` with `changes`, written into `directory` by rank 0, and trainers of it with `settings`.
 
-    There are variants with small micro-batches, with recomputation and with packed rows.
+    `variants` are further settings, of other trainers.
 
     The norms of qwen3 round to float32. If a prefix is shared, its gradients are rounded after they are summed.
     """
@@ -50,10 +59,6 @@ def conformance(
         "vocab_size": VOCAB_SIZE,
         "logits": logits,
         "optimizer": partial(torch.optim.AdamW, **ADAMW),
-        "variants": (
-            partial(build, SMALL),
-            partial(build, recompute="layers"),
-            partial(build, SMALL, packing=True),
-        ),
+        "variants": tuple(partial(build, **variant) for variant in variants),
         "tolerance": tolerance,
     }

@@ -7,10 +7,10 @@ from typing import Any
 
 from purerl.backends.hf.mesh import Mesh
 from purerl.ranks import current_ranks
+from tests.backends.hf_conformance import PACKED
 from tests.backends.hf_conformance import conformance as of_trainer
 
 
 def conformance(directory: Path) -> dict[str, Any]:
-    return of_trainer(
-        directory, "phi", tolerance=1e-9, num_key_value_heads=2, settings={"mesh": Mesh(sequence=current_ranks().size)}
-    )
+    settings = {"mesh": Mesh(sequence=current_ranks().size)}
+    return of_trainer(directory, "phi", tolerance=1e-9, num_key_value_heads=2, settings=settings, variants=PACKED)

@@ -7,8 +7,10 @@ from typing import Any
 
 from purerl.backends.hf.mesh import Mesh
 from purerl.ranks import current_ranks
+from tests.backends.hf_conformance import PACKED
 from tests.backends.hf_conformance import conformance as of_trainer
 
 
 def conformance(directory: Path) -> dict[str, Any]:
-    return of_trainer(directory, "gpt2", tolerance=1e-9, settings={"mesh": Mesh(shard=current_ranks().size)})
+    settings = {"mesh": Mesh(shard=current_ranks().size)}
+    return of_trainer(directory, "gpt2", tolerance=1e-9, settings=settings, variants=PACKED)

@@ -1,4 +1,4 @@
-"""Checkpoints of every mesh are loaded into every other one: checkpoint_table.py, by torchrun."""
+"""Checkpoints of every mesh are loaded into every other one: checkpoint_table.py, on forked ranks."""
 
 from __future__ import annotations
 

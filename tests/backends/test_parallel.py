@@ -1,4 +1,4 @@
-"""Training on two and four ranks equals training in one process: the table of parallel_table.py, by torchrun."""
+"""Training on two and four ranks equals training in one process: the table of parallel_table.py."""
 
 from __future__ import annotations
 

@@ -1,11 +1,14 @@
-"""Trainers on two ranks: real processes with gloo, started by torchrun."""
+"""Trainers on two ranks: processes with gloo, started by torchrun, or forked."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from subprocess import CompletedProcess
 
 import pytest
 
 from purerl.testing.trainer import CHECKS
-from tests.ranks import torchrun
+from tests.ranks import forked_ranks, torchrun
 
 pytestmark = pytest.mark.parallel
 
@@ -14,17 +17,17 @@ SUITE = ("-m", "purerl.testing.trainer")
 
 
 @pytest.mark.parametrize(
-    "module",
+    ("run", "module"),
     [
-        "purerl.backends.fake.trainer",
-        "tests.backends.hf_conformance",
-        "tests.backends.hf_sharded",
-        "tests.backends.hf_tensor",
-        "tests.backends.hf_sequence",
+        (torchrun, "purerl.backends.fake.trainer"),
+        (forked_ranks, "tests.backends.hf_conformance"),
+        (forked_ranks, "tests.backends.hf_sharded"),
+        (forked_ranks, "tests.backends.hf_tensor"),
+        (forked_ranks, "tests.backends.hf_sequence"),
     ],
 )
-def test_the_suite_passes_on_two_ranks(module: str) -> None:
-    done = torchrun(*SUITE, module)
+def test_the_suite_passes_on_two_ranks(run: Callable[..., CompletedProcess[str]], module: str) -> None:
+    done = run(*SUITE, module)
     assert done.stdout.splitlines()[-1] == f"{len(CHECKS)} checks passed"
 
 
@@ -37,5 +40,5 @@ def test_the_suite_passes_on_two_ranks(module: str) -> None:
     ],
 )
 def test_a_broken_trainer_fails_on_two_ranks(module: str, message: str) -> None:
-    done = torchrun(*SUITE, module, status=1)
+    done = forked_ranks(*SUITE, module, status=1)
     assert message in done.stderr, done.stderr[-4000:]

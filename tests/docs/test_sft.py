@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from tests.loop.runs import records
+from tests.placement.forked_launcher import run_forked
 from tests.recipes.made import needs_published_problems, write_model, write_published_problems
 
 from .test_quickstart import FENCE, ROOT
@@ -50,7 +50,7 @@ def test_the_commands_train_a_model_by_sft_and_then_by_rl(tmp_path: Path) -> Non
         file.unlink()  # the first command writes them
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), str(ROOT / "cli")])}
     for command in COMMANDS:
-        done = subprocess.run(
+        done = run_forked(
             [sys.executable, "-m", "purerl_cli", *_small(command)],
             cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600, check=False,
         )  # fmt: skip

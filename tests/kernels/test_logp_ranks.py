@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,9 @@ pytestmark = pytest.mark.parallel
 
 
 def run_ranks(path: str, directory: Path) -> list[dict[str, Any]]:
-    """What `logp_ranks` returns on each of two ranks."""
-    environment = {"TRITON_INTERPRET": "1"} if path == "fused" else {}
-    return results_of_ranks("tests.kernels.logp_ranks", directory, path, ranks=RANKS, environment=environment)
+    """What `logp_ranks` returns on each of two ranks. Triton reads its variable when it is imported."""
+    options = {"environment": {"TRITON_INTERPRET": "1"}, "create": subprocess.Popen} if path == "fused" else {}
+    return results_of_ranks("tests.kernels.logp_ranks", directory, path, ranks=RANKS, **options)
 
 
 @pytest.fixture(scope="module")

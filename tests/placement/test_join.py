@@ -10,6 +10,8 @@ import sys
 
 import pytest
 
+from tests.forks import PROGRAMS
+
 _SCRIPT = """
 import signal
 import sys
@@ -24,12 +26,14 @@ with join.join_ranks(Placement(timeout=float(sys.argv[1])), Path(sys.argv[2])):
 """
 
 
-def _start(rank: int, timeout: float, folder: object) -> subprocess.Popen[str]:
+def _start(
+    rank: int, timeout: float, folder: object, create: type[subprocess.Popen[str]] = PROGRAMS.Popen
+) -> subprocess.Popen[str]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     world = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-c", _SCRIPT, str(timeout), str(folder)]
-    return subprocess.Popen(command, env=os.environ | world, stderr=subprocess.PIPE, text=True)
+    return create(command, env=os.environ | world, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -45,7 +49,7 @@ def test_rank_that_is_alone_gives_up_and_says_what_it_has_waited_for(rank: int, 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_that_waits_for_the_others_can_be_interrupted(rank: int, tmp_path: object) -> None:
-    with _start(rank, 600, tmp_path) as process:
+    with _start(rank, 600, tmp_path, PROGRAMS.Popen if rank else subprocess.Popen) as process:
         assert process.stderr is not None
         assert "waits for the others" in process.stderr.readline()
         process.send_signal(signal.SIGINT)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from purerl.store.checkpoint import saved_steps
+from tests.placement.forked_launcher import start_forked
 from tests.ranks import torchrun
 
 pytestmark = pytest.mark.parallel
@@ -23,14 +24,14 @@ RECIPE = "tests.cli.test_stop:waiting_run"
 
 
 class Launched:
-    """`purerl train` on two ranks. Their reward functions wait for `release`."""
+    """`purerl train` on two ranks, in a process that `start` starts. Their reward functions wait for `release`."""
 
-    def __init__(self, directory: Path, number: int) -> None:
+    def __init__(self, directory: Path, number: int, start: Callable[..., subprocess.Popen[str]]) -> None:
         self.directory, self.gate = directory, directory.with_name(f"gate-{number}")
         self.gate.mkdir()
         command = [sys.executable, "-m", "purerl_cli", "train", RECIPE, "--directory", str(directory)]
         command += ["--set", "placement.ranks=2", "--set", "checkpoint.every=1"]
-        self.process = subprocess.Popen(
+        self.process = start(
             command,
             env=os.environ | {"PURERL_TEST_GATE": str(self.gate)},
             stdout=subprocess.DEVNULL,
@@ -46,8 +47,8 @@ class Launched:
             (self.gate / f"release-{step}").touch()
 
     @property
-    def ranks(self) -> list[int]:
-        """The process ids of the ranks."""
+    def children(self) -> list[int]:
+        """The process ids of the ranks, and of the server that has forked them."""
         return [
             int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
         ]
@@ -83,9 +84,10 @@ def _is_alive(process: int) -> bool:
 
 
 def test_signals_to_the_launcher_and_to_a_rank(tmp_path: Path) -> None:
+    """The processes of the first run are started, and those of the others are forked."""
     directory = tmp_path / "run"
-    run = Launched(directory, 1)
-    assert len(run.ranks) == 2
+    run = Launched(directory, 1, subprocess.Popen)
+    assert len(run.children) == 2
     run.process.send_signal(signal.SIGTERM)
     assert run.process.stderr is not None
     assert run.process.stderr.readline().startswith("SIGTERM: the run stops after this step")  # from rank 0
@@ -95,16 +97,17 @@ def test_signals_to_the_launcher_and_to_a_rank(tmp_path: Path) -> None:
     assert errors.count(f"'{directory}': stopped after step 1\n") == 1
     assert saved_steps(directory / "checkpoints") == {1}
 
-    run = Launched(directory, 2)
+    run = Launched(directory, 2, start_forked)
     last = (directory / "ranks/1.log").read_text().splitlines()[-1]
-    assert int(re.findall(r"process (\d+)", last)[0]) == run.ranks[1]
-    os.kill(run.ranks[1], signal.SIGKILL)
+    rank = int(re.findall(r"process (\d+)", last)[0])
+    assert rank in run.children
+    os.kill(rank, signal.SIGKILL)
     status, errors = run.end()
     assert status == 1
     assert "error: rank 1 has ended without an error message (was it killed?)\n" in errors
     assert errors.endswith("rank 1 was ended by SIGKILL\n")
 
-    run = Launched(directory, 3)
+    run = Launched(directory, 3, start_forked)
     run.process.kill()
     run.end()
     assert re.search("the launcher .*has ended", (directory / "ranks/failed.txt").read_text())

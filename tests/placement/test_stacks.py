@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -15,7 +16,10 @@ from purerl.errors import InputError
 from purerl.placement.settings import Placement
 from purerl.placement.stacks import Stacks, request_stacks, with_answers
 from purerl_cli.main import app
+from tests.forks import PROGRAMS
+from tests.loop import hanging
 from tests.loop.hanging import HANGS, stacks_of_hanging_run
+from tests.placement.forked_launcher import start_forked
 
 DEADLINE = 120.0
 
@@ -55,14 +59,16 @@ def test_a_directory_without_a_run_in_progress(name: str, tmp_path: Path) -> Non
         request_stacks(tmp_path / name, 1.0)
 
 
-def test_a_run_whose_trainer_hangs(tmp_path: Path) -> None:
+def test_a_run_whose_trainer_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hanging, "subprocess", PROGRAMS.subprocess)
     (answer,) = stacks_of_hanging_run(tmp_path, Placement(), rank=0)
     assert answer.name == "run"
     assert HANGS.search(answer.text or "")
 
 
 @pytest.mark.parallel
-def test_two_ranks_of_which_one_hangs(tmp_path: Path) -> None:
-    waiting, hanging = stacks_of_hanging_run(tmp_path, Placement(ranks=2), rank=1)
-    assert "collective" in (waiting.text or "")
-    assert HANGS.search(hanging.text or "")
+def test_two_ranks_of_which_one_hangs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hanging, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": start_forked}))
+    first, second = stacks_of_hanging_run(tmp_path, Placement(ranks=2), rank=1)
+    assert "collective" in (first.text or "")
+    assert HANGS.search(second.text or "")

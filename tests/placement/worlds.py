@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from purerl.loop.train import train
 from purerl.ranks import current_ranks
 from tests.loop.killed import audit_phases, on_event
 from tests.loop.runs import records, without_times
+from tests.ranks import RANKS
 
 __all__ = ["Action", "Ended", "Kill", "assert_close", "run_world"]
 
@@ -76,6 +78,8 @@ def run_world(
 
     `others` is the configuration of all ranks but 0, if it is not `config`.
     """
+    for name in RANKS._modules:  # or each rank imports what it needs of them
+        import_module(name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
