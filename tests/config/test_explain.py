@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import attrs
 import pytest
 from attrs import evolve
 
@@ -15,7 +14,6 @@ from purerl.config.overrides import apply
 from purerl.config.structure import dumps, to_dict
 from purerl.config.tables import flat
 from purerl.errors import ConfigError
-from purerl.plugins import GROUPS, find, names
 from purerl.recipes import explain_recipe, resolve
 from purerl.recipes.addition import addition
 from tests.config.examples import Config, Section, Settings
@@ -115,12 +113,6 @@ def test_settings_of_roles_are_explained_by_role() -> None:
     assert explained["roles.teachers.math.model.path"].value == '"m"'
     assert explained["roles.teachers.code.update_every"].value == "2"
     assert explained["roles.teachers.code.update_every"].meaning.startswith("steps between updates")
-
-
-@pytest.mark.parametrize(("group", "name"), [(group, name) for group in GROUPS for name in names(group)], ids=str)
-def test_every_setting_of_a_plugin_has_a_description(group: str, name: str) -> None:
-    fields = attrs.fields(find(group, name).Config)
-    assert [field.name for field in fields if not field.metadata.get("help")] == []
 
 
 def test_every_setting_of_a_run_has_a_description() -> None:

@@ -19,13 +19,13 @@ MISSING = f"cannot find '{HERE}:Missing'\n  got:  module {HERE} without Missing\
 NO_BUILD = f"invalid trainer '{HERE}:WithoutBuild'\n  got:  no attribute build\n"
 
 
-@pytest.mark.parametrize(("group", "kind"), [(group, kind) for group in GROUPS for kind in names(group)])
-def test_every_name_is_a_plugin_and_kind_of_is_the_inverse_of_find(group: str, kind: str) -> None:
-    plugin = find(group, kind)
-    config = object.__new__(plugin.Config)  # a Config may have fields without a default
-    assert callable(getattr(plugin, GROUPS[group].builder))
-    assert type(config) is plugin.Config
-    assert kind_of(config) == kind
+def test_every_name_is_a_plugin_and_kind_of_is_the_inverse_of_find() -> None:
+    for group, kind in [(each, name) for each in GROUPS for name in names(each)]:
+        plugin = find(group, kind)
+        config = object.__new__(plugin.Config)  # a Config may have fields without a default
+        assert callable(getattr(plugin, GROUPS[group].builder)), (group, kind)
+        assert type(config) is plugin.Config, (group, kind)
+        assert kind_of(config) == kind, group
 
 
 def test_plugins_of_purerl_are_found() -> None:

@@ -87,10 +87,10 @@ def test_remedies_are_accepted(settings: tuple[str, ...]):
         check(apply(addition(), [f"algorithm.kind={kind}", *settings]))
 
 
-@pytest.mark.parametrize("kind", sorted({*names("algorithm")} - ONE_STEP))
-def test_other_algorithms_are_accepted(kind: str):
-    config = apply(addition(), [f"algorithm.kind={kind}", "ppo_epochs=2"])
-    check_reuse(config, build_algorithm(config.algorithm), kind)
+def test_other_algorithms_are_accepted():
+    for kind in sorted({*names("algorithm")} - ONE_STEP):
+        config = apply(addition(), [f"algorithm.kind={kind}", "ppo_epochs=2"])
+        check_reuse(config, build_algorithm(config.algorithm), kind)  # its error has the kind
 
 
 def test_algorithms_whose_ratio_would_be_1_for_stale_rollouts_are_refused_with_a_remedy_that_works():
