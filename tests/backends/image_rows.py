@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -86,6 +87,10 @@ def reference(path: str, dtype: torch.dtype = torch.float64) -> Any:
     return AutoModelForImageTextToText.from_pretrained(path, dtype=dtype).eval()
 
 
+_shared_reference = functools.cache(reference)
+"""The same model for all calls: it must not change."""
+
+
 def reference_logp(model: Any, processor: Processor, tokens: Sequence[int], pictures: Sequence[bytes]) -> Tensor:
     """[time - 1] log-probability of each token but the first, by `model`, with positions of its own."""
     inputs: dict[str, Any] = {}
@@ -141,5 +146,5 @@ def expected_logp(path: str, chat: Chat, store: ImageStore, request: Request, co
     end = sampled.index(placeholder) if placeholder in sampled else len(sampled)
     tokens = [*request.tokens, *sampled[:end]]
     with torch.no_grad():
-        logp = reference_logp(reference(path), chat.processor, tokens, pictures_of(row, store, chat))
+        logp = reference_logp(_shared_reference(path), chat.processor, tokens, pictures_of(row, store, chat))
     return logp[len(request.tokens) - 1 :]

@@ -21,12 +21,20 @@ from tests.backends.generators import FAKE, fake_generator
 MUTANTS = generators.MUTANTS | turns.MUTANTS | parameters.MUTANTS
 
 
-def test_fake_generator_conforms_with_every_check():
+def test_fake_generator_conforms_with_every_check_and_gets_lists_and_tuples(monkeypatch):
+    kinds, submit = set(), FakeGenerator.submit
+
+    def recorded(self, requests):
+        kinds.update({("requests", type(requests)), *(("prompt", type(request.tokens)) for request in requests)})
+        submit(self, requests)
+
+    monkeypatch.setattr(FakeGenerator, "submit", recorded)
     result, regex = check_generator(fake_generator, **FAKE), suite.completion_matches_regex
     assert result.passed == tuple(
         check.__name__ for check in (*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT) if check is not regex
     )
     assert result.left_out == {regex.__name__: "regex in capabilities.sampling not stated"}
+    assert kinds == {(name, kind) for name in ("requests", "prompt") for kind in (list, tuple)}
 
 
 def test_generator_is_closed_if_a_check_fails(monkeypatch):
@@ -73,7 +81,7 @@ def test_checks_that_need_seeds_are_left_out_without_them():
 
     both = "capabilities.seeded and capabilities.batch_invariant not stated"
     left_out = check_generator(
-        build, **FAKE | {"text": None, "logits": None}, exempt=["polling_makes_progress"]
+        build, **FAKE | {"text": None, "logits": None, "samples": 400}, exempt=["polling_makes_progress"]
     ).left_out
     assert left_out == {
         "seed_determines_tokens": "capabilities.seeded not stated",
@@ -123,19 +131,7 @@ def test_a_generator_may_return_lists_and_tuples(monkeypatch):
 
     monkeypatch.setattr(PendingRequest, "completion", with_lists)
     monkeypatch.setattr(FakeGenerator, "collect", lambda self, timeout=None: tuple(collect(self, timeout)))
-    check_generator(fake_generator, **FAKE)
-
-
-def test_requests_and_prompts_are_submitted_as_lists_and_as_tuples(monkeypatch):
-    kinds, submit = set(), FakeGenerator.submit
-
-    def recorded(self, requests):
-        kinds.update({("requests", type(requests)), *(("prompt", type(request.tokens)) for request in requests)})
-        submit(self, requests)
-
-    monkeypatch.setattr(FakeGenerator, "submit", recorded)
-    check_generator(fake_generator, **FAKE)
-    assert kinds == {(name, kind) for name in ("requests", "prompt") for kind in (list, tuple)}
+    check_generator(fake_generator, **FAKE | {"samples": 400})
 
 
 DIFFERENCE = r"(the first difference at new token \d+|the number of tokens): got \d+, expected \d+"

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from tensordict import TensorDict
 
 from purerl.backends.hf.generator import Config, HFGenerator, build
 from purerl.batch import collate
@@ -79,36 +80,56 @@ def open_generator(path: str, store: ImageStore, dtype: str = "float64", **setti
     return generator
 
 
+@pytest.fixture(scope="module")
+def used(path: str, store: ImageStore) -> HFGenerator:
+    """A generator for several tests. It keeps nothing of a request, so it is like a new one."""
+    return open_generator(path, store)
+
+
+@pytest.fixture(scope="module")
+def used_qwen(qwen: str, store: ImageStore) -> HFGenerator:
+    """As `used`."""
+    return open_generator(qwen, store)
+
+
 def check_logp(path: str, chat: Chat, store: ImageStore, request: Request, completion: Completion) -> None:
     expected = expected_logp(path, chat, store, request, completion)
     actual = torch.tensor(completion.logp).double()[: len(expected)]
     torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_log_probabilities_are_those_of_transformers(path: str, chat: Chat, store: ImageStore) -> None:
+@pytest.fixture(scope="module")
+def rollouts(path: str, chat: Chat, store: ImageStore) -> TensorDict:
+    """Completions in float32."""
     requests = requests_for(chat, PROMPTS)
-    for request, completion in zip(requests, generate(open_generator(path, store), requests), strict=True):
+    pairs = zip(requests, generate(open_generator(path, store, dtype="float32"), requests), strict=True)
+    return collate([row_of(*pair, number) for number, pair in enumerate(pairs)])
+
+
+def test_log_probabilities_are_those_of_transformers(
+    path: str, chat: Chat, store: ImageStore, used: HFGenerator
+) -> None:
+    requests = requests_for(chat, PROMPTS)
+    for request, completion in zip(requests, generate(used, requests), strict=True):
         assert len(completion.tokens) == FREE.max_tokens
         check_logp(path, chat, store, request, completion)
 
 
 @pytest.mark.parametrize("settings", [{}, {"packing": True}, {"share_prefixes": False}])
 def test_log_probabilities_are_those_of_the_trainer(
-    path: str, chat: Chat, store: ImageStore, settings: dict[str, Any]
+    path: str, rollouts: TensorDict, store: ImageStore, settings: dict[str, Any]
 ) -> None:
-    requests = requests_for(chat, PROMPTS)
-    completions = generate(open_generator(path, store, dtype="float32"), requests)
-    pairs = zip(requests, completions, strict=True)
-    batch = collate([row_of(*pair, number) for number, pair in enumerate(pairs)])
     trainer = make_trainer(path, dtype="float32", **settings)
     trainer.use_images(store)
-    scores = trainer.score(batch, ["logp"])["logp"]
-    torch.testing.assert_close(scores[batch["action"]], batch["rollout_logp"][batch["action"]], rtol=1e-5, atol=1e-5)
+    scores, action = trainer.score(rollouts, ["logp"])["logp"], rollouts["action"]
+    torch.testing.assert_close(scores[action], rollouts["rollout_logp"][action], rtol=1e-5, atol=1e-5)
 
 
-def test_greedy_tokens_are_those_of_transformers_generate(path: str, chat: Chat, store: ImageStore) -> None:
+def test_greedy_tokens_are_those_of_transformers_generate(
+    path: str, chat: Chat, store: ImageStore, used: HFGenerator
+) -> None:
     requests = requests_for(chat, PROMPTS, samples=1, sampling=Sampling(0.0, 8))
-    completions = generate(open_generator(path, store), requests)
+    completions = generate(used, requests)
     model, processor = reference(path), chat.processor
     for request, completion in zip(requests, completions, strict=True):
         row = row_of(request, completion)
@@ -130,16 +151,16 @@ def _decoded(data: bytes) -> Any:
     return decode(data)
 
 
-def test_equal_tokens_with_different_images_are_different_prompts(path: str, chat: Chat, store: ImageStore) -> None:
+def test_equal_tokens_with_different_images_are_different_prompts(chat: Chat, used: HFGenerator) -> None:
     first, second = requests_for(chat, [[message(WIDE, "a?")], [message(OTHER, "a?")]], samples=1)
     assert first.tokens == second.tokens
-    together = generate(open_generator(path, store), [first, second])
-    alone = [generate(open_generator(path, store), [request])[0] for request in (first, second)]
+    together = generate(used, [first, second])
+    alone = [generate(used, [request])[0] for request in (first, second)]
     for one, other in zip(together, alone, strict=True):
         assert one.tokens == other.tokens
         torch.testing.assert_close(torch.tensor(one.logp), torch.tensor(other.logp))
     same_seed = Request("s", second.tokens, FREE, first.seed, image=second.image)
-    assert generate(open_generator(path, store), [same_seed])[0].logp != alone[0].logp
+    assert generate(used, [same_seed])[0].logp != alone[0].logp
 
 
 def test_equal_prompts_with_images_are_read_once(qwen: str, qwen_chat: Chat, store: ImageStore) -> None:
@@ -156,7 +177,9 @@ def test_equal_prompts_with_images_are_read_once(qwen: str, qwen_chat: Chat, sto
 
 
 @pytest.mark.parametrize("then", [TALL, None])
-def test_turns_continue_from_what_was_kept(path: str, chat: Chat, store: ImageStore, then: bytes | None) -> None:
+def test_turns_continue_from_what_was_kept(
+    path: str, chat: Chat, store: ImageStore, used: HFGenerator, then: bytes | None
+) -> None:
     """The second turn has an image of its own, or text only; the first one may have other images with equal tokens."""
     generator = open_generator(path, store)
     first = [
@@ -173,7 +196,8 @@ def test_turns_continue_from_what_was_kept(path: str, chat: Chat, store: ImageSt
         image = [*request.image, *[0] * len(completion.tokens), *after]
         second.append(Request(f"{request.key}/next", tokens, FREE, 5, image=image))
     kept = generate(generator, second)
-    fresh = generate(open_generator(path, store), second)
+    assert not used._prefixes._sequences
+    fresh = generate(used, second)
     for request, one, other in zip(second, kept, fresh, strict=True):
         assert one.tokens == other.tokens
         torch.testing.assert_close(torch.tensor(one.logp), torch.tensor(other.logp), rtol=1e-5, atol=1e-5)
@@ -234,10 +258,10 @@ def test_requests_continue_after_new_weights(qwen: str, qwen_chat: Chat, store: 
         torch.testing.assert_close(torch.tensor(completion.logp).double()[part], expected[part], rtol=1e-5, atol=1e-5)
 
 
-def test_neighbors_change_nothing(qwen: str, qwen_chat: Chat, store: ImageStore) -> None:
+def test_neighbors_change_nothing(qwen: str, qwen_chat: Chat, store: ImageStore, used_qwen: HFGenerator) -> None:
     requests = requests_for(qwen_chat, PROMPTS, samples=3)
     together = generate(open_generator(qwen, store, max_num_seqs=4, max_prefill_tokens=60), requests)
-    alone = [generate(open_generator(qwen, store), [request])[0] for request in requests]
+    alone = [generate(used_qwen, [request])[0] for request in requests]
     assert [completion.tokens for completion in together] == [completion.tokens for completion in alone]
 
 
@@ -248,13 +272,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_wrong_images_of_a_request_are_refused(name: str, qwen: str, qwen_chat: Chat, store: ImageStore) -> None:
+def test_wrong_images_of_a_request_are_refused(name: str, qwen_chat: Chat, used_qwen: HFGenerator) -> None:
     image, message_ = REFUSED[name]
     [request] = requests_for(qwen_chat, PROMPTS[:1], samples=1)
     if image == "end":
         image = [*request.image[:-1], Image(WIDE).id]
     with pytest.raises(InputError, match=message_):
-        open_generator(qwen, store).submit([Request("a", request.tokens, FREE, 0, image=image)])
+        used_qwen.submit([Request("a", request.tokens, FREE, 0, image=image)])
 
 
 def test_a_text_model_refuses_images(tmp_path: Path) -> None:
@@ -269,13 +293,15 @@ def test_a_model_whose_image_tokens_see_each_other_is_refused(folder: Path, stor
         generator.use_images(store)
 
 
-def test_what_was_kept_of_another_image_is_not_used(qwen: str, qwen_chat: Chat, store: ImageStore) -> None:
+def test_what_was_kept_of_another_image_is_not_used(
+    qwen: str, qwen_chat: Chat, store: ImageStore, used_qwen: HFGenerator
+) -> None:
     generator = open_generator(qwen, store)
     first, second = requests_for(qwen_chat, [[message(WIDE, "a?")], [message(OTHER, "a?")]], samples=1)
     [completion] = generate(generator, [Request("a", first.tokens, FREE, 0, keep=True, image=first.image)])
     tokens = [*first.tokens, *completion.tokens, *first.tokens[:3]]
     rest = [0] * (len(tokens) - len(first.tokens))
     continued = Request("b", tokens, FREE, 0, image=[*second.image, *rest])
-    [with_kept], [fresh] = (generate(each, [continued]) for each in (generator, open_generator(qwen, store)))
+    [with_kept], [fresh] = (generate(each, [continued]) for each in (generator, used_qwen))
     assert with_kept.tokens == fresh.tokens
     torch.testing.assert_close(torch.tensor(with_kept.logp), torch.tensor(fresh.logp))
