@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -27,6 +28,12 @@ def _prepared(factory: pytest.TempPathFactory, seed: int) -> Path:
     folder = factory.mktemp(f"prepared_{seed}")
     prepare(folder, seed=seed)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of tests need not survive a power failure. Tests that files are flushed replace `os.fsync` themselves."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
 
 
 @pytest.fixture(scope="module")

@@ -79,9 +79,9 @@ def prepare(folder: Path, seed: int) -> None:
         write(folder / f"{name}.parquet", rows)
 
 
-def rerendered(**changes: Any) -> RunConfig:
+def rerendered(max_steps: int = 2, **changes: Any) -> RunConfig:
     """A small run with a real model in an environment whose earlier turns are rendered again, and change."""
     rollout = Rollout(samples_per_prompt=4, max_tokens=8, stop_strings=("1", "3", "5", "7", "9"))
     settings = {"prepare_data": "tests.loop.dialogs:prepare", "rewards": (), "evaluate": None, "rollout": rollout}
-    config = small_real(environment=game(history="rerender"), **settings)
+    config = small_real(max_steps, environment=game(history="rerender"), **settings)
     return evolve(config, **changes)

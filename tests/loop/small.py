@@ -15,10 +15,10 @@ from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
 
-def fake(**changes: Any) -> RunConfig:
+def fake(max_steps: int | None = 4, **changes: Any) -> RunConfig:
     """The configuration of `small` without an initial run, and with a bigram table as the model."""
     engines = {"trainer": fake_trainer.Config(vocab_size=14), "generator": fake_generator.Config(vocab_size=14)}
-    return small(**{"initial_run": None, "model": Model("{run}/prepared/model"), **engines} | changes)
+    return small(max_steps, **{"initial_run": None, "model": Model("{run}/prepared/model"), **engines} | changes)
 
 
 def small(max_steps: int | None = 4, **changes: Any) -> RunConfig:
@@ -40,7 +40,7 @@ def small(max_steps: int | None = 4, **changes: Any) -> RunConfig:
         "batch_size": 4,
         "num_minibatches": 2,
         "initial_run": initial,
-        "trainer": evolve(config.trainer, warmup_steps=2, warmup_ratio=None),
+        "trainer": evolve(config.trainer, warmup_steps=None if max_steps == 1 else 2, warmup_ratio=None),
         "rollout": evolve(config.rollout, samples_per_prompt=4),
         "evaluate": evolve(config.evaluate, every=2, max_examples=16),
         "checkpoint": Checkpoint(every=2, keep=2),

@@ -72,7 +72,9 @@ def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
 def test_algorithm_trains(name: str, tmp_path: Path) -> None:
     module = find("algorithm", name)
     rollout = evolve(fake().rollout, samples_per_prompt=8)
-    config = fake(algorithm=module.Config(), **{"rollout": rollout} | _changes(module.algorithm(), tmp_path))
+    changes = {"rollout": rollout} | _changes(module.algorithm(), tmp_path)
+    evaluate = None if changes["rollout"] else fake().evaluate  # else the generator has no effect
+    config = fake(3, algorithm=module.Config(), evaluate=evaluate, **changes)
     _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
 
 
@@ -86,7 +88,7 @@ def test_algorithm_without_its_environment_is_refused_with_the_missing_field(nam
 
 def test_greedy_baseline_is_an_episode_of_the_environment(tmp_path: Path) -> None:
     changes = _changes(remax.algorithm(), tmp_path)
-    config = fake(algorithm=remax.Config(), environment=game(), rewards=(), **changes)
+    config = fake(3, algorithm=remax.Config(), environment=game(), rewards=(), evaluate=None, **changes)
     _check_trained(train(config, directory=tmp_path / "run"), remax.algorithm())
 
 

@@ -36,7 +36,7 @@ DIGITS, EVEN = "tests.loop.rewards:digits", "tests.loop.rewards:first_is_even"
 
 
 def test_the_score_is_a_component_of_the_reward_at_the_last_token(tmp_path: Path) -> None:
-    config = with_models(fake(rewards=(DIGITS,)), weight=0.5, parity=write_scores(tmp_path / "model"))
+    config = with_models(fake(1, rewards=(DIGITS,)), weight=0.5, parity=write_scores(tmp_path / "model"))
     summary = train(config, directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert {row["reward/parity"] for row in rows} == {-1.0, 0.0, 1.0}
@@ -53,7 +53,7 @@ def test_the_score_is_a_component_of_the_reward_at_the_last_token(tmp_path: Path
 
 def test_models_may_be_the_only_rewards(tmp_path: Path) -> None:
     paths = {name: write_scores(tmp_path / name, f) for name, f in (("large", float), ("small", lambda c: -float(c)))}
-    summary = train(with_models(fake(rewards=()), **paths), directory=tmp_path / "run")
+    summary = train(with_models(fake(1, rewards=()), **paths), directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert torch.equal(batch["mask"], batch["action"])
     for row in rows:
@@ -66,7 +66,7 @@ def test_models_may_be_the_only_rewards(tmp_path: Path) -> None:
 
 
 def test_a_gate_that_is_closed_leaves_nothing_of_the_score(tmp_path: Path) -> None:
-    config = with_models(fake(rewards=(), gates=(EVEN,)), digit=write_scores(tmp_path / "model", float))
+    config = with_models(fake(1, rewards=(), gates=(EVEN,)), digit=write_scores(tmp_path / "model", float))
     summary = train(config, directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     assert {row["reward/first_is_even"] for row in rows} == {0.0, 1.0}
@@ -79,7 +79,7 @@ def none_of_odd(completion: str, example: Any) -> float | None:
 
 
 def test_a_row_without_the_reward_of_a_function_is_not_scored(tmp_path: Path) -> None:
-    config = with_models(fake(), digit=write_scores(tmp_path / "model", float))
+    config = with_models(fake(1), digit=write_scores(tmp_path / "model", float))
     summary = train(config, rewards=[none_of_odd, Reward(role="digit")], directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 1)
     without = [row for row in rows if none_of_odd(row["completion"], {}) is None]
@@ -90,11 +90,10 @@ def test_a_row_without_the_reward_of_a_function_is_not_scored(tmp_path: Path) ->
 
 
 def test_groups_are_selected_by_the_scores(tmp_path: Path) -> None:
-    constant = with_models(
-        fake(rewards=(), algorithm=dapo.Config()), same=write_scores(tmp_path / "same", lambda _: -1)
-    )
+    config = fake(1, rewards=(), algorithm=dapo.Config(), evaluate=None)
+    constant = with_models(config, same=write_scores(tmp_path / "same", lambda _: -1))
     assert records(train(constant, directory=tmp_path / "a"))[1]["rollout/kept_fraction"] == 0
-    varying = with_models(fake(rewards=(), algorithm=dapo.Config()), digit=write_scores(tmp_path / "digit", float))
+    varying = with_models(config, digit=write_scores(tmp_path / "digit", float))
     assert records(train(varying, directory=tmp_path / "b"))[1]["rollout/kept_fraction"] > 0
 
 
@@ -107,7 +106,7 @@ def test_a_resumed_run_is_bit_for_bit_that_of_one_that_was_not_interrupted(tmp_p
 
 
 def test_an_evaluation_of_the_run_has_the_scores_too(tmp_path: Path) -> None:
-    config = with_models(fake(rewards=(DIGITS,)), digit=write_scores(tmp_path / "model", float))
+    config = with_models(fake(1, rewards=(DIGITS,)), digit=write_scores(tmp_path / "model", float))
     summary = train(config, directory=tmp_path / "run")
     evaluation = evaluation_of_run(summary.directory, {})
     results = run_evaluation(evaluation)
@@ -138,7 +137,7 @@ def real(folder: Path, prompts: list[Any], **changes: Any) -> RunConfig:
     data = write(folder / "prompts.jsonl", [{"prompt": prompt} for prompt in prompts])
     rollout = Rollout(samples_per_prompt=4, max_tokens=12)
     settings = {"prepare_data": None, "data": data, "rewards": (), "evaluate": None, "rollout": rollout}
-    return small_real(max_steps=2, model=write_model(folder / "policy", CHATML), **settings | changes)
+    return small_real(max_steps=1, model=write_model(folder / "policy", CHATML), **settings | changes)
 
 
 def test_a_model_reads_the_conversation_as_its_own_template_renders_it(tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ CONTENTS = "{%- for message in messages -%}{{ message.content }}{%- endfor -%}"
 @pytest.mark.parametrize("history", ["append", "rerender"])
 def test_an_episode_is_scored_as_a_whole_and_the_score_is_at_its_end(history: str, tmp_path: Path) -> None:
     path = write_scores(tmp_path / "model", float, template=CONTENTS)
-    config = dialogs.rerendered(max_steps=2, environment=dialogs.game(history=history))
+    config = dialogs.rerendered(max_steps=1, environment=dialogs.game(history=history))
     summary = train(with_models(config, {"trainer": FAKE}, weight=10.0, digit=path), directory=tmp_path / "run")
     rows, batch = (read(summary.directory / "rollouts", 1) for read in (read_rollouts, read_batch))
     assert history == "append" or len(rows) > len({row["episode"] for row in rows})
@@ -192,7 +191,8 @@ def test_two_players_are_scored_separately(tmp_path: Path) -> None:
     path = write_scores(tmp_path / "model", float, template=CONTENTS)
     game = dialogs.game(**dialogs.TWO_PLAYERS)
     summary = train(
-        with_models(dialogs.rerendered(environment=game), {"trainer": FAKE}, digit=path), directory=tmp_path / "run"
+        with_models(dialogs.rerendered(max_steps=1, environment=game), {"trainer": FAKE}, digit=path),
+        directory=tmp_path / "run",
     )
     rows = read_rollouts(summary.directory / "rollouts", 1)
     assert {row["role"] for row in rows} == {0, 1}

@@ -16,6 +16,7 @@ from purerl.config.structure import from_dict, to_dict
 from purerl.errors import ConfigError
 from purerl.loop.train import train
 from purerl.recipes.addition import addition
+from purerl.rewards import loading
 from purerl.rewards.settings import Gate, Reward, RewardWorkers
 from purerl.rollouts.settings import Overlong
 
@@ -149,3 +150,9 @@ def test_maximum_memory_is_refused_where_it_has_no_effect(monkeypatch: pytest.Mo
     assert "reward_workers.max_memory has no effect" in _refusal(constant, reward_workers=workers)
     monkeypatch.setattr("sys.platform", "darwin")
     assert "reward_workers.max_memory has no effect\n  got:  512\n  need: Linux" in _refusal(reward_workers=workers)
+
+
+def test_a_function_is_loaded_without_a_list_of_plugins(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The list takes longer than anything else that a worker does before its first call."""
+    monkeypatch.delattr(loading, "names")
+    assert loading.load_reward("tests.loop.rewards:digits").convention.name == "purerl"

@@ -33,7 +33,7 @@ from .small import fake, small, small_real
 
 
 def test_rollouts_have_the_samples_and_what_was_computed_about_them(tmp_path: Path) -> None:
-    summary = train(fake(), directory=tmp_path / "run")
+    summary = train(fake(2, evaluate=None), directory=tmp_path / "run")
     rows = read_rollouts(summary.directory / "rollouts", 2)
     assert len(rows) == 16
     assert set(Counter(row["group"] for row in rows).values()) == {4}
@@ -54,7 +54,7 @@ def test_rollouts_have_the_samples_and_what_was_computed_about_them(tmp_path: Pa
 def test_advantages_can_be_computed_again_from_the_rollouts_of_a_step(tmp_path: Path) -> None:
     data = write(tmp_path / "rows.jsonl", [{"prompt": f"{k}+{k}=", "answer": f"{2 * k}00"} for k in range(4)])
     rollout = evolve(fake().rollout, samples_per_prompt=2)
-    config = fake(algorithm=spo.Config(), data=data, rollout=rollout)  # every step has the same prompts
+    config = fake(algorithm=spo.Config(), data=data, rollout=rollout, evaluate=None)  # every step has the same prompts
     folder = train(config, directory=tmp_path / "run").directory / "rollouts"
     algorithm = algorithm_of(config)
     for step in (1, 2, 3, 4):
@@ -68,7 +68,7 @@ def test_advantages_can_be_computed_again_from_the_rollouts_of_a_step(tmp_path: 
 
 def test_advantages_with_changed_rewards_and_rejected_rows_can_be_computed_again(tmp_path: Path) -> None:
     modifiers = (mask_truncated.Config(), rejection.Config(), kl_reward.Config(coef=0.5, target=0.01))
-    config = fake(algorithm=Composition(reinforce_plus_plus.Config(), modifiers), max_steps=2)
+    config = fake(2, algorithm=Composition(reinforce_plus_plus.Config(), modifiers), evaluate=None)
     folder = train(config, directory=tmp_path / "run").directory / "rollouts"
     algorithm = algorithm_of(config)
     for step in (1, 2):
@@ -102,7 +102,7 @@ def test_single_optimizer_step_needs_no_scoring(tmp_path: Path) -> None:
     metrics, rows = {}, {}
     for num_minibatches in (1, 2):
         # In one directory, because the fake engine draws the weights of a model from its path.
-        config = fake(trainer=frozen, num_minibatches=num_minibatches)
+        config = fake(2, trainer=frozen, num_minibatches=num_minibatches, evaluate=None)
         summary = train(config, directory=tmp_path / "run", fresh=True)
         metrics[num_minibatches] = records(summary)[1:]
         rows[num_minibatches] = read_rollouts(summary.directory / "rollouts", 1)
@@ -115,7 +115,7 @@ def test_single_optimizer_step_needs_no_scoring(tmp_path: Path) -> None:
 
 
 def test_dynamic_sampling_replaces_groups_with_equal_rewards(tmp_path: Path) -> None:
-    config = fake(algorithm=dapo.Config(), rollout=evolve(fake().rollout, max_resample_rounds=20), max_steps=8)
+    config = fake(algorithm=dapo.Config(), rollout=evolve(fake().rollout, max_resample_rounds=20), evaluate=None)
     summary = train(config, directory=tmp_path / "run")
     metrics = records(summary)[1:]
     assert max(record["rollout/sampled"] for record in metrics) > 16
@@ -145,11 +145,11 @@ def test_step_without_kept_groups_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_step_without_kept_groups_advances_the_learning_rate_schedule(tmp_path: Path) -> None:
-    config = small_real(4, algorithm=dapo.Config(), evaluate=None)
+    config = small_real(2, algorithm=dapo.Config(), evaluate=None)
     summary = train(config, rewards=[zero], directory=tmp_path / "run")
     assert "rollout/kept_fraction" in records(summary)[-1]
     position = saved_tensors(summary.checkpoint / "policy")["position"]
-    assert position == updates_of(config, algorithm_of(config), config.max_steps)["policy"] == 8
+    assert position == updates_of(config, algorithm_of(config), config.max_steps)["policy"] == 4
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_step_without_kept_groups_advances_the_learning_rate_schedule(tmp_path: 
     ids=["problems", "model", "model of a role"],
 )
 def test_missing_files_are_refused_before_a_run_is_discarded(tmp_path: Path, changes: dict[str, Any]) -> None:
-    summary = train(fake(), directory=tmp_path / "run")
+    summary = train(fake(1, evaluate=None), directory=tmp_path / "run")
     with pytest.raises(InputError):
         train(fake(**changes), directory=tmp_path / "run", fresh=True)
     assert (summary.directory / "summary.json").exists()
@@ -203,18 +203,18 @@ def test_stop_when_ends_the_run_with_an_evaluation(tmp_path: Path) -> None:
 
 
 def test_finished_run_returns_its_summary_and_is_discarded_with_fresh(tmp_path: Path) -> None:
-    first = train(fake(), directory=tmp_path / "run")
+    first = train(fake(2), directory=tmp_path / "run")
     weights = first.model / "model.safetensors"
     written = weights.stat().st_mtime_ns
-    stored = train(fake(), directory=tmp_path / "run")
+    stored = train(fake(2), directory=tmp_path / "run")
     assert (stored, stored.was_finished, first.was_finished) == (first, True, False)
     assert weights.stat().st_mtime_ns == written
-    again = purerl.train(fake(), directory=tmp_path / "run", fresh=True)
+    again = purerl.train(fake(2), directory=tmp_path / "run", fresh=True)
     assert (again.before, again.after) == (first.before, first.after)
 
 
 def test_microbatches_change_results_only_by_rounding(tmp_path: Path) -> None:
-    config = small_real(4)
+    config = small_real(2, evaluate=None)
     summaries = [
         train(evolve(config, trainer=evolve(config.trainer, max_tokens_per_microbatch=n)), directory=tmp_path / f"{n}")
         for n in (20, 4096)

@@ -218,16 +218,26 @@ def test_trackers_can_be_added_on_resume_and_do_not_change_metrics(tmp_path: Pat
     assert read_toml(tmp_path / "run" / "config.toml", RunConfig).trackers == (NotesConfig(),)
 
 
+@pytest.fixture(scope="module")
+def untracked(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """The directory of a run without trackers, and its metrics. The fake engine draws weights from the directory."""
+    run = tmp_path_factory.mktemp("untracked") / "run"
+    train(fake(), directory=run)
+    return run, untimed_metrics(run)
+
+
 @pytest.mark.parametrize("fails_at", [(), ("first",), ("log", "completions"), ("close",)])
 def test_failing_tracker_does_not_change_metrics(
-    fails_at: tuple[str, ...], tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+    fails_at: tuple[str, ...],
+    untracked: tuple[Path, Any],
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    train(fake(), directory=tmp_path / "run")
-    expected = untimed_metrics(tmp_path / "run")
+    run, expected = untracked
     capsys.readouterr()
     with caplog.at_level(logging.WARNING):
-        train(fake(trackers=(NotesConfig(fails_at),)), directory=tmp_path / "run", fresh=True)
-    assert untimed_metrics(tmp_path / "run") == expected
+        train(fake(trackers=(NotesConfig(fails_at),)), directory=run, fresh=True)
+    assert untimed_metrics(run) == expected
     assert "output of the tracker" not in capsys.readouterr().out
     first_failure = f"tracker {MODULE}:Notes: OSError: the disk is full; the run continues"
     messages = [record.getMessage() for record in caplog.records if record.name == "purerl"]
