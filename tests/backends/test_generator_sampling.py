@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purerl.backends.sampling import choose, signed, uniform
@@ -19,6 +19,7 @@ def plain_mix(bits: int) -> int:
     return bits ^ (bits >> 31)
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**63), 2**64 - 1), st.integers(0, 2**40))
 def test_uniform_is_splitmix64(seed, index):
     bits = plain_mix((plain_mix(seed % 2**64) + index * 0x9E3779B97F4A7C15) % 2**64)
@@ -48,6 +49,7 @@ def has_finite_logit(logits):
     return max(logits) > -math.inf
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.floats(-30, 30, width=32) | st.just(-math.inf), min_size=1, max_size=9).filter(has_finite_logit),
     st.sampled_from([0.0, 0.3, 1.0, 2.5]),

@@ -170,6 +170,7 @@ def test_longer_rows_are_added_without_moving_the_window(monkeypatch):
     assert table.now - table.start == 42
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12), st.data())
 def test_moves_keep_the_remaining_rows(rows, data):
     removed = data.draw(st.sets(st.integers(0, rows - 1)))

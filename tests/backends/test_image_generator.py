@@ -36,6 +36,8 @@ from tests.backends.tiny import make_trainer, write_model
 from tests.backends.vision import FAMILIES, write_vision_model
 
 SUPPORTED = [name for name in FAMILIES if name != "gemma3"]
+FREQUENT = ("qwen2_5_vl", "qwen3_vl", "idefics3")
+"""Those that are not left to the session slow."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,10 @@ def store(folder: Path) -> ImageStore:
     return store_of(folder)
 
 
-@pytest.fixture(scope="module", params=SUPPORTED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in FREQUENT else pytest.mark.slow) for name in SUPPORTED],
+)
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 

@@ -37,6 +37,8 @@ from tests.ranks import check_cases
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}  # transformers computes some norms and positions in float32
 
 SUPPORTED = [name for name in FAMILIES if name != "gemma3"]
+FREQUENT = ("qwen2_5_vl", "qwen3_vl", "idefics3")
+"""Those that are not left to the session slow."""
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +56,10 @@ def store(folder: Path) -> ImageStore:
     return store_of(folder)
 
 
-@pytest.fixture(scope="module", params=SUPPORTED)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in FREQUENT else pytest.mark.slow) for name in SUPPORTED],
+)
 def family(request: pytest.FixtureRequest) -> str:
     return request.param
 
@@ -86,6 +91,12 @@ def open_trainer(path: str, store: ImageStore, *arguments: Any, **settings: Any)
     return trainer
 
 
+@pytest.fixture(scope="module")
+def scorer(path: str, store: ImageStore) -> Any:
+    """A trainer for tests that change nothing in it."""
+    return open_trainer(path, store)
+
+
 def gradients(trainer: Any, batch: Any, objective: Any = POLICY) -> dict[str, torch.Tensor]:
     step, counts = prepare_step(objective, batch)
     for part in trainer._arrange(step, ("tokens", "temperature", *objective.reads), objective.unit):
@@ -93,9 +104,9 @@ def gradients(trainer: Any, batch: Any, objective: Any = POLICY) -> dict[str, to
     return {name: parameter.grad for name, parameter in trainer.trained.items()}
 
 
-def test_log_probabilities_are_those_of_transformers(path: str, chat: Chat, store: ImageStore) -> None:
+def test_log_probabilities_are_those_of_transformers(path: str, chat: Chat, store: ImageStore, scorer: Any) -> None:
     batch, model = make_image_batch(chat), reference(path)
-    scores = open_trainer(path, store).score(batch, ["logp"])["logp"]
+    scores = scorer.score(batch, ["logp"])["logp"]
     for number, row in enumerate(make_rows(chat)):
         with torch.no_grad():
             expected = reference_logp(model, chat.processor, row["tokens"], pictures_of(row, store, chat))
@@ -137,16 +148,13 @@ def test_arrangement_of_rows_changes_nothing(path: str, chat: Chat, store: Image
         torch.testing.assert_close(gradients(trainer, batch[order]), expected, **ROUNDING)
 
 
-def test_an_image_changes_the_results_and_so_does_another_one_of_the_same_size(
-    path: str, chat: Chat, store: ImageStore
-) -> None:
+def test_an_image_changes_the_results_and_so_does_another_one_of_the_same_size(chat: Chat, scorer: Any) -> None:
     prompts = [[message(WIDE, "a?")], [message(OTHER, "a?")]]
     batch = make_image_batch(chat, prompts=prompts, samples=1)
     batch = with_fields(batch[:1].repeat(2), image=batch["image"], row=torch.arange(2))
     assert torch.equal(batch["tokens"][0], batch["tokens"][1])
-    trainer = open_trainer(path, store)
-    first, second = trainer.score(batch, ["logp"])["logp"]
-    without = trainer.score(with_fields(batch, image=torch.zeros_like(batch["image"])), ["logp"])["logp"][0]
+    first, second = scorer.score(batch, ["logp"])["logp"]
+    without = scorer.score(with_fields(batch, image=torch.zeros_like(batch["image"])), ["logp"])["logp"][0]
     action = batch["action"][0]
     for one, other in ((first, second), (first, without)):
         assert float((one - other)[action].abs().max()) > 1e-2

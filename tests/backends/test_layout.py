@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purerl.backends.hf.layout import arrange
@@ -17,6 +17,7 @@ def arrange_all(batch, *, ranks, unit="row", budget=12, share=False):
     return [arrange(batch, unit=unit, budget=budget, share=share, ranks=Ranks(rank, ranks)) for rank in range(ranks)]
 
 
+@settings(deadline=None)
 @given(layouts(), st.integers(1, 4), st.sampled_from(["row", "group"]), st.booleans())
 def test_every_row_is_in_one_microbatch_of_one_rank(layout, ranks, unit, share):
     batch = example_batch(["temperature"], layout)
@@ -26,6 +27,7 @@ def test_every_row_is_in_one_microbatch_of_one_rank(layout, ranks, unit, share):
     assert len({len(parts) for parts in parts_of_ranks}) == 1
 
 
+@settings(deadline=None)
 @given(layouts(), st.integers(1, 4))
 def test_groups_are_not_split_if_the_unit_is_a_group(layout, ranks):
     batch = example_batch(["temperature"], layout)

@@ -98,7 +98,8 @@ def test_ranks_that_the_mesh_does_not_mention_are_replicas():
     ],
 )
 def test_a_model_that_cannot_be_divided_is_refused(tmp_path, family, mesh, attention, message):
-    model = Model(write_model(tmp_path, family), attention=attention)
+    layers = {"n_layer": 1} if family == "gpt2" else {"num_hidden_layers": 1}
+    model = Model(write_model(tmp_path, family, **layers), attention=attention)
     config, needed = trainer.Config(mesh=mesh), {"outputs": ("logp",), "is_trained": True}
     for check in (trainer.preview, partial(trainer.check_model, **needed)):
         with pytest.raises(ConfigError, match=f"^{re.escape(message)}"):

@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -102,6 +102,7 @@ def test_chunked_gradient_equals_finite_differences(shape, name):
     assert torch.autograd.gradcheck(output, leaves)
 
 
+@settings(deadline=None)
 @given(
     n=st.integers(0, 9),
     d=st.integers(1, 5),
