@@ -50,10 +50,16 @@ def test_a_step(tmp_path: Path) -> None:
     assert records(summary.directory)[-1]["reward/valid_fraction"] == 1
 
 
-def test_parentheses_decide_about_the_reward(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(folder, seed=5)
+    return folder
+
+
+def test_parentheses_decide_about_the_reward(prepared: Path) -> None:
     """Every demonstration with parentheses has the reward 1, and every one without them the reward 0."""
-    prepare(tmp_path, seed=1)
-    tables = [parquet.read_table(tmp_path / f"{name}.parquet").to_pylist() for name in ("train", "demonstrations")]
+    tables = [parquet.read_table(prepared / f"{name}.parquet").to_pylist() for name in ("train", "demonstrations")]
     with closing(build(Config(timeout=20))) as reward:
         for example, demonstration in list(zip(*tables, strict=True))[:12]:
             assert example["prompt"] == demonstration["prompt"]
@@ -70,14 +76,13 @@ def test_no_problem_can_be_solved_without_parentheses() -> None:
         assert values[0] != values[1]
 
 
-def test_a_solution_fits_and_held_out_problems_are_not_trained_on(tmp_path: Path) -> None:
-    prepare(tmp_path, seed=5)
-    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "model")
-    rows = parquet.read_table(tmp_path / "demonstrations.parquet").to_pylist()
+def test_a_solution_fits_and_held_out_problems_are_not_trained_on(prepared: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(prepared / "model")
+    rows = parquet.read_table(prepared / "demonstrations.parquet").to_pylist()
     assert max(len(tokenizer(row["completion"])["input_ids"]) + 1 for row in rows) == code().rollout.max_tokens
     assert all(tokenizer.pad_token_id not in tokenizer(row["prompt"])["input_ids"] for row in rows)
     train_set, held_out, demonstrations = (
-        {row["prompt"] for row in parquet.read_table(tmp_path / f"{name}.parquet").to_pylist()}
+        {row["prompt"] for row in parquet.read_table(prepared / f"{name}.parquet").to_pylist()}
         for name in ("train", "held_out", "demonstrations")
     )
     assert train_set == demonstrations

@@ -24,7 +24,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     conversations = [{"messages": [*prompt, assistant(rf"\boxed{{x+{digit}}}")]} for digit, prompt in prompts.items()]
     chat_run = train(
         "chat", folder / "chat", f"model={write_model(folder / 'model')}",
-        f"data={write(folder / 'conversations.jsonl', conversations)}", "max_steps=80", "batch_size=4",
+        f"data={write(folder / 'conversations.jsonl', conversations)}", "max_steps=60", "batch_size=4",
         "trainer.lr=4e-3", "trainer.warmup_steps=5", "trainer.mixed_precision=off",
         "num_threads=1",
     )  # fmt: skip
