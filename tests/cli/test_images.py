@@ -18,9 +18,6 @@ from tests.backends.vision import picture
 from tests.loop.image_runs import TRUNCATED, image_run, prepare
 
 
-REWARDS = ("tests.cli.rewards:brevity",)  # imports little, unlike the module of `image_run`
-
-
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a model, files of rows with images, and two pictures."""
@@ -84,7 +81,7 @@ def test_model_of_a_run_without_images_reads_those_of_prompts(prepared: Path, tm
     write_parquet(tmp_path / "text.parquet", [{"prompt": [{"role": "user", "content": "1+1"}], "answer": "2"}] * 8)
     text = str(tmp_path / "text.parquet")
     evaluate = Evaluate(data=text, max_examples=1, max_tokens=4)
-    train(image_run(prepared, max_steps=1, evaluate=evaluate, data=text, rewards=REWARDS), directory=tmp_path / "run")
+    train(image_run(prepared, max_steps=1, evaluate=evaluate, data=text), directory=tmp_path / "run")
     command = ("sample", "--run", tmp_path / "run", "--prompt", "1+1")
     results = [_purerl(*command), _purerl(*command, "--image", prepared / "red.png")]
     assert [result.exit_code for result in results] == [0, 0], results[1].output
@@ -99,7 +96,7 @@ def test_inspect_reads_images_with_the_processor(prepared: Path) -> None:
 
 
 def test_exported_model_has_its_processor(prepared: Path, tmp_path: Path) -> None:
-    train(image_run(prepared, max_steps=2, rewards=REWARDS), directory=tmp_path / "run")
+    train(image_run(prepared, max_steps=2), directory=tmp_path / "run")
     assert _purerl("export", tmp_path / "run", "--step", 1, "--output", tmp_path / "model").exit_code == 0
     original, written = (
         load_processor(Model(str(prepared / "qwen2_vl-0"))),

@@ -19,7 +19,7 @@ SETTINGS += ("trainer.device=cpu", "generator.device=cpu", "data.validation_frac
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with the configuration of a model, and no weights."""
     folder = tmp_path_factory.mktemp("model")
-    write_model(folder)
+    write_model(folder, num_hidden_layers=1)
     for file in [*folder.glob("*.safetensors"), *folder.glob("tokenizer*")]:
         file.unlink()
     return folder

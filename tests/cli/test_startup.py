@@ -10,10 +10,13 @@ from types import ModuleType
 import pytest
 
 from tests.calls import COMMAND, calls
-from tests.forks import TORCH, Forks
+from tests.forks import Forks
 
 COMMANDS = Forks("purerl_cli.main")
-"""Commands of a process that has imported the command line, and not torch."""
+"""Commands of a process that has imported the command line, which loads none of the libraries below."""
+
+RECIPES = Forks("purerl_cli.main", "purerl.recipes.addition", "purerl.recipes.gsm8k")
+"""Commands of a process that has imported recipes too, which load torch, and none of the other libraries."""
 
 BROKEN = 'name = "x"\nbatch_size = [\n'
 UNKNOWN_KEY = 'name = "x"\nmodel = "m"\nalgorithm = "grpo"\n[trainer]\nkind = "hf"\nlrr = 1e-3\n'
@@ -30,7 +33,7 @@ main()
 def _run(*arguments: str, forks: Forks | ModuleType = COMMANDS) -> tuple[str, set[str]]:
     """The error message of a command, and those of the libraries above that it has loaded.
 
-    It is forked from a process that has loaded some of them, or `forks` is `subprocess`, and it is started.
+    If `forks` is `subprocess`, it is started. Otherwise what the server has loaded counts too.
     """
     process = forks.run([sys.executable, "-c", _REPORT, *arguments], capture_output=True, text=True)
     message, _, loaded = process.stderr.rpartition("LOADED")
@@ -89,7 +92,7 @@ LATER = [
 def test_other_mistakes_are_reported_before_data_and_transformers_are_loaded(
     arguments: list[str], message: str
 ) -> None:
-    error, loaded = _run(*arguments, forks=TORCH)
+    error, loaded = _run(*arguments, forks=RECIPES)
     assert error.startswith(f"error: {message}")
     assert loaded == {"torch"}
 

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -70,6 +71,12 @@ def test_modifiers_of_a_configuration_are_listed_in_their_order() -> None:
     assert (values["algorithm.modifiers"], values["algorithm.kl_loss.coef"]) == ('["reduction",', "0.5")
 
 
+@cache
+def _rows(command: str) -> tuple[str, ...]:
+    """The lines below the head of the table that `command` prints to a pipe."""
+    return tuple(_purerl(*command.split()).stdout.splitlines()[3:])
+
+
 @pytest.mark.parametrize("width", [30, 40, 80, 120, 160, 300])
 @pytest.mark.parametrize("command", ["config", "algo list", "algo modifiers", "recipes"])
 def test_no_word_is_lost_at_any_width_of_the_terminal(command: str, width: int) -> None:
@@ -77,8 +84,7 @@ def test_no_word_is_lost_at_any_width_of_the_terminal(command: str, width: int) 
     lines = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in output.splitlines()]
     assert max(map(len, lines)) <= width
     words = {word.strip("()") for line in lines for word in line.split()}
-    rows = _purerl(*command.split()).stdout.splitlines()[3:]
-    expected = {word.strip("()") for row in rows for word in row.split() if len(word) < width // 2}
+    expected = {word.strip("()") for row in _rows(command) for word in row.split() if len(word) < width // 2}
     assert expected - words == set()
 
 
