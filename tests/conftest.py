@@ -2,18 +2,21 @@
 signals, a good order in parallel, and a sound machine.
 """
 
-import gc
 import os
 import random
 import signal
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 import torch
 
+from purerl.process import frozen_objects
 from tests.forks import WORKERS
 from tests.machine import MACHINE_TESTS, faults, reset_signals
+
+_SESSION = ExitStack()
 
 torch.set_num_threads(1)  # two, beside other work, take up to eight times as long
 
@@ -45,9 +48,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Let collections ignore what exists now: the libraries have a million objects, and were a fifth of the time."""
-    gc.collect()
-    gc.freeze()
+    """Let collections ignore what exists now: the libraries have a million objects, and were a fifth of the time.
+
+    Runs do so too. In this block they know that it has been done.
+    """
+    _SESSION.enter_context(frozen_objects())
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +64,12 @@ def _default_sigint() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
+def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of tests need not survive a power failure. Tests that files are flushed replace `os.fsync` themselves."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the workers of rewards and environments, unless the test is marked: see `tests.forks`."""
     if not request.node.get_closest_marker("started_workers") and "purerl.workers.processes" in sys.modules:
@@ -67,4 +78,4 @@ def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 def pytest_unconfigure() -> None:
     """Let the interpreter free everything when it ends, or libraries complain about leaks."""
-    gc.unfreeze()
+    _SESSION.close()

@@ -146,7 +146,7 @@ class _Popen(subprocess.Popen):
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
 
-WORKERS = Forks("purerl.workers.guard", "purerl.rewards.worker", "purerl.envs.worker")
+WORKERS = Forks("purerl.workers.guard", "purerl.rewards.worker", "purerl.envs.worker", "httpx")
 """Workers of rewards and environments: two milliseconds of a core for each, instead of 200."""
 
 TORCH = Forks("torch")
