@@ -22,6 +22,7 @@ from purerl.access_tokens import loopback_token
 from purerl.envs.hosts import episode
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
+from tests.forks import PROGRAMS
 from tests.rewards.processes import wait_until
 
 from .hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
@@ -39,10 +40,13 @@ with Server(settings, ("127.0.0.1", int(sys.argv[2]))) as server:
 
 
 @contextmanager
-def server_process(name: str, port: int = 0) -> Iterator[tuple[subprocess.Popen, str]]:
+def server_process(
+    name: str, port: int = 0, start: type[subprocess.Popen[str]] = PROGRAMS.Popen
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *sys.path)))}
     command = [sys.executable, "-c", SCRIPT, name, str(port)]
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+    with start(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
         try:
             yield process, f"http://127.0.0.1:{process.stdout.readline().strip()}"
         finally:
@@ -75,7 +79,7 @@ def test_episodes_on_a_server_are_the_same_as_here() -> None:
 
 
 def test_end_by_a_limit_on_a_server() -> None:
-    with server_process("Ends") as (_, url):
+    with server_process("Ends", start=subprocess.Popen) as (_, url):
         hosted(check_end, remote(url, has_states=True))
         with httpx.Client(base_url=url, headers=bearer(url)) as client:
             client.post("/episodes", json={"episode": "a", "example": {}, "seed": 0})

@@ -48,7 +48,7 @@ def test_a_workflow_that_never_ends_is_an_error() -> None:
         await asyncio.Event().wait()
         return []
 
-    first, second = _on_ranks(workflow, [1.0, 60.0], lambda rollouts: _all_draws(rollouts, 4), timeout=8.0)
+    first, second = _on_ranks(workflow, [1.0, 60.0], lambda rollouts: _all_draws(rollouts, 4), timeout=4.0)
     assert isinstance(first, EngineError)
     assert re.search(r"nothing happens while waiting for the groups of 2 draws.*\n.*1 seconds", str(first))
     assert isinstance(second, EngineError)

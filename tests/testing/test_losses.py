@@ -24,7 +24,7 @@ WITH_NUMBERS = {"device_preserved", "vmap_equals_loop"}
 
 
 def _by_status(loss, **options):
-    results = law_results(loss, **{"laws": UNCOMPILED, "batches": 2, **options})
+    results = law_results(loss, **{"laws": UNCOMPILED, "batches": 1, **options})
     return {status: {r.law for r in results if r.status == status} for status in ("passed", "failed", "does not apply")}
 
 
