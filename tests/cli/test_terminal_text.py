@@ -203,9 +203,9 @@ def test_toml_for_programs_has_the_same_values() -> None:
 
 
 def test_help_and_tables_have_colors() -> None:
-    """Processes that are started, in a terminal."""
-    for arguments in (("--help",), ("algo", "list")):
-        output, status = run_in_terminal([sys.executable, "-m", "purerl_cli", *arguments], start=subprocess.Popen)
+    """The first is a process that is started, in a terminal."""
+    for command, start in (("--help", subprocess.Popen), ("algo list", PROGRAMS.Popen)):
+        output, status = run_in_terminal([sys.executable, "-m", "purerl_cli", *command.split()], start=start)
         assert status == 0
         assert "\x1b[1m" in output
         assert "\\x1b" not in output
