@@ -153,7 +153,9 @@ TORCH = Forks("torch")
 """Programs that must not have imported purerl: 40 milliseconds of a core, instead of 1.5 seconds."""
 
 PROGRAMS = Forks(
-    "purerl.loop.train", "purerl_cli.main", "purerl.recipes.addition", "rich.console", "typer.rich_utils",
+    "purerl.loop.train", "purerl_cli.main", "purerl.recipes.addition", "purerl.comparison", "purerl.backends.fake",
+    "rich.console", "rich.live", "typer.rich_utils", "typer._adapters", "pydantic.main", "pyarrow.parquet",
+    "transformers.models.qwen3.modeling_qwen3",
     "purerl.workers.processes", "purerl.workers.guard", "purerl.rewards.worker", "purerl.envs.worker",
 )  # fmt: skip
 """Commands, ranks, and programs that train: 40 milliseconds of a core, instead of two to five seconds."""
