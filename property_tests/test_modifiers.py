@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import functools
 from itertools import count
 
 import pytest
 from hypothesis_checks import IS_THOROUGH, check_law, marks_of
 
+from purerl.algos.algebra import Algorithm
 from purerl.anatomy import algorithm_named, composition_named
 from purerl.composition import Composition, build_algorithm
 from purerl.plugins import kind_of, names
@@ -46,9 +48,15 @@ MATRIX = [
 ]
 
 
+@functools.cache
+def _algorithm(composition: Composition | str) -> Algorithm:
+    """The algorithm of a composition or of a preset; building it takes as long as a law."""
+    return algorithm_named(composition) if isinstance(composition, str) else build_algorithm(composition)
+
+
 @pytest.mark.parametrize(("law", "composition"), MATRIX)
 def test_composition_satisfies_law(law: Law, composition):
-    check_law(law, build_algorithm(composition), few=True)
+    check_law(law, _algorithm(composition), few=True)
 
 
 @pytest.mark.parametrize(
@@ -61,4 +69,4 @@ def test_composition_satisfies_law(law: Law, composition):
     ],
 )
 def test_preset_satisfies_law(law: Law, name: str):
-    check_law(law, algorithm_named(name), few=True)
+    check_law(law, _algorithm(name), few=True)
