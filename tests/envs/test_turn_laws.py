@@ -101,7 +101,7 @@ def _end(name: str, renderer: Any, new: Sequence[Mapping[str, Any]]) -> list[int
 
 @pytest.mark.parametrize("special_tokens", ["keep", "escape"])
 @pytest.mark.parametrize("name", FAMILIES)
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_row_is_the_rendering_of_the_whole_conversation(name: str, special_tokens: str, data: Any) -> None:
     max_calls = FAMILIES[name].max_calls
@@ -125,7 +125,7 @@ def _decoded(renderer: Any, tokens: Sequence[int]) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if name != "text"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_any_sampled_tokens_are_followed_by_what_the_template_adds(name: str, data: Any) -> None:
     """Whatever was sampled: the additions are those after the template's own rendering of some other turn."""
@@ -144,7 +144,7 @@ def test_any_sampled_tokens_are_followed_by_what_the_template_adds(name: str, da
 
 
 @pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].max_calls and name != "mistral"])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_parsed_turn_renders_to_the_tokens_that_were_sampled(name: str, data: Any) -> None:
     renderer = _renderer(name, "keep", with_tools=True)

@@ -7,6 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -26,22 +28,27 @@ with join.join_ranks(Placement(timeout=float(sys.argv[1])), Path(sys.argv[2])):
 """
 
 
-def _start(
+@contextmanager
+def _started(
     rank: int, timeout: float, folder: object, create: type[subprocess.Popen[str]] = PROGRAMS.Popen
-) -> subprocess.Popen[str]:
+) -> Iterator[subprocess.Popen[str]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     world = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     command = [sys.executable, "-c", _SCRIPT, str(timeout), str(folder)]
-    return create(command, env=os.environ | world, stderr=subprocess.PIPE, text=True)
+    with create(command, env=os.environ | world, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_that_is_alone_gives_up_and_says_what_it_has_waited_for(rank: int, tmp_path: object) -> None:
-    with _start(rank, 2, tmp_path) as process:
+    with _started(rank, 2, tmp_path) as process:
         assert process.stderr is not None
         text = process.stderr.read()
-    assert process.returncode == 1
+        assert process.wait(60) == 1
     assert f"rank {rank} of 2 waits for the others at 127.0.0.1:" in text
     assert f"EngineError: rank {rank} did not meet the other ranks\n  got:  " in text
     assert "within placement.timeout = 2 s\n  do:   start all of them, or correct" in text
@@ -49,10 +56,10 @@ def test_rank_that_is_alone_gives_up_and_says_what_it_has_waited_for(rank: int, 
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_rank_that_waits_for_the_others_can_be_interrupted(rank: int, tmp_path: object) -> None:
-    with _start(rank, 600, tmp_path, PROGRAMS.Popen if rank else subprocess.Popen) as process:
+    with _started(rank, 600, tmp_path, PROGRAMS.Popen if rank else subprocess.Popen) as process:
         assert process.stderr is not None
         assert "waits for the others" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         text = process.stderr.read()
+        assert process.wait(60) == -signal.SIGINT
     assert text.rstrip().endswith("KeyboardInterrupt")
-    assert process.returncode == -signal.SIGINT
