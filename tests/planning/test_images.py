@@ -43,6 +43,7 @@ def test_a_frozen_vision_tower_has_no_gradients(folder: Path) -> None:
     assert frozen.device["policy: parameters"] == whole.device["policy: parameters"]
 
 
+@pytest.mark.slow
 def test_many_layers_are_extrapolated(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_vision_model(folder, dtype="float32")
     plans = [plan_memory(image_run(folder))]
