@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 
+import hypothesis
 import pytest
 import torch
 
@@ -18,6 +19,8 @@ from tests.machine import MACHINE_TESTS, faults, reset_signals
 
 _SESSION = ExitStack()
 
+hypothesis.settings.register_profile("tests", deadline=None)  # on a busy machine an example may take any time
+hypothesis.settings.load_profile("tests")
 torch.set_num_threads(1)  # two, beside other work, take up to eight times as long
 
 
@@ -67,6 +70,17 @@ def _default_sigint() -> Iterator[None]:
 def unflushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of tests need not survive a power failure. Tests that files are flushed replace `os.fsync` themselves."""
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)
+
+
+@pytest.fixture(autouse=True)
+def unformatted_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do not format configurations of models.
+
+    transformers formats each configuration that it reads, for a message that it does not print. That is a fifth of the
+    time in which a small model is loaded.
+    """
+    if configuration := sys.modules.get("transformers.configuration_utils"):
+        monkeypatch.setattr(configuration.PreTrainedConfig, "__repr__", object.__repr__)
 
 
 @pytest.fixture(autouse=True)

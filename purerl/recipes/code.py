@@ -64,7 +64,8 @@ def problems() -> Iterator[Problem]:
 
 def values(expression: str) -> list[int]:
     """The values of an expression for some values of a and b."""
-    return [eval(expression, {"a": a, "b": b}) for a, b in _ARGUMENTS]  # noqa: S307 -- our own text
+    code = compile(expression, "<expression>", "eval")
+    return [eval(code, {"a": a, "b": b}) for a, b in _ARGUMENTS]  # noqa: S307 -- our own text
 
 
 def code(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
