@@ -38,9 +38,10 @@ _QUICK = (
 )
 # Sessions of `nightly`, and their arguments, if they are not those by default.
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
-_NIGHTLY = dict.fromkeys(
-    ("lint", "types", "tests", "laws", "slow", "docs", "build", "parallel", "training", "soak"), ()
-) | {"oracle": (), "adapters": (), "megatron": (), "ray": (), "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE}
+_NIGHTLY = dict.fromkeys(("lint", "types", "tests", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
+    "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": (),
+    "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
+}  # fmt: skip
 
 
 def _python(session: nox.Session, *arguments: str) -> None:
@@ -108,7 +109,7 @@ def training(session: nox.Session) -> None:
 def parallel(session: nox.Session) -> None:
     """Runs on several ranks, and the whole table of their training, which must equal one process."""
     folders = (f"tests/{name}" for name in _OF_RANKS)
-    _python(session, "pytest", *_WITH_RANKS, "-m", "parallel", *folders, *session.posargs)
+    _python(session, "pytest", *_WITH_RANKS, "-m", "parallel and not slow", *folders, *session.posargs)
 
 
 @nox.session

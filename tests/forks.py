@@ -54,6 +54,7 @@ _WORKERS = "purerl.workers.processes"
 class Forks:
     """Processes that are forked from one that has imported `modules`, which starts when the first is needed.
 
+    modules     the names of the modules
     Popen       the class `subprocess.Popen`, except that it forks
     subprocess  the module `subprocess` with this class, for `monkeypatch.setattr(module, "subprocess", ...)`
 
@@ -61,7 +62,7 @@ class Forks:
     """
 
     def __init__(self, *modules: str, connection: socket.socket | None = None) -> None:
-        self._modules = modules
+        self.modules = modules
         self._connection = connection
         self._owner = os.getpid()
         self._lock = threading.Lock()
@@ -96,7 +97,7 @@ class Forks:
             socket.send_fds(connection, [b"."], descriptors)
             answer = connection.recv(_LENGTH)
         if len(answer) < _LENGTH:
-            raise RuntimeError(f"the process that has imported {', '.join(self._modules)} has ended")
+            raise RuntimeError(f"the process that has imported {', '.join(self.modules)} has ended")
         return int.from_bytes(answer, "little")
 
     def _open(self) -> socket.socket:
@@ -104,7 +105,7 @@ class Forks:
             self._connection, theirs = socket.socketpair()
             self._owner = os.getpid()
             code = _SERVER.format(path=sys.path)
-            command = [sys.executable, *_own_flags(), "-c", code, str(theirs.fileno()), *self._modules]
+            command = [sys.executable, *_own_flags(), "-c", code, str(theirs.fileno()), *self.modules]
             server = subprocess.Popen(command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL)
             theirs.close()
             atexit.register(self._close, self._connection, server, os.getpid())

@@ -45,7 +45,7 @@ MAX_ERROR = 4000
 """Characters of what ranks have written that a failed test shows."""
 
 RANKS = Forks(
-    *PROGRAMS._modules, "purerl.backends.hf.trainer", "purerl.testing.trainer", "tests.backends.tiny",
+    *PROGRAMS.modules, "purerl.backends.hf.trainer", "purerl.testing.trainer", "tests.backends.tiny",
     "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
     "transformers.models.auto.modeling_auto",
 )  # fmt: skip
