@@ -78,7 +78,7 @@ def run_world(
 
     `others` is the configuration of all ranks but 0, if it is not `config`.
     """
-    for name in RANKS._modules:  # or each rank imports what it needs of them
+    for name in RANKS.modules:  # or each rank imports what it needs of them
         import_module(name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
