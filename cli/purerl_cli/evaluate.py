@@ -13,6 +13,7 @@ from attrs import evolve
 
 from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError
+from purerl.terminal import escape
 from purerl_cli.arguments import (
     change_environment,
     parse_arguments,
@@ -265,8 +266,11 @@ def sample(
 
 def _score(evaluation: Evaluation, json: Path | None) -> None:
     """Run `evaluation`, print its scores, and write all results to the file `json`."""
+    from purerl.evaluation.accuracy import describe_accuracy
     from purerl.loop.evaluation import write_json
 
+    if sentence := describe_accuracy(evaluation.accuracy_rewards):
+        typer.echo(f"accuracy: {escape(sentence)}")
     results = _run_with_progress(evaluation)
     show_scores(results, evaluation.settings)
     if json is not None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from purerl.config.check import algorithm_of
+from purerl.config.check import accuracy_rewards_of, algorithm_of
 from purerl.config.reward_roles import judge_roles
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
+from purerl.evaluation.accuracy import describe_accuracy
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.plugins import kind_of
 
@@ -37,6 +38,7 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
         "step": f"{_source(config)}: {rows:,} rows; optimizer steps: {updates:,}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
         "evaluation": config.evaluate and _evaluation(config.evaluate),
+        "accuracy": describe_accuracy(accuracy_rewards_of(config)),
         "validation": config.validation and _validation(config.validation),
         "checkpoints": f"every {config.checkpoint.every} steps; the newest {config.checkpoint.keep} are kept",
         "stops early": config.stop_when and f"if {config.stop_when.metric} is at least {config.stop_when.at_least:g}",

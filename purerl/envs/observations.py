@@ -57,6 +57,8 @@ def checked_observation(value: Any, declared: Declared) -> Observation:
     if not isinstance(value.components, Mapping):
         raise ValueError(f"components is {value.components!r:.200}; need a mapping of names to numbers")
     components = to_components("components", value.components)
+    if "environment" in components:
+        raise ValueError("components has 'environment', which is the name of the sum of all rewards; need another name")
     for name in ("done", "truncated"):
         if type(getattr(value, name)) is not bool:
             raise ValueError(f"{name} is {getattr(value, name)!r:.200}; need True or False")

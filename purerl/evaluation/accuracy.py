@@ -9,9 +9,13 @@ from purerl.errors import ConfigError, nearest
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.components import short_name
 from purerl.rewards.results import RewardResult
+from purerl.rollouts.rows import ENVIRONMENT
 from purerl.settings import no_effect
 
-__all__ = ["is_correct", "select_accuracy_rewards"]
+__all__ = ["describe_accuracy", "is_correct", "select_accuracy_rewards"]
+
+ROUNDING = 1e-6
+"""How far below 1 a value may be, because a sum of rewards such as 0.1 is rounded."""
 
 
 def select_accuracy_rewards(
@@ -46,13 +50,40 @@ def select_accuracy_rewards(
 
 
 def is_correct(result: RewardResult, names: Sequence[str]) -> bool | None:
-    """Whether the first component of the first one of the functions `names` that applies is at least 1.
+    """Whether the value of the first one of the functions `names` that applies is at least 1, up to rounding (1e-6).
 
-    None if the completion has no reward, or if none of the functions applies.
+    The value of a function is its first component. That of an environment is the sum of its rewards in all turns; the
+    components that it reports beside them do not count. None if the completion has no reward, or if no function applies.
 
     >>> result = RewardResult({}, {"length": 0.5}, by_function={"m:grade": {"grade": 1.0, "format": 0.0}})
     >>> is_correct(result, ["m:grade"])
     True
     """
-    values = next((values for name in names if (values := result.by_function.get(name))), {})
-    return next((value >= 1 for value in values.values()), None) if result.reward is not None else None
+    if result.reward is None:
+        return None
+    values = (value for name in names if (value := _value(name, result)) is not None)
+    return next((value >= 1 - ROUNDING for value in values), None)
+
+
+def _value(name: str, result: RewardResult) -> float | None:
+    """The value of the function `name`, or None if it does not apply."""
+    components = result.by_function.get(name, {})
+    return components.get(ENVIRONMENT) if name == ENVIRONMENT else next(iter(components.values()), None)
+
+
+def describe_accuracy(names: Sequence[str]) -> str | None:
+    """A sentence that says when a completion is correct, if the first one of `names` that applies decides.
+
+    None without any name.
+
+    >>> describe_accuracy(["m:tagged"])
+    'a completion is correct if m:tagged gives at least 1; of several components, the first one counts'
+    >>> describe_accuracy(["environment"])
+    'an episode is correct if the sum of the rewards of its environment is at least 1'
+    """
+    if not names:
+        return None
+    if names[0] == ENVIRONMENT:
+        return "an episode is correct if the sum of the rewards of its environment is at least 1"
+    deciding = names[0] if len(names) == 1 else f"the first one of {', '.join(names)} that applies to its row"
+    return f"a completion is correct if {deciding} gives at least 1; of several components, the first one counts"

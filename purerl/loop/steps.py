@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from purerl.backends.processor import copy_processor
-from purerl.config.check import learns_from_rewards
+from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.roles import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import to_dict
@@ -19,6 +19,7 @@ from purerl.debugging.settings import Debug
 from purerl.debugging.stacks import stacks_after
 from purerl.diagnosis.run import Monitor
 from purerl.errors import ConfigError, RunStoppedError, nearest
+from purerl.evaluation.accuracy import describe_accuracy
 from purerl.evaluation.results import is_measurement
 from purerl.files import atomic_directory
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
@@ -106,14 +107,20 @@ def _open_console(
     """The console; on a rank without the run directory nothing."""
     if not directory.is_owner:
         return Trackers()
-    note = "\n".join(filter(None, [notes(run.data), describe_start(state, directory)]))
+    accuracy = describe_accuracy(accuracy_rewards_of(config))
+    lines = [notes(run.data), accuracy and f"accuracy: {accuracy}", describe_start(state, directory)]
+    note = "\n".join(filter(None, lines))
     title = f"{config.algorithm}, {config.model.path}"
     return open_console(config.name, run.max_steps, title=title, note=note, history=past)
 
 
 def _write_facts(run: Run, directory: RunDirectory) -> str:
     """Write data.json, and the tokenizer; return the identity, which is refused, if damaged, here."""
-    facts = {"max_steps": run.max_steps, "learns_from_rewards": learns_from_rewards(run.learner.algorithm)}
+    facts = {
+        "max_steps": run.max_steps,
+        "learns_from_rewards": learns_from_rewards(run.learner.algorithm),
+        "accuracy": describe_accuracy(accuracy_rewards_of(run.config)),
+    }
     directory.write_data({**facts, **run.data.counts}, run.files, run.models)
     if not directory.tokenizer.exists():
         with atomic_directory(directory.tokenizer) as folder:

@@ -85,8 +85,18 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "last_values": _last_values(records),
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
         "warnings": _warnings(path, records),
+        "accuracy": _accuracy(path),
         **_curves(records, max_records),
     }
+
+
+def _accuracy(path: Path) -> str | None:
+    """The sentence in data.json that says when a completion is correct; None if it has none."""
+    try:
+        sentence = json.loads((path / "data.json").read_text(encoding="utf-8"))["accuracy"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return sentence if isinstance(sentence, str) else None
 
 
 def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

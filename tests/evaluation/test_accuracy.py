@@ -8,10 +8,10 @@ import pytest
 
 from purerl.config.check import check
 from purerl.errors import ConfigError
-from purerl.evaluation.accuracy import is_correct, select_accuracy_rewards
+from purerl.evaluation.accuracy import describe_accuracy, is_correct, select_accuracy_rewards
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.outcomes import Failure, Outcome
-from purerl.rewards.results import combine
+from purerl.rewards.results import RewardResult, combine
 from purerl.rewards.settings import Gate, Reward
 from tests.loop.small import fake
 
@@ -42,6 +42,37 @@ def test_of_rewards_for_some_data_sources_the_first_one_that_applies_decides() -
     for values, expected in (([1.0, 0.0], True), ([None, 0.0], False), ([None, 1.0], True), ([None, None], None)):
         outcomes = {name: {} if v is None else {"x": v} for name, v in zip(rewards, values, strict=True)}
         assert is_correct(combine(outcomes, rewards, {}), [*rewards]) is expected
+
+
+@pytest.mark.parametrize(
+    ("total", "components", "expected"),
+    [
+        (-0.2, {"valid_calls": 1.0}, False),
+        (1.0, {"valid_calls": 0.0}, True),
+        (sum([0.1] * 10), {}, True),
+        (0.999, {}, False),
+        (2.0, {}, True),
+        (None, {"valid_calls": 1.0}, None),
+    ],
+)
+def test_the_sum_of_its_rewards_decides_in_an_environment(
+    total: float | None, components: dict[str, float], expected: bool | None
+) -> None:
+    values = {**components, **({} if total is None else {"environment": total})}
+    result = RewardResult(values, {"environment": total or 0.0}, by_function={"environment": values})
+    assert is_correct(result, ["environment"]) is expected
+    with_function = RewardResult(values, {"x": 1.0}, by_function={"environment": values, "m:tagged": {"tagged": 1.0}})
+    assert is_correct(with_function, ["m:tagged", "environment"]) is True
+
+
+def test_a_sentence_names_the_function_that_decides() -> None:
+    assert describe_accuracy([]) is None
+    rest = " gives at least 1; of several components, the first one counts"
+    assert describe_accuracy(["m:tagged"]) == "a completion is correct if m:tagged" + rest
+    several = "a completion is correct if the first one of m:a, m:b that applies to its row"
+    assert describe_accuracy(["m:a", "m:b"]) == several + rest
+    environment = "an episode is correct if the sum of the rewards of its environment is at least 1"
+    assert describe_accuracy(["environment"]) == environment
 
 
 @pytest.mark.parametrize(

@@ -49,6 +49,16 @@ function runTable() {
   );
 }
 
+/** When a completion is correct, in each run with an accuracy; one paragraph if it is the same in all. */
+function accuracyNote() {
+  const sentences = [...new Set(runs.map((run) => run.accuracy).filter(Boolean))];
+  const names = (sentence) => runs.filter((run) => run.accuracy === sentence).map((run) => escapeInvisible(run.name));
+  const prefix = (sentence) => (sentences.length > 1 ? `${names(sentence).join(", ")}: ` : "Accuracy: ");
+  return sentences.map((sentence) =>
+    h("p", { class: "muted" }, `${prefix(sentence)}${escapeInvisible(sentence)}.`),
+  );
+}
+
 /** A table with one column per run. `entries` are pairs of a row label and an array with one cell per run. */
 function comparisonTable(entries) {
   const head = h(
@@ -118,7 +128,7 @@ const warningSteps = ({ step, end }) =>
 function drawOverview() {
   const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
   const folds = h("div", { class: "folds" }, settingsAndValues());
-  byId("runs").append(h("h1", {}, title), runTable(), warningBox() ?? "", folds);
+  byId("runs").append(h("h1", {}, title), ...accuracyNote(), runTable(), warningBox() ?? "", folds);
 }
 
 /** Buttons that show and hide runs. */
