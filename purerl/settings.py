@@ -229,9 +229,10 @@ class Model:
         "files",
         default="float32",
     )
-    attention: str = setting(
-        "transformers' attention implementation: sdpa, eager, flash_attention_2, ...",
-        default="sdpa",
+    attention: str | None = setting(
+        "transformers' attention implementation: sdpa, eager, flash_attention_2, ...; if not set, the one that "
+        "transformers chooses for the model: sdpa if it supports it, otherwise eager",
+        default=None,
         may_change="rounding",
     )
     fingerprint: str = setting(

@@ -53,7 +53,7 @@ def is_correct(result: RewardResult, names: Sequence[str]) -> bool | None:
     """Whether the value of the first one of the functions `names` that applies is at least 1, up to rounding (1e-6).
 
     The value of a function is its first component. That of an environment is the sum of its rewards in all turns; the
-    components that it reports beside them do not count. None if the completion has no reward, or if no function applies.
+    components that it reports beside them do not count. None if there is no reward, or if no function applies.
 
     >>> result = RewardResult({}, {"length": 0.5}, by_function={"m:grade": {"grade": 1.0, "format": 0.0}})
     >>> is_correct(result, ["m:grade"])

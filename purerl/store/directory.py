@@ -3,9 +3,9 @@
 config.toml          the configuration, after its digest; a started run refuses another configuration
 prepared/            files written by `prepare_data`
 initial_run/         the run directory of the initial run
-data.json            number of steps, whether the algorithm reads rewards, when a completion is correct, number of training
-                     rows, number of rows left out, digests of the data files, and fingerprints of the models that the
-                     run started from
+data.json            number of steps, whether the algorithm reads rewards, when a completion is correct, number of
+                     training rows, number of rows left out, digests of the data files, and fingerprints of the models
+                     that the run started from
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 images/              the images of rows, by their content ids; only if there are any

@@ -33,7 +33,8 @@ def training_flops(module: TokenModel, tokens: int, length: float) -> float:
     Each row counts alone, also where prefixes are shared, so a utilization is that of the rows as they are.
     """
     config = module.config
-    attention = 12 * config.num_hidden_layers * config.num_attention_heads * _head_width(config) * length
+    heads = getattr(config, "num_attention_heads", None)  # a model without attention has none
+    attention = 12 * config.num_hidden_layers * heads * _head_width(config) * length if heads else 0.0
     return tokens * (_weights(module) + attention)
 
 

@@ -10,7 +10,15 @@ from purerl.types import TensorDict
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["Limits", "check_layers", "check_rows", "limits_of", "max_sequence_length", "unsupported_layers"]
+__all__ = [
+    "Limits",
+    "attention_of",
+    "check_layers",
+    "check_rows",
+    "limits_of",
+    "max_sequence_length",
+    "unsupported_layers",
+]
 
 _SUPPORTED = {"full_attention", "sliding_attention"}
 
@@ -49,6 +57,11 @@ def check_rows(batch: TensorDict, limits: Limits) -> None:
 def _row_name(batch: TensorDict, row: int) -> str:
     example = f", from example {int(batch['example'][row]):,}" if "example" in batch.keys() else ""
     return f"row {row} of a batch{example}"
+
+
+def attention_of(model: PreTrainedModel) -> str:
+    """The attention implementation that the decoder of `model` uses."""
+    return model.config.get_text_config(decoder=True)._attn_implementation  # noqa: SLF001 - there is no public attribute
 
 
 def unsupported_layers(model: PreTrainedModel) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from purerl.backends.hf.architecture import Architecture, architecture_of, initialize_head
-from purerl.backends.hf.limits import unsupported_layers
+from purerl.backends.hf.limits import attention_of, unsupported_layers
 from purerl.backends.hf.mesh import Mesh, RankMesh
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.module import TokenModel
@@ -42,20 +42,20 @@ def check_shapes(shapes: PreTrainedModel, model: Model, config: HFTrainerConfig)
 def check_divisible(shapes: PreTrainedModel, model: Model, mesh: Mesh) -> None:
     """Refuse a `mesh` that the model with these `shapes` cannot be divided by. Raises ConfigError."""
     name, text = type(shapes).__name__, shapes.config.get_text_config(decoder=True)
-    heads = text.num_attention_heads
-    key_heads = getattr(text, "num_key_value_heads", None) or heads
     if mesh.tensor > 1:
         if not shapes.tp_plan:
             raise _refused("tensor", mesh.tensor, f"{name}, for which transformers has no plan", "a model with a plan")
-        _check_heads("tensor", mesh.tensor, "key and value heads", key_heads)
+        heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
+        _check_heads("tensor", mesh.tensor, "key and value heads", heads)
     if mesh.sequence > 1:
-        _check_heads("sequence", mesh.sequence, "heads of each tensor-parallel rank", heads // mesh.tensor)
         if unsupported := unsupported_layers(shapes):
             got, need = f"{name} with {', '.join(unsupported)}", "layers of full or sliding-window attention only"
             raise _refused("sequence", mesh.sequence, got, need)
-        if model.attention != "sdpa" or not shapes.is_backend_compatible():
-            got = f"{name} with attention {model.attention}"
-            raise _refused("sequence", mesh.sequence, got, "a model that supports sdpa, with model.attention=sdpa")
+        heads = text.num_attention_heads // mesh.tensor
+        _check_heads("sequence", mesh.sequence, "heads of each tensor-parallel rank", heads)
+        if (attention := attention_of(shapes)) != "sdpa" or not shapes.is_backend_compatible():
+            got, need = f"{name} with attention {attention}", "a model that supports sdpa, with sdpa"
+            raise _refused("sequence", mesh.sequence, got, need, do=_other_attention(shapes, model))
 
 
 def check_packing(shapes: PreTrainedModel, model: Model) -> None:
@@ -65,9 +65,9 @@ def check_packing(shapes: PreTrainedModel, model: Model) -> None:
     got, need = f"{type(shapes).__name__} with ", "layers of full or sliding-window attention only"
     if unsupported := unsupported_layers(shapes):
         raise ConfigError("packing", got=got + ", ".join(unsupported), need=need, do="leave packing out")
-    if model.attention not in SUPPORTED or not shapes.is_backend_compatible():
-        got, need = f"{got}attention {model.attention}", "a model that supports sdpa or eager, with one of them"
-        raise ConfigError("packing", got=got, need=need, do="set model.attention to sdpa, or leave packing out")
+    if (attention := attention_of(shapes)) not in SUPPORTED or not shapes.is_backend_compatible():
+        got, need = f"{got}attention {attention}", "a model that supports sdpa or eager, with one of them"
+        raise ConfigError("packing", got=got, need=need, do=_other_attention(shapes, model) or "leave packing out")
 
 
 def _check_heads(name: str, size: int, what: str, heads: int) -> None:
@@ -76,8 +76,15 @@ def _check_heads(name: str, size: int, what: str, heads: int) -> None:
         raise ConfigError(f"mesh.{name}", got=f"{size}, and {heads} {what}", need=f"one of: {divisors}")
 
 
-def _refused(name: str, size: int, got: str, need: str) -> ConfigError:
-    return ConfigError(f"mesh.{name}", got=f"{size}, and {got}", need=need, do=f"leave mesh.{name} out, and use shard")
+def _other_attention(shapes: PreTrainedModel, model: Model) -> str | None:
+    """A remedy, if the attention that `model` names is the reason, and not the model with these `shapes`."""
+    supports_sdpa = shapes.is_backend_compatible() and shapes._supports_sdpa  # noqa: SLF001 - there is no public name
+    return "leave model.attention out, which is then sdpa" if model.attention and supports_sdpa else None
+
+
+def _refused(name: str, size: int, got: str, need: str, *, do: str | None = None) -> ConfigError:
+    do = do or f"leave mesh.{name} out, and use shard"
+    return ConfigError(f"mesh.{name}", got=f"{size}, and {got}", need=need, do=do)
 
 
 def load(

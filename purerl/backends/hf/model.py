@@ -59,7 +59,8 @@ def load_model(
 def _attention_error(model: Model, error: Exception) -> ConfigError:
     got = f"{model.attention!r}: {str(error).strip().splitlines()[0]}"
     need = "an attention implementation that is installed, and that the model supports"
-    return ConfigError("model.attention", got=got, need=need, do="leave it out for sdpa, or set it to eager")
+    do = "leave it out, and transformers chooses one that the model supports"
+    return ConfigError("model.attention", got=got, need=need, do=do if model.attention else None)
 
 
 def _check_complete(

@@ -34,7 +34,7 @@ With fewer layers, the peak may be at another moment of a step than that of a de
 """
 
 _SIMULATED = ("eager", "sdpa")
-"""Attention that runs without values. All others need about the memory of sdpa, and may not be installed here."""
+"""Attention that runs without values. Others need about as much memory, and may not be installed."""
 
 _INDEXED = frozenset({"aten::index", "aten::index_put", "aten::index_put_", "aten::_unsafe_index_put"})
 
@@ -49,7 +49,7 @@ def fake_model(model: Model, *, num_layers: int | None = None, architecture: Arc
     from transformers import AutoConfig
 
     kwargs = {"trust_remote_code": model.trust_remote_code}
-    attention = model.attention if model.attention in _SIMULATED else "sdpa"
+    attention = model.attention if model.attention in _SIMULATED else None  # None: what transformers chooses
     with loading("config.json", model):
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _shorten(config.get_text_config(decoder=True), num_layers)
