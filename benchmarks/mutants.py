@@ -9,7 +9,8 @@ fails, or if the tests take longer than `limit` seconds.
 
 `cover` runs the tests once and stores which of them execute which line, processes that they start included. `run` needs
 this: a mutant runs only the tests that execute its line, quick ones first. A line that is executed when its file is
-imported belongs to no test: then the tests run that execute any other line of the file.
+imported belongs to no test: then the tests run that execute any other line of the file. A test that fails also without
+a mutant detects nothing: each test that has failed is tried once without one.
 
 The same seed gives the same mutants, also in another version of the tests. `run` writes a line for each mutant to
 FOLDER/mutants.tsv, and does not repeat those that are there. It needs the package coverage.
@@ -205,10 +206,38 @@ def selected(mutant: Mutant, lines: dict[str, dict[int, set[str]]]) -> list[str]
 
 def result_of(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> str:
     """The first test that fails, "too slow", "no test", or "survived"."""
-    if not tests:
-        return "no test"
-    original = (ROOT / mutant.path).read_bytes()
-    write(mutant, ROOT)
+    while tests:
+        original = (ROOT / mutant.path).read_bytes()
+        write(mutant, ROOT)
+        try:
+            result = result_of_tests(tests, folder, limit)
+        finally:
+            (ROOT / mutant.path).write_bytes(original)
+        test = name_of(result, tests)
+        if test is None or _passes(test, folder, limit):
+            return result
+        tests = [each for each in tests if each != test]
+    return "no test"
+
+
+def name_of(result: str, tests: list[str]) -> str | None:
+    """The test of `tests` that has failed according to a line of pytest; None if there is none."""
+    line = result.partition(" ")[2]
+    return max((test for test in tests if line.startswith(test)), key=len, default=None)
+
+
+_PASSING: dict[str, bool] = {}
+"""Whether a test passes without a mutant, of those that were tried."""
+
+
+def _passes(test: str, folder: Path, limit: float) -> bool:
+    if test not in _PASSING:
+        _PASSING[test] = result_of_tests([test], folder, limit) == "survived"
+    return _PASSING[test]
+
+
+def result_of_tests(tests: list[str], folder: Path, limit: float) -> str:
+    """The first of `tests` that fails now, "too slow", or "survived"."""
     listed = folder / "tests.txt"
     listed.write_text("\n".join(tests), encoding="utf-8")
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE", f"@{listed}"]
@@ -220,8 +249,6 @@ def result_of(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> s
     except subprocess.TimeoutExpired:
         process.kill()
         return "too slow"
-    finally:
-        (ROOT / mutant.path).write_bytes(original)
     failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return (failed or [f"status {process.returncode}"])[0] if process.returncode else "survived"
 
