@@ -1,7 +1,7 @@
 """Random mutants of `purerl/` outside `algos/`, and the tests that detect them.
 
     python -m benchmarks.mutants cover FOLDER [-- arguments of pytest]
-    python -m benchmarks.mutants run FOLDER [--count 200] [--seed 0] [--first 0] [--limit 180]
+    python -m benchmarks.mutants run FOLDER [--count 200] [--seed 0] [--limit 180]
 
 A mutant is one change of one expression: another comparison or operator, another number, `not` before a condition, or
 None instead of what a function returns. Each is written to a copy of this project in FOLDER, and detected if a test
