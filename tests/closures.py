@@ -68,7 +68,8 @@ def closure(*folders: str) -> set[Path]:
             found.add(path)
             remaining += _named_by(path)
     data = {other for path in found for other in path.parent.iterdir() if path.name == "__init__.py"}
-    return found | {path for path in data.union(inside) if path.is_file() and path.suffix not in (".py", ".pyc")}
+    data = {path for path in data.union(inside) if path.is_file() and path.suffix not in (".py", ".pyc")}
+    return found | data - {PASSED}
 
 
 @functools.cache
