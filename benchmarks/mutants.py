@@ -1,7 +1,7 @@
 """Random mutants of `purerl/` outside `algos/`, and the tests that detect them.
 
     python -m benchmarks.mutants cover FOLDER [-- arguments of pytest]
-    python -m benchmarks.mutants run FOLDER [--count 200] [--seed 0] [--first 0] [--limit 180]
+    python -m benchmarks.mutants run FOLDER [--count 200] [--seed 0] [--limit 180]
 
 A mutant is one change of one expression: another comparison or operator, another number, `not` before a condition, or
 None instead of what a function returns. Each is written to a copy of this project in FOLDER, and detected if a test
@@ -9,7 +9,8 @@ fails, or if the tests take longer than `limit` seconds.
 
 `cover` runs the tests once and stores which of them execute which line, processes that they start included. `run` needs
 this: a mutant runs only the tests that execute its line, quick ones first. A line that is executed when its file is
-imported belongs to no test: then the tests run that execute any other line of the file.
+imported belongs to no test: then the tests run that execute any other line of the file. A test that fails also without
+a mutant detects nothing: each test that has failed is tried once without one.
 
 The same seed gives the same mutants, also in another version of the tests. `run` writes a line for each mutant to
 FOLDER/mutants.tsv, and does not repeat those that are there. It needs the package coverage.
@@ -186,7 +187,9 @@ def tests_by_line(database: Path) -> dict[str, dict[int, set[str]]]:
     query = f"select path, context, numbits from {joined}"  # noqa: S608 -- a constant
     with sqlite3.connect(database) as connection:
         for path, context, bits in connection.execute(query):
-            if test := re.sub(r" \((setup|call|teardown)\)$", "", context.strip("|")):
+            # A server of forks has the test that started it before that of the fork, in PYTEST_CURRENT_TEST.
+            test = re.sub(r"^.* \((setup|call|teardown)\)\|(?=.)", "", context.strip("|"), flags=re.DOTALL)
+            if test := re.sub(r" \((setup|call|teardown)\)$", "", test):
                 for line in numbits_to_nums(bits):
                     found["purerl" + path.rpartition("/purerl")[2]][line].add(test)
     return found
@@ -205,10 +208,38 @@ def selected(mutant: Mutant, lines: dict[str, dict[int, set[str]]]) -> list[str]
 
 def result_of(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> str:
     """The first test that fails, "too slow", "no test", or "survived"."""
-    if not tests:
-        return "no test"
-    original = (ROOT / mutant.path).read_bytes()
-    write(mutant, ROOT)
+    while tests:
+        original = (ROOT / mutant.path).read_bytes()
+        write(mutant, ROOT)
+        try:
+            result = result_of_tests(tests, folder, limit)
+        finally:
+            (ROOT / mutant.path).write_bytes(original)
+        test = name_of(result, tests)
+        if test is None or _passes(test, folder, limit):
+            return result
+        tests = [each for each in tests if each != test]
+    return "no test"
+
+
+def name_of(result: str, tests: list[str]) -> str | None:
+    """The test of `tests` that has failed according to a line of pytest; None if there is none."""
+    line = result.partition(" ")[2]
+    return max((test for test in tests if line.startswith(test)), key=len, default=None)
+
+
+_PASSING: dict[str, bool] = {}
+"""Whether a test passes without a mutant, of those that were tried."""
+
+
+def _passes(test: str, folder: Path, limit: float) -> bool:
+    if test not in _PASSING:
+        _PASSING[test] = result_of_tests([test], folder, limit) == "survived"
+    return _PASSING[test]
+
+
+def result_of_tests(tests: list[str], folder: Path, limit: float) -> str:
+    """The first of `tests` that fails now, "too slow", "no test", or "survived"."""
     listed = folder / "tests.txt"
     listed.write_text("\n".join(tests), encoding="utf-8")
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE", f"@{listed}"]
@@ -220,8 +251,9 @@ def result_of(mutant: Mutant, tests: list[str], folder: Path, limit: float) -> s
     except subprocess.TimeoutExpired:
         process.kill()
         return "too slow"
-    finally:
-        (ROOT / mutant.path).write_bytes(original)
+    if missing := re.findall(r"^ERROR: not found: (.+)$", output, re.MULTILINE):  # a name with the end of a line
+        known = [test for test in tests if not any(name.endswith(test.partition("[")[0]) for name in missing)]
+        return result_of_tests(known, folder, limit) if 0 < len(known) < len(tests) else "no test"
     failed = [line for line in output.splitlines() if line.startswith(("FAILED ", "ERROR "))]
     return (failed or [f"status {process.returncode}"])[0] if process.returncode else "survived"
 

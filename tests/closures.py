@@ -39,41 +39,45 @@ VARIABLE = "PURERL_TEST_CLOSURE"
 """Environment variable: the session that runs."""
 
 SESSIONS = {
-    "adapters": "tests/adapters",
-    "megatron": "tests/megatron",
-    "oracle": "tests/oracle",
-    "ray": "tests/ray",
-    "sglang": "tests/engines",
-    "vllm": "tests/engines",
+    "adapters": ("tests/adapters",),
+    "megatron": ("tests/megatron",),
+    "oracle": ("tests/oracle", "purerl/algos"),  # it imports every algorithm
+    "ray": ("tests/ray",),
+    "sglang": ("tests/engines",),
+    "vllm": ("tests/engines",),
 }
-"""The folder of the tests of each session."""
+"""The folder of the tests of each session, and folders whose modules they import without a name."""
 
-_ALWAYS = ("noxfile.py", "constraints/default.txt", "tests/conftest.py", "tests/forks.py")
+_LIBRARY = ("__init__", "import_rules", "sources")
+# Part of each closure. They name files that they do not import, and what they import is here.
+_TOOLS = ("noxfile.py", "tests/closures.py", *(f"tests/library/{name}.py" for name in _LIBRARY))
+_ALWAYS = (*_TOOLS, "constraints/default.txt", "tests/conftest.py", "tests/forks.py")
 _PACKAGES = ("purerl", "purerl_cli", "tests", "benchmarks")
 # Folders whose modules are found by a short name, such as kind = "grpo".
 _PLUGINS = ("algos", "algos/modifiers", "backends", "rewards/kinds", "tracking", "adapters", "recipes", "presets")
 
 
-def closure(folder: str) -> set[Path]:
-    """The files that the tests in `folder` depend on."""
+def closure(*folders: str) -> set[Path]:
+    """The files in `folders`, and all that they depend on."""
     found: set[Path] = set()
-    remaining = [*(ROOT / folder).rglob("*.py"), *(ROOT / name for name in _ALWAYS)]
+    inside = [path for folder in folders for path in (ROOT / folder).rglob("*")]
+    remaining = [*(path for path in inside if path.suffix == ".py"), *(ROOT / name for name in _ALWAYS)]
     while remaining:
         path = remaining.pop()
         if path not in found:
             found.add(path)
             remaining += _named_by(path)
     data = {other for path in found for other in path.parent.iterdir() if path.name == "__init__.py"}
-    own = {path for path in (ROOT / folder).rglob("*") if path.suffix not in (".pyc", ".py")}
-    return found | {path for path in data | own if path.is_file() and path.suffix not in (".py", ".pyc")}
+    data = {path for path in data.union(inside) if path.is_file() and path.suffix not in (".py", ".pyc")}
+    return found | data - {PASSED}
 
 
 @functools.cache
 def _named_by(path: Path) -> tuple[Path, ...]:
     """The files that a file imports, or names in a text."""
-    if path.suffix != ".py" or path.name == "noxfile.py":  # it names the tests of all sessions
-        return ()
     relative = path.relative_to(ROOT / "cli" if path.is_relative_to(ROOT / "cli") else ROOT)
+    if path.suffix != ".py" or relative.as_posix() in _TOOLS:
+        return ()
     text = path.read_text(encoding="utf-8")
     names = {each.module for each in imports(text, ".".join(relative.parent.parts))}
     texts = {node.value for node in ast.walk(ast.parse(text)) if _is_text(node)}
@@ -139,14 +143,14 @@ def must_run(sessions: Iterable[str]) -> Iterator[str]:
     """Those of `sessions` whose files have changed since they passed, and those without a closure."""
     passed = json.loads(PASSED.read_text(encoding="utf-8")) if PASSED.exists() else {}
     for session in sessions:
-        if session not in SESSIONS or passed.get(session) != digest(closure(SESSIONS[session])):
+        if session not in SESSIONS or passed.get(session) != digest(closure(*SESSIONS[session])):
             yield session
 
 
 def record(session: str) -> None:
     """Write the digest of the files of `session`, which has passed."""
     passed = json.loads(PASSED.read_text(encoding="utf-8")) if PASSED.exists() else {}
-    passed[session] = digest(closure(SESSIONS[session]))
+    passed[session] = digest(closure(*SESSIONS[session]))
     PASSED.write_text(json.dumps(passed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
@@ -156,7 +160,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
     if name is None or session.exitstatus != 0:
         return
     files = {Path(file) for module in list(sys.modules.values()) if (file := _loaded_from(module))}
-    missing = sorted(str(path.relative_to(ROOT)) for path in files & _own_files() - closure(SESSIONS[name]))
+    missing = sorted(str(path.relative_to(ROOT)) for path in files & _own_files() - closure(*SESSIONS[name]))
     if missing:
         sys.stderr.write(f"\ntests/closures.py: {name} imports {', '.join(missing)}, which its closure does not have\n")
         session.exitstatus = 1

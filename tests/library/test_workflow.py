@@ -79,6 +79,10 @@ def test_a_closure_has_what_tests_import_also_in_functions_and_by_name() -> None
     assert "purerl/adapters/textarena.py" not in files
 
 
+def test_what_has_passed_is_no_file_of_a_session() -> None:
+    assert not any(closures.PASSED in closures.closure(*folders) for folders in closures.SESSIONS.values())
+
+
 def test_a_digest_depends_on_code_but_not_on_comments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(closures, "ROOT", tmp_path)
     (tmp_path / "pyproject.toml").write_text("[project]\ndependencies = []\noptional-dependencies = {}\n")
@@ -100,7 +104,7 @@ def test_a_session_runs_until_it_has_passed_and_again_if_its_files_have_changed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(closures, "PASSED", tmp_path / "passed.json")
-    monkeypatch.setattr(closures, "closure", lambda folder: [folder])
+    monkeypatch.setattr(closures, "closure", lambda *folders: [*folders])
     monkeypatch.setattr(closures, "digest", lambda files: f"digest of {files[0]}")
     assert list(closures.must_run(["ray", "vllm", "docs"])) == ["ray", "vllm", "docs"]
     closures.record("ray")
@@ -114,10 +118,10 @@ def test_a_session_that_imports_more_than_its_closure_fails(
 ) -> None:
     session = type("Session", (), {"exitstatus": 0})()
     monkeypatch.setenv(closures.VARIABLE, "ray")
-    monkeypatch.setattr(closures, "closure", lambda folder: closures._own_files())
+    monkeypatch.setattr(closures, "closure", lambda *folders: closures._own_files())
     closures.pytest_sessionfinish(session)
     assert session.exitstatus == 0
-    monkeypatch.setattr(closures, "closure", lambda folder: closures._own_files() - {Path(__file__)})
+    monkeypatch.setattr(closures, "closure", lambda *folders: closures._own_files() - {Path(__file__)})
     closures.pytest_sessionfinish(session)
     assert session.exitstatus == 1
     assert "ray imports tests/library/test_workflow.py" in capsys.readouterr().err

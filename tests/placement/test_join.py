@@ -58,7 +58,7 @@ def test_rank_that_is_alone_gives_up_and_says_what_it_has_waited_for(rank: int, 
 def test_rank_that_waits_for_the_others_can_be_interrupted(rank: int, tmp_path: object) -> None:
     with _started(rank, 600, tmp_path, PROGRAMS.Popen if rank else subprocess.Popen) as process:
         assert process.stderr is not None
-        assert "waits for the others" in process.stderr.readline()
+        assert any("waits for the others" in line for line in process.stderr)  # torch warns first without a network
         process.send_signal(signal.SIGINT)
         text = process.stderr.read()
         assert process.wait(60) == -signal.SIGINT
