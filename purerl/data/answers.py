@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import Any, NamedTuple
 
 from purerl.data.chat import (
@@ -21,6 +21,7 @@ from purerl.data.chat import (
     with_expansions,
 )
 from purerl.data.images import images_of
+from purerl.data.messages import is_learned
 from purerl.data.special_tokens import encode, is_marked
 from purerl.errors import DataError
 from purerl.images import Image
@@ -40,9 +41,9 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
     """Tokenize `prompt` followed by `answer` and mark the tokens to learn. Both are strings, or both are messages.
 
     Strings: the tokens to learn are the answer and the EOS token after it. Messages: the tokens to learn are every
-    assistant turn in the answer, each with the token that ends it. If the chat template has ``{% generation %}``
-    markers, they define the assistant turns. Otherwise a turn consists of the tokens that it adds to the conversation
-    before it.
+    assistant turn in the answer without the weight 0, each with the token that ends it. If the chat template has
+    ``{% generation %}`` markers, they define the assistant turns. Otherwise a turn consists of the tokens that it adds
+    to the conversation before it.
 
     Raises: DataError if the prompt is empty, if there is nothing to learn, or if the template has no markers and
     renders earlier turns differently when more messages follow.
@@ -55,24 +56,41 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
     prompt = add_system_prompt(chat, prompt)
     messages = [*prompt, *answer]
     tokenize = _tokenize_with_markers if _has_generation_markers(chat) else _tokenize_by_turns
-    has_assistant_turn = any(message["role"] == "assistant" for message in answer)
-    example = tokenize(chat, messages, len(prompt)) if has_assistant_turn else TokenizedExample([], [])
+    example = tokenize(chat, messages, len(prompt)) if any(map(is_learned, answer)) else TokenizedExample([], [])
     if not any(example.action):
         what = "the conversation has no assistant tokens to learn"
-        raise DataError(what, got=roles_of(messages), need="an assistant turn after the prompt", do="remove the row")
+        need = "an assistant turn after the prompt, without the weight 0"
+        raise DataError(what, got=roles_of(messages), need=need, do="remove the row")
     return _with_image_tokens(chat, example, images_of(messages))
 
 
 def _has_generation_markers(chat: Chat) -> bool:
-    return re.search(r"{%-?\s*generation\s*-?%}", str(chat.tokenizer.get_chat_template())) is not None
+    template = chat.tokenizer.get_chat_template(tools=chat.chat_template_kwargs.get("tools"))
+    return re.search(r"{%-?\s*generation\s*-?%}", str(template)) is not None
 
 
 def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """Mark the tokens that the template marks, starting with message `first`."""
+    """Mark the tokens that the template marks, starting with message `first`, but for turns that are not learned.
+
+    Raises: DataError if some turns are not learned, and the template does not mark each turn once.
+    """
     tokens, marked = _encode_with_markers(chat, messages)
     is_assistant = messages[first]["role"] == "assistant"
     start = _prefix_length(chat, tokens, messages[:first], add_generation_prompt=is_assistant)
-    return TokenizedExample(tokens, [k >= start and learned for k, learned in enumerate(marked)])
+    learned = [*map(is_learned, (message for message in messages if message["role"] == "assistant"))]
+    runs = [(marks, len([*run])) for marks, run in groupby(marked)]
+    num_runs = sum(marks for marks, _ in runs)
+    if not all(learned[len(learned) - sum(message["role"] == "assistant" for message in messages[first:]) :]):
+        if num_runs != len(learned):
+            got, need = (
+                f"{num_runs} marked parts for {len(learned)} turns",
+                "one for each, to leave out those of weight 0",
+            )
+            raise DataError("the {% generation %} markers of the chat template", got=got, need=need)
+        turns = iter(learned)
+        runs = [(marks and next(turns), length) for marks, length in runs]
+    action = [marks for marks, length in runs for _ in range(length)]
+    return TokenizedExample(tokens, [k >= start and learns for k, learns in enumerate(action)])
 
 
 def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], list[bool]]:
@@ -91,11 +109,11 @@ def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], lis
 
 
 def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """Mark the tokens that each assistant turn, starting with message `first`, adds to the messages before it."""
+    """Mark the tokens that each turn to learn, starting with message `first`, adds to the messages before it."""
     tokens = encode_rendered(chat, [render(chat, messages)])[0]
     action = [False] * len(tokens)
     for turn in range(first, len(messages)):
-        if messages[turn]["role"] == "assistant":
+        if is_learned(messages[turn]):
             start = _prefix_length(chat, tokens, messages[:turn], add_generation_prompt=True)
             end = _prefix_length(chat, tokens, messages[: turn + 1])
             # Tokens after the end token, for example a line break, are not part of the answer.

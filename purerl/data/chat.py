@@ -11,7 +11,8 @@ take its place, once: see `purerl.backends.processor`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from attrs import evolve, field, frozen
 from purerl.backends.processor import Processor
 from purerl.data.columns import PromptFormat
 from purerl.data.images import as_parts, images_of
+from purerl.data.messages import with_parsed_calls, with_text_calls
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import encode, is_marked, mark, unmark
 from purerl.errors import ConfigError, DataError, ImageError
@@ -57,7 +59,7 @@ Messages = Sequence[Mapping[str, Any]]
 TextOrMessages = str | Messages
 """A prompt or an answer as it is stored in the file: a string, or chat messages."""
 
-_RESERVED_KWARGS = ("messages", "add_generation_prompt")
+RESERVED_KWARGS = ("messages", "add_generation_prompt")
 _PLACEHOLDER = "purerl placeholder"
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -94,6 +96,11 @@ class Chat:
     def stop_strings(self) -> tuple[str, ...]:
         """The texts of `stop_tokens`."""
         return tuple(self.tokenizer.decode([token]) for token in self.stop_tokens)
+
+    @cached_property
+    def reads_text_calls(self) -> bool:
+        """Whether the chat template reads the arguments of tool calls as text, and cannot read an object."""
+        return not _renders_call(self, with_parsed_calls) and _renders_call(self, with_text_calls)
 
     @cached_property
     def line_break_tokens(self) -> tuple[int, ...]:
@@ -175,7 +182,7 @@ def text_note(tokenizer: PreTrainedTokenizerBase) -> str | None:
 def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any]) -> None:
     words = template_words(tokenizer)
     for name in chat_template_kwargs:
-        if name in _RESERVED_KWARGS:
+        if name in RESERVED_KWARGS:
             got = "an argument that purerl sets for every prompt"
             raise ConfigError(f"chat_template_kwargs.{name}", got=got, do="remove it")
         if name not in words:
@@ -253,22 +260,44 @@ def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
 
 
 def apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
-    """What the tokenizer makes of `messages` by its chat template. Raises DataError as `render`."""
+    """What the tokenizer makes of `messages` by its chat template. Raises DataError as `render`.
+
+    Arguments of tool calls are objects, or JSON text if the template reads text. `kwargs` that are not None take
+    precedence over those of `chat`.
+    """
+    has_calls = any(message.get("tool_calls") for message in messages)
+    with_calls = with_text_calls if has_calls and chat.reads_text_calls else with_parsed_calls
+    return _apply(chat, [with_calls(message) for message in messages], kwargs)
+
+
+def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> Any:
     from jinja2 import TemplateError
 
-    messages = list(messages)
     if chat.processor is not None:
         messages = [as_parts(message) for message in messages]
     elif images := images_of(messages):
         need = "text, or a vision-language model and data or an environment with images"
         raise ImageError("the images of a conversation", got=f"{len(images)} images", need=need)
+    given = {**chat.chat_template_kwargs, **{key: value for key, value in kwargs.items() if value is not None}}
     if chat.escapes:
         messages = [_escaped(chat, message) for message in messages]
-        kwargs = {**kwargs, "tools": _marked(chat, kwargs.get("tools"))}
+        given = {**given, "tools": _marked(chat, given.get("tools"))}
     try:
-        return chat.tokenizer.apply_chat_template(messages, **kwargs, **chat.chat_template_kwargs)
+        return chat.tokenizer.apply_chat_template(messages, **given)
     except (TemplateError, TypeError, ValueError) as error:
         raise DataError(f"the chat template raised an error: {error}", got=roles_of(messages)) from error
+
+
+def _renders_call(chat: Chat, with_calls: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bool:
+    """Whether the chat template renders a tool call with arguments as `with_calls` makes them."""
+    call = {"type": "function", "id": "call00000", "function": {"name": "add", "arguments": {"a": _PLACEHOLDER}}}
+    contents: tuple[str | None, ...] = ("", None)  # some templates show calls only where there is no content
+    for content in contents:
+        turn = {"role": "assistant", "content": content, "tool_calls": [call]}
+        with suppress(DataError):
+            if _PLACEHOLDER in _apply(chat, [{"role": "user", "content": "a"}, with_calls(turn)], {"tokenize": False}):
+                return True
+    return False
 
 
 def roles_of(messages: Messages) -> str:

@@ -19,7 +19,6 @@ from purerl.data.chat import (
     tokenize_prompts,
 )
 from purerl.data.special_tokens import Encoded, encode, is_marked, unmark
-from purerl.data.turns import with_functions
 from purerl.errors import DataError
 
 __all__ = ["ReadConversation", "read_conversation", "read_steps"]
@@ -71,8 +70,7 @@ def _texts(chat: Chat, prompt: TextOrMessages, answer: Messages) -> tuple[list[i
         eos = [] if chat.tokenizer.eos_token_id is None else [chat.tokenizer.eos_token_id]
         text = "".join(str(message["content"]) for message in answer)
         return tokenize_prompts(chat, [prompt])[0].tokens, text, eos
-    messages = [with_functions(message) for message in (*add_system_prompt(chat, prompt), *answer)]
-    return [], render(chat, messages), []
+    return [], render(chat, [*add_system_prompt(chat, prompt), *answer]), []
 
 
 def _positions(text: str, content: str, ends: Sequence[int]) -> list[int]:

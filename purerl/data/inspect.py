@@ -25,12 +25,20 @@ from purerl.data.columns import (
     detect_style,
     find_ground_truth_column,
     is_complete_message,
-    rename_columns,
     select_format,
 )
-from purerl.data.examples import NOT_RENAMED, DataSet, Example, extract_answers, extract_prompt, rows_at
-from purerl.data.files import read_table
+from purerl.data.examples import (
+    NOT_RENAMED,
+    DataSet,
+    Example,
+    extract_answers,
+    extract_prompt,
+    read_renamed,
+    rows_at,
+)
 from purerl.data.images import has_images, images_of, text_of
+from purerl.data.nested import shaped, shaped_schema
+from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import spelled
 from purerl.errors import ConfigError, DataError, ImageError
@@ -124,10 +132,11 @@ def inspect(
     settings["special_tokens"] = special_tokens
     if tokenizer is None:
         _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
-    table = rename_columns(read_table(path), columns, path).slice(0, limit)
+    table = read_renamed(path, columns).slice(0, limit)
+    schema = shaped_schema(table.schema)
     described = _describe(table)
-    (formats, errors), style = _formats(table, path), detect_style(table.schema)
-    ground_truth_column = find_ground_truth_column(table.schema)
+    (formats, errors), style = _formats(table, path), detect_style(schema)
+    ground_truth_column = find_ground_truth_column(schema)
     if not formats:
         return Report(path, table.num_rows, described, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
@@ -161,7 +170,7 @@ def inspect(
 
 def _describe(table: pa.Table) -> tuple[Column, ...]:
     return tuple(
-        Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
+        Column(field.name, _type_name(shaped(field)), table.column(field.name).null_count) for field in table.schema
     )
 
 
@@ -184,7 +193,7 @@ def _type_name(arrow_type: pa.DataType) -> str:
 
 def _formats(table: pa.Table, path: str) -> tuple[tuple[ExampleFormat, ...], tuple[str, ...]]:
     """The supported formats of `table`; if there are none, why."""
-    schema = table.schema
+    schema = shaped_schema(table.schema)
     try:
         formats = [select_format(schema, each.example_type, path) for each in detect_formats(schema)]
         formats = [each._replace(has_images=has_images(table, each, path)) for each in formats]
@@ -317,7 +326,7 @@ def _render_row(
     chat: Chat, example_format: ExampleFormat, example: Example, max_prompt_tokens: int | None
 ) -> _RenderedRow:
     try:
-        prompt = extract_prompt(example_format, example)
+        chat, prompt = chat_of_row(chat, example), extract_prompt(example_format, example)
         tokenized = tokenize_prompts(chat, [prompt])[0]
         answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
     except DataError as error:
@@ -333,7 +342,7 @@ def _render_row(
 def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
     """The first special token that `prompt` spells, in plain text or in a message that is not the assistant's."""
     messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
-    texts = [prompt] if isinstance(prompt, str) else [text_of(message["content"]) for message in messages]
+    texts = [prompt] if isinstance(prompt, str) else [text_of(message.get("content")) for message in messages]
     return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
 
 

@@ -30,6 +30,7 @@ from purerl.data.examples import (
     tokenized_at,
 )
 from purerl.data.files import digests
+from purerl.data.nested import decoded, shaped
 from purerl.data.settings import TRUNCATED_SIDES, Data
 from purerl.data.split import is_validation
 from purerl.data.truncation import PromptLimit
@@ -121,7 +122,7 @@ def check_sources(data: DataSet, names: Sequence[str]) -> None:
         return
     for path, table in zip(data.paths, data.tables, strict=True):
         has_column = "data_source" in table.column_names
-        values = set(table["data_source"].to_pylist()) if has_column else {"no such column"}
+        values = set(decoded(table["data_source"], "data_source")) if has_column else {"no such column"}
         unknown = sorted("a row without a value" if value is None else str(value) for value in values - {*names})
         if unknown:
             need = f"in every row one of: {', '.join(names)}, the names of roles.teachers"
@@ -133,12 +134,12 @@ def check_numbers(data: DataSet, column: str) -> None:
     import pyarrow as pa
 
     for path, table in zip(data.paths, data.tables, strict=True):
-        kind = table.schema.field(column).type if column in table.column_names else pa.null()
+        kind = shaped(table.schema.field(column)) if column in table.column_names else pa.null()
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             got = "no such column" if pa.types.is_null(kind) else f"type {kind}"
             need = "a number in every row"
             raise DataError(f"column {column!r} of {path!r}", got=got, need=need, do=NUMBER_COLUMNS[column])
-        values = table[column].to_pylist()
+        values = decoded(table[column], column)
         invalid = [row for row, value in enumerate(values) if value is None or not math.isfinite(value)]
         if invalid:
             got, need = f"{values[invalid[0]]} in row {invalid[0]}", "a finite number in every row"

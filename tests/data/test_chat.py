@@ -152,7 +152,7 @@ def test_conversation_without_prompt_or_assistant_turn_is_refused() -> None:
             assert _error_message(template, [user("hi")], answer) == (
                 "the conversation has no assistant tokens to learn\n"
                 f"  got:  messages with the roles {roles}\n"
-                "  need: an assistant turn after the prompt\n"
+                "  need: an assistant turn after the prompt, without the weight 0\n"
                 "  do:   remove the row"
             )
         assert _error_message(template, [], [assistant("yo")]) == (
