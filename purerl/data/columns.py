@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from purerl.data.messages import find_problem
 from purerl.data.nested import TYPES, is_json, iterate_values
 from purerl.errors import DataError, nearest
 
@@ -195,7 +196,7 @@ def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> Ex
 
 def _name_of_type(field: pa.Field) -> str:
     if is_json(field.type):
-        return f"values of several types: {(field.metadata or {}).get(TYPES, b'').decode()}"
+        return f"values of several types: {(field.metadata or {}).get(TYPES, b'').decode()}".removesuffix(": ")
     return f"type {str(field.type).replace('extension<arrow.json>', 'several types')}"
 
 
@@ -272,8 +273,8 @@ def _struct_fields(arrow_type: pa.DataType | None) -> list[pa.Field]:
 def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> None:
     """Check every row of the columns of `example_format`.
 
-    Raises: DataError with the index of the first row that has no value, an empty prompt, or a message without a role or
-    content.
+    Raises: DataError with the index of the first row that has no value, an empty prompt, a message without a role or
+    content, or one that `find_problem` refuses.
     """
     do = "remove such rows: `purerl data inspect` lists all of them"
     for name in example_format.all_columns:
@@ -288,6 +289,8 @@ def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> Non
             if not all(map(is_complete_message, value)):
                 got, need = f"a message without a role or without content in row {row}", "both in every message"
                 raise DataError(what, got=got, need=need, do=do)
+            if problem := next(filter(None, map(find_problem, value)), None):
+                raise DataError(f"row {row} of {what}", got=problem, do=do)
     first = example_format.columns[0]
     row = next((row for row, value in enumerate(iterate_values(table, first)) if not value), None)
     if row is not None:

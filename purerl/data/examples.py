@@ -49,6 +49,7 @@ __all__ = [
     "read_renamed",
     "row_name",
     "rows_at",
+    "rows_name",
     "split_out",
     "tokenized_at",
     "value_counts",
@@ -315,6 +316,17 @@ def row_name(data: DataSet, index: int) -> str:
     """The row at `index` for error messages: its row number and its file."""
     file, row = _locate_row(data, index)
     return f"row {row} of {data.paths[file]!r}"
+
+
+def rows_name(data: DataSet, indices: Sequence[int], *, limit: int = 8) -> str:
+    """The rows at `indices` for messages: their numbers, at most `limit`, and their files."""
+    shown = [_locate_row(data, index) for index in indices[:limit]]
+    files = {file: [str(row) for row_file, row in shown if row_file == file] for file, _ in shown}
+    listed = "; ".join(
+        f"{'row' if len(rows) == 1 else 'rows'} {', '.join(rows)} of {data.paths[file]!r}"
+        for file, rows in files.items()
+    )
+    return f"{listed}; and {len(indices) - limit:,} more" if len(indices) > limit else listed
 
 
 def iterate_chunks(indices: Iterable[int]) -> Iterator[list[int]]:

@@ -18,8 +18,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purerl.data.images import uniform_contents
-from purerl.data.nested import common_shape, decoded, is_json, json_column, parse_json, shape_of, shaped, with_shape
+from purerl.data.nested import common_shape, decoded, is_json, json_column, make_column, parse_json, shaped, with_shape
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError, nearest
 
@@ -170,7 +169,7 @@ def _with_objects(table: pa.Table) -> pa.Table:
     for index, field in enumerate(table.schema):
         if "extension<arrow.json>" in str(field.type):
             with suppress(TypeError):
-                column, new = _make_column(decoded(table.column(index), field.name), field.name)
+                column, new = make_column(decoded(table.column(index), field.name), field.name)
                 table = table.set_column(index, new, column)
     return table
 
@@ -236,20 +235,8 @@ def _parse_json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
 def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     import pyarrow as pa
 
-    pairs = [_make_column(values, name) for name, values in columns.items()]
+    pairs = [make_column(values, name) for name, values in columns.items()]
     return pa.Table.from_arrays([column for column, _ in pairs], schema=pa.schema([field for _, field in pairs]))
-
-
-def _make_column(values: Sequence[Any], name: str) -> tuple[pa.Array, pa.Field]:
-    """The column of `values`, and its field: of scalars of one type, or of JSON."""
-    import pyarrow as pa
-
-    types = {type(value) for value in values if value is not None}
-    if len(types) <= 1 and not types & {dict, list}:
-        with suppress(OverflowError):  # an integer of more than 64 bits
-            column = pa.array(values)
-            return column, pa.field(name, column.type)
-    return json_column(values), with_shape(name, shape_of(uniform_contents(values)), values)
 
 
 # --- joining several files ---------------------------------------------------------------------------------------
@@ -270,6 +257,8 @@ def _concatenate(tables: Sequence[pa.Table], paths: Sequence[Path]) -> pa.Table:
 
 def _with_equal_shapes(tables: Sequence[pa.Table]) -> list[pa.Table]:
     """`tables` in which a column that is JSON in one of them is JSON in all, with the same shape."""
+    if len(tables) == 1:
+        return [*tables]
     names = {field.name for table in tables for field in table.schema if is_json(field.type)}
     common = [name for name in tables[0].column_names if name in names and all(name in t.column_names for t in tables)]
     for name in common:

@@ -39,7 +39,6 @@ __all__ = [
     "placed",
     "text_of",
     "to_image",
-    "uniform_contents",
     "with_images",
     "with_places",
 ]
@@ -97,24 +96,6 @@ def _mentions_images(table: pa.Table, name: str, images: str | None) -> bool:
         else any(part.get("type") not in (None, "text") for part in content or ())
         for content in contents
     )
-
-
-def uniform_contents(values: Sequence[Any]) -> Sequence[Any]:
-    """`values` of a column; if the content of any message is a list of parts, with such a list in every message.
-
-    >>> uniform_contents([[{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "image"}]}]])[0][0]
-    {'role': 'system', 'content': [{'type': 'text', 'text': 'a'}]}
-    """
-    messages = (message for value in values if isinstance(value, list) for message in value)
-    if not any(isinstance(message, dict) and isinstance(message.get("content"), list) for message in messages):
-        return values
-    return [[_with_parts(message) for message in value] if isinstance(value, list) else value for value in values]
-
-
-def _with_parts(message: Any) -> Any:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-        return message
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------

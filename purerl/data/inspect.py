@@ -37,7 +37,11 @@ from purerl.data.examples import (
     rows_at,
 )
 from purerl.data.images import has_images, images_of, text_of
+from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
+from purerl.data.notes import data_notes
+from purerl.data.open import NUMBER_COLUMNS
+from purerl.data.pairs import compare_answers
 from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import spelled
@@ -140,9 +144,11 @@ def inspect(
     if not formats:
         return Report(path, table.num_rows, described, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
-    rows = _rows(table, example_format, path)
+    data = DataSet((path,), (table,), example_format, (range(table.num_rows),), (1.0,))
+    rows = _rows(data)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
     rendered: dict[int, _RenderedRow] = {}
+    chat = None
     if tokenizer is not None:
         processor = open_processor() if open_processor is not None and example_format.has_images else None
         chat = open_chat(tokenizer, example_format.prompt_format, **settings, processor=processor)
@@ -164,7 +170,7 @@ def inspect(
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
         sample=next((result.texts for result in rendered.values() if result.texts), ()),
         problems=_group_by_message(problems),
-        notes=_notes(tokenizer, example_format),
+        notes=_notes(tokenizer, data, chat),
     )
 
 
@@ -174,10 +180,10 @@ def _describe(table: pa.Table) -> tuple[Column, ...]:
     )
 
 
-def _notes(tokenizer: PreTrainedTokenizerBase | None, example_format: ExampleFormat) -> tuple[str, ...]:
-    is_text = tokenizer is not None and example_format.prompt_format == "text"
+def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat | None) -> tuple[str, ...]:
+    is_text = tokenizer is not None and data.example_format.prompt_format == "text"
     note = text_note(tokenizer) if is_text else None
-    return (note,) if note else ()
+    return (*([note] if note else []), *data_notes([data], chat, NUMBER_COLUMNS))
 
 
 def _refuse_without_tokenizer(**settings: Any) -> None:
@@ -202,12 +208,11 @@ def _formats(table: pa.Table, path: str) -> tuple[tuple[ExampleFormat, ...], tup
     return tuple(formats), () if formats else tuple(_format_errors(schema, path))
 
 
-def _rows(table: pa.Table, example_format: ExampleFormat, path: str) -> list[Example]:
-    """The rows of `table`, with absolute paths of images."""
-    if example_format.has_images:
+def _rows(data: DataSet) -> list[Example]:
+    """The rows of `data`, with absolute paths of images."""
+    if data.example_format.has_images:
         check_pillow()
-    indices = range(table.num_rows)
-    return rows_at(DataSet((path,), (table,), example_format, (indices,), (1.0,)), indices)
+    return rows_at(data, data.indices)
 
 
 def _format_errors(schema: pa.Schema, path: str) -> Iterator[str]:
@@ -245,6 +250,7 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
     unknown = [message["role"] for message in messages if message["role"] not in _ROLES]
     if unknown:
         yield f"a message with the unknown role {unknown[0]!r}"
+    yield from dict.fromkeys(filter(None, map(find_problem, messages)))
     try:
         prompt, answers = extract_prompt(example_format, example), extract_answers(example_format, example)
     except ImageError as error:
@@ -258,8 +264,8 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
         yield "a prompt that ends with an assistant turn"
     if is_chat and not all(any(message["role"] == "assistant" for message in answer) for answer in answers):
         yield "nothing to learn: no assistant turn"
-    if example_format.example_type == "preferences" and answers[0] == answers[1]:
-        yield "the chosen answer equals the rejected answer"
+    if example_format.example_type == "preferences" and (reason := compare_answers(answers[0], answers[1])):
+        yield reason
 
 
 def _image_problem(image: Image) -> str | None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from purerl.data.images import uniform_contents
-from purerl.data.nested import MESSAGE_COLUMNS, decoded, json_column, parse_json, shape_of, with_shape
+from purerl.data.nested import MESSAGE_COLUMNS, decoded, make_column, parse_json
 from purerl.errors import DataError
 
 if TYPE_CHECKING:
@@ -31,13 +30,13 @@ def with_conversations(table: pa.Table, path: str) -> pa.Table:
         others = [row for row, text in enumerate(texts) if text is not None and values[row] is None]
         if others and name == "messages":
             got, need = (
-                f"text in row {others[0]} that is not: {texts[others[0]]!r:.100}",
+                f"other text in row {others[0]}: {texts[others[0]]!r:.100}",
                 "JSON text of a list of messages",
             )
             raise DataError(f"column {name!r} of {path!r}", got=got, need=need, do="correct the row, or remove it")
         if not others and any(value is not None for value in values):
-            field = with_shape(name, shape_of(uniform_contents(values)))
-            table = table.set_column(index, field, json_column(values))
+            column, field = make_column(values, name)
+            table = table.set_column(index, field, column)
     return table
 
 

@@ -41,9 +41,11 @@ def find_problem(message: Message) -> str | None:
     if weight is not None and weight != 0 and message["role"] != "assistant":
         return f"a message of the role {message['role']!r} with the weight {weight!r}; only assistant turns are learned"
     try:
-        with_parsed_calls(message)
+        json.dumps(with_parsed_calls(message).get("tool_calls"))
     except DataError as error:
         return " ".join(line.strip() for line in str(error).splitlines())
+    except TypeError as error:  # transformers would show a template its type in place of the value
+        return f"a call with a value that JSON does not have: {error}"
     return None
 
 
@@ -76,7 +78,9 @@ def with_parsed_calls(message: Message) -> Message:
 
 def with_text_calls(message: Message) -> Message:
     """`message` with JSON text as the arguments of its calls, for templates that read text."""
-    return _with_arguments(message, lambda value: value if isinstance(value, str) else json.dumps(value))
+    return _with_arguments(
+        message, lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    )
 
 
 def _with_arguments(message: Message, convert: Callable[[Any], Any]) -> Message:

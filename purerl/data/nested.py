@@ -12,8 +12,10 @@ contents of messages stay. In other columns nothing is left out: reward function
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +27,20 @@ __all__ = [
     "MESSAGE_COLUMNS",
     "SHAPE",
     "TYPES",
+    "as_arrow",
     "common_shape",
     "count_added_keys",
     "decoded",
     "is_json",
     "iterate_values",
     "json_column",
+    "make_column",
     "parse_json",
     "rows_of",
     "shape_of",
     "shaped",
     "shaped_schema",
+    "uniform_contents",
     "with_shape",
 ]
 
@@ -90,6 +95,21 @@ def json_column(values: Sequence[Any]) -> pa.Array:
 
     texts = [None if value is None else json.dumps(value, ensure_ascii=False) for value in values]
     return pa.ExtensionArray.from_storage(_json_type(), pa.array(texts, pa.large_string()))  # type: ignore[arg-type]
+
+
+def make_column(values: Sequence[Any], name: str) -> tuple[pa.Array, pa.Field]:
+    """The column of `values`, and its field: of scalars or lists of scalars of one type, or of JSON.
+
+    Raises: TypeError as `json_column`.
+    """
+    import pyarrow as pa
+
+    shape = shape_of(uniform_contents(values))
+    if not re.search("struct|arrow.json", str(shape)):
+        with suppress(OverflowError, pa.ArrowException):  # integers of more than 64 bits, or of 53 beside floats
+            column = pa.array(values, shape)
+            return column, pa.field(name, column.type)
+    return json_column(values), with_shape(name, shape, values)
 
 
 def with_shape(name: str, shape: pa.DataType, values: Sequence[Any] = ()) -> pa.Field:
@@ -160,6 +180,38 @@ def common_shape(first: Any, second: Any) -> pa.DataType:
         return pa.list_(common_shape(first.value_type, second.value_type))
     are_numbers = all(types.is_integer(each) or types.is_floating(each) for each in (first, second))
     return pa.float64() if are_numbers else _json_type()
+
+
+def uniform_contents(values: Sequence[Any]) -> Sequence[Any]:
+    """`values` of a column; if the content of any message is a list of parts, with such a list in every message.
+
+    >>> uniform_contents([[{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "image"}]}]])[0][0]
+    {'role': 'system', 'content': [{'type': 'text', 'text': 'a'}]}
+    """
+    messages = (message for value in values if isinstance(value, list) for message in value)
+    if not any(isinstance(message, dict) and isinstance(message.get("content"), list) for message in messages):
+        return values
+    return [[_with_parts(message) for message in value] if isinstance(value, list) else value for value in values]
+
+
+def _with_parts(message: Any) -> Any:
+    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
+        return message
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+
+
+def as_arrow(table: pa.Table) -> pa.Table:
+    """`table` for a file: columns of JSON become structures of Arrow if that changes no row, or stay JSON."""
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if is_json(field.type):
+            values, column = decoded(table.column(index), field.name), table.column(index)
+            with suppress(pa.ArrowException, OverflowError):
+                plain = pa.chunked_array([pa.array(values)])
+                column = plain if repr(plain.to_pylist()) == repr(values) else column
+            table = table.set_column(index, field.name, column)
+    return table
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------

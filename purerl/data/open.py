@@ -73,7 +73,7 @@ class RunData:
     """The training data of a run, its evaluation problems by name, its validation set, and how they become tokens.
 
     `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`), those with a
-    `truncated` prompt, and those that are used (`examples`); and of evaluation `problems`.
+    `truncated` prompt, and those that are used (`examples`); and of evaluation `problems`. `notes` are on the files.
     """
 
     examples: DataSet
@@ -81,6 +81,7 @@ class RunData:
     chat: Chat
     counts: Mapping[str, int] = field(factory=dict)
     validation: DataSet | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
@@ -296,7 +297,7 @@ def notes(data: RunData) -> str | None:
     """What a user should know about the data of a run before its first step, in lines; None if there is nothing."""
     used = [data.examples, *data.problems.values(), *([data.validation] if data.validation else [])]
     is_text = any(each.example_format.prompt_format == "text" for each in used)
-    lines = [summary(data.counts), text_note(data.chat.tokenizer) if is_text else None]
+    lines = [summary(data.counts), *data.notes, text_note(data.chat.tokenizer) if is_text else None]
     return "\n".join(filter(None, lines)) or None
 
 

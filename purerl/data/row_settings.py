@@ -9,6 +9,7 @@ They take precedence over ``data.chat_template_kwargs``. Each may be JSON text.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from purerl.errors import DataError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-__all__ = ["ROW_SETTINGS", "chat_of_row", "check_row_settings", "kwargs_of_row"]
+__all__ = ["ROW_SETTINGS", "chat_of_row", "check_row_settings", "kwargs_of_row", "with_tools_of_row"]
 
 ROW_SETTINGS = ("tools", "chat_template_kwargs", "enable_thinking")
 """The columns with arguments of the chat template."""
@@ -35,6 +36,12 @@ def chat_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
     """
     kwargs = kwargs_of_row(example) if chat.prompt_format == "messages" else {}
     return evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, **kwargs}) if kwargs else chat
+
+
+def with_tools_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
+    """`chat` of another model than the policy, with the tools of the row `example`. Raises DataError for no tools."""
+    tools = _tools(example.get("tools")) if chat.prompt_format == "messages" else []
+    return evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, "tools": tools}) if tools else chat
 
 
 def kwargs_of_row(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,6 +60,7 @@ def kwargs_of_row(example: Mapping[str, Any]) -> dict[str, Any]:
     reserved = [name for name in kwargs or () if name in (*RESERVED_KWARGS, "tools")]
     if reserved:
         raise _invalid("chat_template_kwargs", reserved[0], "other arguments: purerl sets this one", "remove it")
+    _check_json("chat_template_kwargs", kwargs)
     given = {} if thinking is None else {"enable_thinking": thinking}
     schemas = _tools(tools)
     return {**given, **(kwargs or {}), **({"tools": schemas} if schemas else {})}
@@ -67,7 +75,16 @@ def _tools(value: Any) -> list[Any]:
     if not is_list or not all(_has_name(tool) for tool in schemas):
         do = "correct it; a column with another meaning needs another name: data.columns.other_tools=tools"
         raise _invalid("tools", value, "a list of JSON schemas, each with the name of a function", do)
+    _check_json("tools", schemas)
     return schemas
+
+
+def _check_json(name: str, value: Any) -> None:
+    """Raise DataError for values that JSON does not have: transformers would show a template their type instead."""
+    try:
+        json.dumps(value)
+    except TypeError as error:
+        raise _invalid(name, value, f"values that JSON has; {error}") from error
 
 
 def _has_name(tool: Mapping[str, Any]) -> bool:

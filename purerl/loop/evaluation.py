@@ -21,6 +21,7 @@ from purerl.data.chat import Chat, TextOrMessages, open_chat
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet, rows_at
 from purerl.data.limits import check_problem_lengths
+from purerl.data.notes import data_notes
 from purerl.data.open import check_first_rows, prompt_format_of, read_problems
 from purerl.data.prompts import prompts_as_data
 from purerl.envs.check import check_environment_settings
@@ -39,9 +40,10 @@ from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, 
 from purerl.loop.generators import change_generator, open_generator
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
-from purerl.loop.open import check_rows, open_run_data, reward_runner
+from purerl.loop.open import reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.loop.paths import resolve_paths
+from purerl.loop.run_data import check_rows, open_run_data
 from purerl.plugins import find, kind_of
 from purerl.private_files import private_folder
 from purerl.process import frozen_objects
@@ -83,6 +85,7 @@ class Evaluation:
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
     model_rewards    opens the models whose scores are rewards
+    notes            on the files of the problems
     """
 
     model: Model
@@ -100,6 +103,7 @@ class Evaluation:
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
     model_rewards: Callable[[], AbstractContextManager[ModelRewards]] = partial(nullcontext, ModelRewards())
+    notes: tuple[str, ...] = ()
 
 
 def evaluation_of_model(
@@ -161,7 +165,14 @@ def evaluation_of_model(
         seed=seed,
         environment=environment,
         is_rewarded=bool(names),
+        notes=_notes(problems, chat, runner, environment),
     )
+
+
+def _notes(
+    problems: Mapping[str, DataSet], chat: Chat, runner: RewardRunner, environment: EnvironmentSettings | None
+) -> tuple[str, ...]:
+    return tuple(data_notes([*problems.values()], chat, runner.columns, shows_row_settings=environment is None))
 
 
 def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
@@ -252,6 +263,7 @@ def evaluation_of_run(
         workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
         is_rewarded=not (prompts and config.rewards),
         checkpoint=checkpoint,
+        notes=_notes(problems, chat, runner, config.environment),
         policy=checkpoint and partial(load_policy, config, checkpoint, opened.examples.num_rows),
         **models,
     )

@@ -194,7 +194,7 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
         (
             "twice.jsonl",
             '{"x": 1}\n{"x": {"a": [{"b": 1, "b": 2}]}}\n',
-            "line 2 of 'twice.jsonl'\n  got:  an object with two values of the key 'b'\n  need: one JSON object per line",
+            "line 2 of 'twice.jsonl'\n  got:  an object with two values of the key 'b'\n  need: one JSON object",
         ),
         ("digits.jsonl", '{"x": ' + "9" * 5000 + "}\n", "line 1 of 'digits.jsonl'\n  got:  Exceeds the limit"),
         ("deep.jsonl", "[" * 100_000, "line 1 of 'deep.jsonl'\n  got:  "),
@@ -226,6 +226,7 @@ def test_file_that_cannot_be_read_is_refused(
         '{"x": 1}\n{"x": null}\n{"x": 9223372036854775808}\n{"x": 2}\n',
         '{"x": {"y": 1.5}}\n{"x": {"y": 9007199254740993}}\n',
         '{"x": 1}\n{"x": 2.5}\n{"x": true}\n{"x": {}}\n',
+        '{"x": [1, 2]}\n{"x": ["a", null, []]}\n',
     ],
 )
 def test_values_of_several_types_and_large_integers_are_read_as_they_are(text: str, tmp_path: Path) -> None:
