@@ -97,15 +97,12 @@ def _converted(call: Mapping[str, Any], convert: Callable[[Any], Any]) -> Mappin
 
 
 def _as_object(arguments: Any) -> Any:
-    if not isinstance(arguments, str):
-        return arguments
     need, do = "a JSON object", "correct the call, or remove the row"
     try:
-        value = parse_json(arguments) if arguments.strip() else {}
+        value = arguments if not isinstance(arguments, str) else parse_json(arguments) if arguments.strip() else {}
     except ValueError as error:
-        raise DataError(
-            f"the arguments of a call are not JSON: {arguments!r:.200}", got=error, need=need, do=do
-        ) from error
-    if not isinstance(value, dict):
+        got = f"{arguments!r:.200}: {error}"
+        raise DataError("the arguments of a call are not JSON", got=got, need=need, do=do) from error
+    if not isinstance(value, Mapping):
         raise DataError("the arguments of a call", got=f"{arguments!r:.200}", need=need, do=do)
     return value

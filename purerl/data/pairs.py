@@ -49,4 +49,5 @@ def pair_notes(data: DataSet) -> Iterator[str]:
             if reason := compare_answers(row["chosen"], row["rejected"]):
                 rows.setdefault(reason, []).append(index)
     for reason, indices in rows.items():
-        yield f"{len(indices):,} pairs in which {reason}: {rows_name(data, indices)}"
+        pairs = "1 pair" if len(indices) == 1 else f"{len(indices):,} pairs"
+        yield f"{pairs} in which {reason}: {rows_name(data, indices)}"

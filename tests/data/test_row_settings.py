@@ -1,8 +1,9 @@
-"""What TRL, verl and OpenAI define beside the content: tools and template arguments of a row, weights, text of calls."""
+"""What TRL, verl and OpenAI define beside the content: tools and template arguments of a row, weights, text calls."""
 
 from __future__ import annotations
 
 import json
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,8 @@ DEEPSEEK = """\
 def _learned(opened: Chat, prompt: Any, answer: Any) -> list[str]:
     """The text of each run of learned tokens."""
     example = tokenize_answer(opened, prompt, answer)
-    runs = [""]
-    for token, action in zip(example.tokens, example.action, strict=True):
-        runs = [*runs[:-1], runs[-1] + opened.tokenizer.decode([token])] if action else [*runs, ""]
-    return [run for run in runs if run]
+    runs = groupby(zip(example.tokens, example.action, strict=True), key=lambda pair: pair[1])
+    return [opened.tokenizer.decode([token for token, _ in run]) for action, run in runs if action]
 
 
 def _texts(opened: Chat, data: DataSet) -> list[str]:
