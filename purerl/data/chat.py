@@ -42,8 +42,10 @@ __all__ = [
     "apply_template",
     "check_settings",
     "decode",
+    "empty_prompt",
     "encode_continuation",
     "encode_rendered",
+    "encode_strings",
     "eos_tokens",
     "image_ids",
     "open_chat",
@@ -101,6 +103,21 @@ class Chat:
     def reads_text_calls(self) -> bool:
         """Whether the chat template reads the arguments of tool calls as text, and cannot read an object."""
         return not _renders_call(self, with_parsed_calls) and _renders_call(self, with_text_calls)
+
+    @cached_property
+    def end_strings(self) -> tuple[str, ...]:
+        """The texts of `end_tokens`."""
+        return tuple(self.tokenizer.decode([token]) for token in self.end_tokens)
+
+    @cached_property
+    def first_tokens(self) -> tuple[int, ...]:
+        """The special tokens that the tokenizer adds before a text, such as BOS."""
+        for text in "a0\n":  # of which a tokenizer may not know all
+            ids, own = (self.tokenizer(text, add_special_tokens=adds)["input_ids"] for adds in (True, False))
+            starts = [k for k in range(len(ids)) if own and ids[k : k + len(own)] == own]
+            if starts:
+                return tuple(ids[: starts[0]])
+        return ()
 
     @cached_property
     def line_break_tokens(self) -> tuple[int, ...]:
@@ -221,19 +238,25 @@ def _end_of_turn_tokens(chat: Chat) -> list[int]:
 def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prompt]:
     """Tokenize `prompts`, which are all strings or all messages.
 
-    A string is tokenized with the special tokens of the tokenizer. Messages are rendered with the generation prompt.
+    A string is tokenized with the special tokens that the tokenizer adds before a text. Messages are rendered with the
+    generation prompt.
 
     Raises: DataError if the chat template raises an error, or if a prompt has no tokens.
     """
     texts = [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
     is_text = bool(prompts) and isinstance(prompts[0], str)
-    tokens = _encode_strings(chat, texts) if is_text else encode_rendered(chat, texts)
+    tokens = encode_strings(chat, texts) if is_text else encode_rendered(chat, texts)
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
-            raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
+            raise empty_prompt(text)
     images = [() if is_text else images_of(prompt) for prompt in prompts]
     rows = zip(texts, tokens, images, strict=True)
     return [Prompt(unmark(text), with_expansions(chat, ids, images), images) for text, ids, images in rows]
+
+
+def empty_prompt(text: str) -> DataError:
+    """The error for a prompt without tokens."""
+    return DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
 
 
 def _render_prompt(chat: Chat, messages: Messages) -> str:
@@ -322,10 +345,15 @@ def _marked(chat: Chat, value: Any) -> Any:
     return [_marked(chat, item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenize plain-text prompts, with the special tokens that the tokenizer adds."""
+def encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenize plain-text prompts, with the special tokens that the tokenizer adds before a text.
+
+    They are not added to a text that begins with them. Those that it adds after a text would end the prompt.
+    """
     options = {"split_special_tokens": True} if chat.escapes else {}
-    return chat.tokenizer(list(texts), **options)["input_ids"]
+    first = chat.first_tokens
+    encoded = chat.tokenizer(list(texts), add_special_tokens=False, **options)["input_ids"]
+    return [ids if first and ids[: len(first)] == [*first] else [*first, *ids] for ids in encoded]
 
 
 def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
@@ -342,12 +370,24 @@ def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
 def encode_continuation(chat: Chat, text: str) -> list[int]:
     """Tokenize rendered `text` that follows other tokens.
 
-    Some tokenizers add a space at the start of a text. It is avoided by a line break before it, whose tokens are
-    removed again.
+    Some tokenizers add a space at the start of a text. It is avoided by a character before it, whose tokens are removed
+    again: a line break, or another one if that would merge with the text, or if the tokenizer removes it.
     """
     before, joined = chat.line_break_tokens, encode_rendered(chat, ["\n" + text])[0]
-    is_prefix = joined[: len(before)] == [*before]
-    return joined[len(before) :] if is_prefix else encode_rendered(chat, [text])[0]
+    if before and joined[: len(before)] == [*before]:
+        return joined[len(before) :]
+    own = encode_rendered(chat, [text])[0]
+    candidates = [_encode_after(chat, character, text) for character in ".a0:"]
+    return next(filter(None, candidates), own)
+
+
+def _encode_after(chat: Chat, character: str, text: str) -> list[int] | None:
+    """The tokens of `text` after `character`; None if it is not their prefix, or if there is a space of its own."""
+    before, joined = encode_rendered(chat, [character, character + text])
+    shown, alone = (decode(chat, tokens, skip_special_tokens=False) for tokens in (joined, before))
+    is_prefix = bool(before) and joined[: len(before)] == before
+    has_space = shown.startswith(alone) and shown[len(alone) :][:1].isspace()
+    return joined[len(before) :] if is_prefix and has_space == text[:1].isspace() else None
 
 
 def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:

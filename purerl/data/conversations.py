@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from purerl.data.boundaries import encode_after_prompt
 from purerl.data.chat import (
     Chat,
     Messages,
@@ -46,8 +47,13 @@ def read_conversation(
     Raises: DataError if the chat template raises an error.
     """
     before, text, after = _texts(chat, prompt, answer)
-    own = encode(chat.tokenizer, text).tokens if is_marked(text) else encode_rendered(chat, [text])[0]
-    tokens = [*before, *own, *after]
+    if is_marked(text):
+        own = [*before, *encode(chat.tokenizer, text, is_continuation=bool(before)).tokens]
+    elif isinstance(prompt, str):
+        own = encode_after_prompt(chat, prompt, text).tokens
+    else:
+        own = encode_rendered(chat, [text])[0]
+    tokens = own if own[-1:] == after else [*own, *after]
     last = next((k for k in reversed(range(len(tokens))) if tokens[k] != pad_token), len(tokens) - 1)
     return ReadConversation(tokens, [last])
 
@@ -58,7 +64,7 @@ def read_steps(chat: Chat, prompt: TextOrMessages, answer: Messages, *, ends: Se
     Raises: DataError if the chat template raises an error, or changes the last message.
     """
     before, text, after = _texts(chat, prompt, answer)
-    encoded = encode(chat.tokenizer, text)
+    encoded = encode(chat.tokenizer, text, is_continuation=bool(before))
     positions = _positions(text, str(answer[-1]["content"]), ends)
     indices = [len(before) + _token_before(encoded, position) for position in positions]
     return ReadConversation([*before, *encoded.tokens, *after], indices)

@@ -53,4 +53,5 @@ def truncate_example(example: TokenizedExample, limit: PromptLimit | None) -> To
         return example
     start = example.action.index(True)
     tokens = truncate(example.tokens[:start], limit)
-    return TokenizedExample([*tokens, *example.tokens[start:]], [False] * len(tokens) + example.action[start:])
+    action = [False] * len(tokens) + example.action[start:]
+    return example._replace(tokens=[*tokens, *example.tokens[start:]], action=action)
