@@ -24,7 +24,7 @@ from purerl.data.messages import is_learned
 from purerl.errors import DataError
 from purerl.images import Image
 
-__all__ = ["TokenizedExample", "tokenize_answer"]
+__all__ = ["TokenizedExample", "has_generation_markers", "tokenize_answer"]
 
 _MARKER, _END_MARKER = (re.compile(rf"{{%([-+]?)\s*{name}\s*([-+]?)%}}") for name in ("generation", "endgeneration"))
 _START, _END = "\ue0f2", "\ue0f3"  # private use: they have no meaning in any text
@@ -37,13 +37,15 @@ _END_SET = rf"{{%\1 endset %}}{{{{ '{_START}' ~ purerl_turn ~ '{_END}' }}}}{{% i
 class TokenizedExample(NamedTuple):
     """The tokens of a prompt and its answer, and their images; `action` is True for the tokens to learn.
 
-    is_split  whether a token of the joint text would cross the border of a prompt and an answer
+    is_split   whether a token of the joint text would cross the border of a prompt and an answer
+    added_end  whether the last token is the EOS token, because the chat template does not end a turn
     """
 
     tokens: list[int]
     action: list[bool]
     images: Sequence[Image] = ()
     is_split: bool = False
+    added_end: bool = False
 
 
 def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> TokenizedExample:
@@ -52,7 +54,8 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
     Strings: the tokens to learn are the answer and the EOS token after it. Messages: the tokens to learn are every
     assistant turn in the answer without the weight 0, each with the token that ends it. If the chat template has
     ``{% generation %}`` markers, they define the assistant turns. Otherwise a turn is the text that it adds to the
-    conversation before it.
+    conversation before it, and the stop token that begins what follows, if the template does not end a turn. After the
+    last turn, such a template gets the EOS token.
 
     The tokens before a turn are those that the model would sample after: see `purerl.data.boundaries`.
 
@@ -63,7 +66,7 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
         return _tokenize_text(chat, prompt, str(answer))
     prompt = add_system_prompt(chat, prompt)
     messages = [*prompt, *answer]
-    spans_of = _marked_spans if _has_generation_markers(chat) else _spans_of_turns
+    spans_of = _marked_spans if has_generation_markers(chat) else _spans_of_turns
     text, spans = spans_of(chat, messages, len(prompt)) if any(map(is_learned, answer)) else ("", [])
     if not spans:
         what = "the conversation has no assistant tokens to learn"
@@ -73,7 +76,16 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
     action = [False] * len(tokens)
     for start, end in zip(ends[::2], ends[1::2], strict=True):
         action[start:end] = [True] * (end - start)
-    return _with_image_tokens(chat, TokenizedExample(tokens, action, (), is_split), images_of(messages))
+    example = _with_end(chat, TokenizedExample(tokens, action, (), is_split))
+    return _with_image_tokens(chat, example, images_of(messages))
+
+
+def _with_end(chat: Chat, example: TokenizedExample) -> TokenizedExample:
+    """`example` with the EOS token after its last turn, if the chat template has no token that ends a turn."""
+    eos = eos_tokens(chat.tokenizer)
+    if not example.action[-1] or chat.ends_turns or not eos or example.tokens[-1] in chat.stop_tokens:
+        return example
+    return example._replace(tokens=[*example.tokens, *eos], action=[*example.action, True], added_end=True)
 
 
 def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
@@ -91,7 +103,8 @@ def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
 Spans = list[tuple[int, int]]
 
 
-def _has_generation_markers(chat: Chat) -> bool:
+def has_generation_markers(chat: Chat) -> bool:
+    """Whether the chat template marks the assistant's turns with ``{% generation %}``."""
     return _MARKER.search(_template(chat)) is not None
 
 
@@ -127,9 +140,14 @@ def _spans_of_turns(chat: Chat, messages: Messages, first: int) -> tuple[str, Sp
             start = _prefix_length(chat, text, messages[:turn], add_generation_prompt=True)
             end = _prefix_length(chat, text, messages[: turn + 1])
             # Text after the end token, for example a line break, is not part of the answer.
-            ends = [text.rfind(string, start, end) + len(string) for string in chat.end_strings]
-            spans.append((start, max((each for each in ends if each > start), default=end)))
+            ends = [k + len(string) for string in chat.end_strings if (k := text.rfind(string, start, end)) >= 0]
+            spans.append((start, max(ends, default=end + _length_of_stop(chat, text[end:]))))
     return text, spans
+
+
+def _length_of_stop(chat: Chat, following: str) -> int:
+    """The characters of the stop token with which the text after a turn begins, as in templates of GLM."""
+    return max((len(string) for string in chat.stop_strings if following.startswith(string)), default=0)
 
 
 def _prefix_length(chat: Chat, text: str, messages: Messages, **kwargs: Any) -> int:
@@ -155,4 +173,4 @@ def _with_image_tokens(chat: Chat, example: TokenizedExample, images: Sequence[I
         [False] * next(lengths) if token == placeholder else [is_learned]
         for token, is_learned in zip(example.tokens, example.action, strict=True)
     )
-    return TokenizedExample(tokens, [*chain.from_iterable(parts)], images, example.is_split)
+    return example._replace(tokens=tokens, action=[*chain.from_iterable(parts)], images=images)

@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from purerl.data.chat import Chat, encode_continuation, encode_rendered, encode_strings
+from purerl.data.chat import Chat
+from purerl.data.encoding import encode_continuation, encode_rendered, encode_strings
 from purerl.data.special_tokens import spelled
 
 __all__ = ["Pieces", "encode_after_prompt", "encode_with_cuts"]

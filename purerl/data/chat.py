@@ -18,15 +18,15 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from attrs import evolve, field, frozen
 
 from purerl.backends.processor import Processor
 from purerl.data.columns import PromptFormat
+from purerl.data.encoding import encode_rendered, encode_strings
 from purerl.data.images import as_parts, images_of
 from purerl.data.messages import with_parsed_calls, with_text_calls
 from purerl.data.settings import SpecialTokens
-from purerl.data.special_tokens import encode, is_marked, mark, unmark
+from purerl.data.special_tokens import mark, unmark
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, ImageStore
 
@@ -41,11 +41,7 @@ __all__ = [
     "add_system_prompt",
     "apply_template",
     "check_settings",
-    "decode",
     "empty_prompt",
-    "encode_continuation",
-    "encode_rendered",
-    "encode_strings",
     "eos_tokens",
     "image_ids",
     "open_chat",
@@ -82,6 +78,7 @@ class Chat:
     prompt_format         "text": prompts are plain text, and the chat template is not applied
     processor             of a model whose prompts may have images; None: they have none
     store                 where engines look for images
+    base                  of a chat that has arguments of a row: the one without them, which knows the template
     """
 
     tokenizer: Any  # the annotations of transformers do not narrow what its calls return
@@ -93,6 +90,7 @@ class Chat:
     prompt_format: PromptFormat = "messages"
     processor: Processor | None = None
     store: ImageStore | None = None
+    base: Chat | None = None
 
     @cached_property
     def stop_strings(self) -> tuple[str, ...]:
@@ -102,7 +100,22 @@ class Chat:
     @cached_property
     def reads_text_calls(self) -> bool:
         """Whether the chat template reads the arguments of tool calls as text, and cannot read an object."""
+        if self.base is not None:
+            return self.base.reads_text_calls
         return not _renders_call(self, with_parsed_calls) and _renders_call(self, with_text_calls)
+
+    @cached_property
+    def ends_turns(self) -> bool:
+        """Whether the chat template ends an assistant turn with an added token."""
+        return bool(_end_of_turn_tokens(self)) if self.base is None else self.base.ends_turns
+
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the chat template reads contents only as lists of parts, and shows nothing of a text."""
+        if self.base is not None:
+            return self.base.reads_parts
+        shown = [_count_shown(self, content) for content in (_PLACEHOLDER, [{"type": "text", "text": _PLACEHOLDER}])]
+        return shown == [0, 1]
 
     @cached_property
     def end_strings(self) -> tuple[str, ...]:
@@ -165,7 +178,8 @@ def open_chat(
     and a tokenizer without a chat template gets that of the processor.
 
     Raises: ConfigError if the prompts are plain text and a chat setting is set; if the chat template does not read an
-    argument; if the prompts are messages and the tokenizer has no chat template.
+    argument; if the prompts are messages, and the tokenizer has no chat template, or one that does not show the text of
+    a user's message once.
     """
     check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
     escapes = special_tokens == "escape"
@@ -185,6 +199,7 @@ def open_chat(
         )
     _check_template_kwargs(tokenizer, chat_template_kwargs)
     chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs, escapes, processor=processor)
+    check_user_text(chat)
     return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *eos_tokens(tokenizer)], extra)
 
 
@@ -293,10 +308,10 @@ def apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
     return _apply(chat, [with_calls(message) for message in messages], kwargs)
 
 
-def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, Any]) -> Any:
+def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, Any], *, as_text: bool = True) -> Any:
     from jinja2 import TemplateError
 
-    if chat.processor is not None:
+    if chat.processor is not None or (as_text and chat.reads_parts):
         messages = [as_parts(message) for message in messages]
     elif images := images_of(messages):
         need = "text, or a vision-language model and data or an environment with images"
@@ -309,6 +324,26 @@ def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, A
         return chat.tokenizer.apply_chat_template(messages, **given)
     except (TemplateError, TypeError, ValueError) as error:
         raise DataError(f"the chat template raised an error: {error}", got=roles_of(messages)) from error
+
+
+def _count_shown(chat: Chat, content: Any) -> int | None:
+    """How often the chat template shows the text of a user's message with this `content`; None: it raises an error."""
+    messages, options = [{"role": "user", "content": content}], {"tokenize": False, "add_generation_prompt": True}
+    try:
+        return _apply(chat, messages, options, as_text=False).count(_PLACEHOLDER)
+    except DataError:
+        return None
+
+
+def check_user_text(chat: Chat) -> None:
+    """Raise ConfigError if the chat template does not show the text of a user's message, or more than once."""
+    count = _count_shown(chat, _PLACEHOLDER)
+    if count not in (1, None) and not chat.reads_parts and chat.processor is None:
+        raise ConfigError(
+            f"the chat template of {chat.tokenizer.name_or_path!r} shows the text of a user's message {count} times",
+            need="once: otherwise the model is not asked what the data ask",
+            do="put a corrected chat_template.jinja next to the tokenizer, or write the prompts as text",
+        )
 
 
 def _renders_call(chat: Chat, with_calls: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bool:
@@ -343,57 +378,6 @@ def _marked(chat: Chat, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _marked(chat, item) for key, item in value.items()}
     return [_marked(chat, item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenize plain-text prompts, with the special tokens that the tokenizer adds before a text.
-
-    They are not added to a text that begins with them. Those that it adds after a text would end the prompt.
-    """
-    options = {"split_special_tokens": True} if chat.escapes else {}
-    first = chat.first_tokens
-    encoded = chat.tokenizer(list(texts), add_special_tokens=False, **options)["input_ids"]
-    return [ids if first and ids[: len(first)] == [*first] else [*first, *ids] for ids in encoded]
-
-
-def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenize the results of `render`. The chat template has already added the special tokens."""
-    if chat.escapes and any(map(is_marked, texts)):
-        return [encode(chat.tokenizer, text).tokens for text in texts]
-    backend = getattr(chat.tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.truncation or backend.padding or backend.encode_special_tokens:
-        return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    # What transformers builds around these numbers takes longer than they do, and a turn has few tokens.
-    return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def encode_continuation(chat: Chat, text: str) -> list[int]:
-    """Tokenize rendered `text` that follows other tokens.
-
-    Some tokenizers add a space at the start of a text. It is avoided by a character before it, whose tokens are removed
-    again: a line break, or another one if that would merge with the text, or if the tokenizer removes it.
-    """
-    before, joined = chat.line_break_tokens, encode_rendered(chat, ["\n" + text])[0]
-    if before and joined[: len(before)] == [*before]:
-        return joined[len(before) :]
-    own = encode_rendered(chat, [text])[0]
-    candidates = [_encode_after(chat, character, text) for character in ".a0:"]
-    return next(filter(None, candidates), own)
-
-
-def _encode_after(chat: Chat, character: str, text: str) -> list[int] | None:
-    """The tokens of `text` after `character`; None if it is not their prefix, or if there is a space of its own."""
-    before, joined = encode_rendered(chat, [character, character + text])
-    shown, alone = (decode(chat, tokens, skip_special_tokens=False) for tokens in (joined, before))
-    is_prefix = bool(before) and joined[: len(before)] == before
-    has_space = shown.startswith(alone) and shown[len(alone) :][:1].isspace()
-    return joined[len(before) :] if is_prefix and has_space == text[:1].isspace() else None
-
-
-def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
-    """The text of `tokens`."""
-    # transformers checks the type of each element of a list, which takes longer than decoding.
-    return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)
 
 
 # --- images ------------------------------------------------------------------------------------------------------

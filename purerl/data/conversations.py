@@ -10,15 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from purerl.data.boundaries import encode_after_prompt
-from purerl.data.chat import (
-    Chat,
-    Messages,
-    TextOrMessages,
-    add_system_prompt,
-    encode_rendered,
-    render,
-    tokenize_prompts,
-)
+from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render, tokenize_prompts
+from purerl.data.encoding import encode_rendered
 from purerl.data.special_tokens import Encoded, encode, is_marked, unmark
 from purerl.errors import DataError
 

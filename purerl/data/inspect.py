@@ -27,6 +27,7 @@ from purerl.data.columns import (
     is_complete_message,
     select_format,
 )
+from purerl.data.encoding import decode
 from purerl.data.examples import (
     NOT_RENAMED,
     DataSet,
@@ -42,9 +43,11 @@ from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.data.pairs import compare_answers
+from purerl.data.pieces import decode_tokens
 from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import spelled
+from purerl.data.template_check import learns_every_end
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
 
@@ -54,7 +57,7 @@ if TYPE_CHECKING:
 
     from purerl.backends.processor import Processor
 
-__all__ = ["Column", "Problem", "Report", "inspect"]
+__all__ = ["Column", "Problem", "Report", "ShownToken", "inspect"]
 
 _QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
@@ -78,6 +81,14 @@ class Problem:
     rows: tuple[int, ...]
 
 
+class ShownToken(NamedTuple):
+    """A token of a row, its text, and whether it is learned. Of prompts, all tokens are sampled from."""
+
+    id: int
+    text: str
+    is_learned: bool
+
+
 @frozen
 class Report:
     """The contents of a data file.
@@ -91,6 +102,7 @@ class Report:
     prompt_lengths       quantiles of the prompt lengths in tokens; empty without a tokenizer
     sample               the first valid row as text, one string per answer; the tokens to learn are between ⟦ and ⟧;
                          empty without a tokenizer
+    tokens               the tokens of these texts
     problems             problems in the rows
     errors               if `formats` is empty: for each example type, why the file cannot be used for it
     notes                what is no problem, but may be a surprise
@@ -107,6 +119,7 @@ class Report:
     problems: tuple[Problem, ...]
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    tokens: tuple[tuple[ShownToken, ...], ...] = ()
 
 
 def inspect(
@@ -160,6 +173,7 @@ def inspect(
         *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
         *((row, problem) for row, result in rendered.items() for problem in result.problems),
     ]
+    first = next((result for result in rendered.values() if result.texts), _RenderedRow())
     return Report(
         path,
         len(rows),
@@ -168,9 +182,10 @@ def inspect(
         formats,
         ground_truth_column,
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
-        sample=next((result.texts for result in rendered.values() if result.texts), ()),
+        sample=first.texts,
         problems=_group_by_message(problems),
         notes=_notes(tokenizer, data, chat),
+        tokens=() if chat is None else tuple(_shown(chat, example) for example in first.examples),
     )
 
 
@@ -321,11 +336,12 @@ def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...
 
 
 class _RenderedRow(NamedTuple):
-    """The prompt length in tokens and the text of a row with each answer, and the problems that were found."""
+    """The prompt length in tokens, the text and the tokens of a row with each answer, and problems."""
 
     prompt_length: int = 0
     texts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    examples: tuple[TokenizedExample, ...] = ()
 
 
 def _render_row(
@@ -337,12 +353,20 @@ def _render_row(
         answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
     except DataError as error:
         return _RenderedRow(problems=(str(error).splitlines()[0],))
-    texts = tuple(_mark_learned_text(chat, answer) for answer in answers) or (tokenized.text,)
+    prompt_only = TokenizedExample(tokenized.tokens, [False] * len(tokenized.tokens), tokenized.images)
+    examples = tuple(answers) or (prompt_only,)
+    texts = tuple(_mark_learned_text(chat, each) for each in examples)
     is_too_long = max_prompt_tokens is not None and len(tokenized.tokens) > max_prompt_tokens
     problems = [f"a prompt of more than {max_prompt_tokens} tokens"] if is_too_long else []
     if not chat.escapes and (token := _spelled_token(chat, prompt)):
         problems.append(f"a prompt that spells the special token {token!r}")
-    return _RenderedRow(len(tokenized.tokens), texts, tuple(problems))
+    if chat.prompt_format == "messages" and not all(learns_every_end(chat, answer) for answer in answers):
+        problems.append("the end of a turn is not learned")
+    if any(answer.is_split for answer in answers):
+        problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
+    if len(answers) == 2 and answers[0][:2] == answers[1][:2] and example["chosen"] != example["rejected"]:
+        problems.append("the tokens of the chosen answer equal those of the rejected answer")
+    return _RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
 
 
 def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
@@ -350,6 +374,11 @@ def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
     messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
     texts = [prompt] if isinstance(prompt, str) else [text_of(message.get("content")) for message in messages]
     return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
+
+
+def _shown(chat: Chat, example: TokenizedExample) -> tuple[ShownToken, ...]:
+    texts = decode_tokens(lambda ids: decode(chat, ids, skip_special_tokens=False), example.tokens)
+    return tuple(map(ShownToken, example.tokens, texts, example.action))
 
 
 def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 
 from purerl.data.chat import Chat
+from purerl.data.encoding import decode
 from purerl.data.examples import DataSet
 from purerl.data.json_text import count_conversations
-from purerl.data.nested import CLEANED, count_added_keys
+from purerl.data.nested import CLEANED, count_added_keys, iterate_values
 from purerl.data.pairs import pair_notes
 from purerl.data.unread import unread_note
 
@@ -20,7 +21,20 @@ def data_notes(
 ) -> list[str]:
     """Notes on `data`. Without `chat`, none on what nothing reads. The other arguments are those of `unread_note`."""
     unread = chat and unread_note(data, chat, read, shows_row_settings=shows_row_settings)
-    return [*([unread] if unread else []), *chain.from_iterable(map(_notes, data))]
+    rendered = (_rendered_prompts(each, chat) for each in data if chat)
+    return [*([unread] if unread else []), *chain.from_iterable(rendered), *chain.from_iterable(map(_notes, data))]
+
+
+def _rendered_prompts(data: DataSet, chat: Chat) -> Iterator[str]:
+    """A note on plain-text prompts that begin with the special tokens of the tokenizer."""
+    first = decode(chat, chat.first_tokens, skip_special_tokens=False) if chat.first_tokens else ""
+    if data.example_format.prompt_format == "text" and first and not chat.escapes:
+        column = data.example_format.columns[0]
+        count = sum(
+            value.startswith(first) for table in data.tables for value in iterate_values(table, column) if value
+        )
+        if count:
+            yield f"{count:,} prompts begin with {first!r}, which the tokenizer does not add again"
 
 
 def _notes(data: DataSet) -> Iterator[str]:

@@ -33,6 +33,7 @@ from purerl.data.files import digests
 from purerl.data.nested import decoded, shaped
 from purerl.data.settings import TRUNCATED_SIDES, Data
 from purerl.data.split import is_validation
+from purerl.data.template_check import check_template
 from purerl.data.truncation import PromptLimit
 from purerl.errors import ConfigError, DataError
 from purerl.settings import Model
@@ -239,13 +240,17 @@ def _of_data() -> Iterator[None]:
 
 
 def check_first_rows(chat: Chat, data: DataSet) -> None:
-    """Tokenize the first rows of each part, to find a problem of all rows before a model is loaded."""
+    """Tokenize the first rows of each part, and check the chat template, before a model is loaded.
+
+    Raises: DataError as `tokenized_at`; ConfigError as `check_template`.
+    """
     for part in data.parts:
         indices = part[:_FIRST_ROWS]
         rows = rows_at(data, indices)
         prompts_at(chat, data, indices, rows)
         for index, row in zip(indices, rows, strict=True):
             tokenized_at(chat, data, index, row)
+    check_template(chat, data)
 
 
 def _check_remaining(data: DataSet, removed: str, do: str) -> None:

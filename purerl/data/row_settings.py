@@ -35,13 +35,15 @@ def chat_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
     Raises: DataError as `kwargs_of_row`.
     """
     kwargs = kwargs_of_row(example) if chat.prompt_format == "messages" else {}
-    return evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, **kwargs}) if kwargs else chat
+    return evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, **kwargs}, base=chat) if kwargs else chat
 
 
 def with_tools_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
     """`chat` of another model than the policy, with the tools of the row `example`. Raises DataError for no tools."""
     tools = _tools(example.get("tools")) if chat.prompt_format == "messages" else []
-    return evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, "tools": tools}) if tools else chat
+    return (
+        evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, "tools": tools}, base=chat) if tools else chat
+    )
 
 
 def kwargs_of_row(example: Mapping[str, Any]) -> dict[str, Any]:

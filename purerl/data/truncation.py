@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from purerl.data.answers import TokenizedExample
-from purerl.data.chat import Chat, Prompt, decode
+from purerl.data.chat import Chat, Prompt
+from purerl.data.encoding import decode
 
 __all__ = ["PromptLimit", "truncate", "truncate_example", "truncate_prompt"]
 

@@ -23,13 +23,12 @@ from purerl.data.chat import (
     Messages,
     Prompt,
     add_system_prompt,
-    encode_continuation,
-    encode_rendered,
     render,
     template_words,
     tokenize_prompts,
     with_expansions,
 )
+from purerl.data.encoding import encode_continuation, encode_rendered
 from purerl.data.images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark
 from purerl.errors import ConfigError, DataError

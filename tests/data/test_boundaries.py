@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 from purerl.data.answers import tokenize_answer
 from purerl.data.boundaries import encode_after_prompt, encode_with_cuts
-from purerl.data.chat import Chat, encode_continuation, open_chat, tokenize_prompts
+from purerl.data.chat import Chat, open_chat, tokenize_prompts
 from purerl.data.conversations import read_conversation, read_steps
+from purerl.data.encoding import encode_continuation
 from purerl.errors import DataError
 from tests.envs import families
 
