@@ -338,7 +338,7 @@ def _count_shown(chat: Chat, content: Any) -> int | None:
 def check_user_text(chat: Chat) -> None:
     """Raise ConfigError if the chat template does not show the text of a user's message, or more than once."""
     count = _count_shown(chat, _PLACEHOLDER)
-    if count not in (1, None) and not chat.reads_parts and chat.processor is None:
+    if count not in (1, None) and not chat.reads_parts:
         raise ConfigError(
             f"the chat template of {chat.tokenizer.name_or_path!r} shows the text of a user's message {count} times",
             need="once: otherwise the model is not asked what the data ask",

@@ -25,6 +25,7 @@ from purerl.data.examples import (
 from purerl.data.images import text_of
 from purerl.data.messages import is_learned
 from purerl.data.row_settings import chat_of_row
+from purerl.data.special_tokens import unmark
 from purerl.errors import ConfigError, DataError
 
 __all__ = ["check_template", "learns_every_end"]
@@ -109,7 +110,7 @@ def _not_learned(chat: Chat, example: TokenizedExample, row: str) -> ConfigError
 def _check_shown(chat: Chat, messages: Messages, row: str) -> None:
     """Raise ConfigError if the text of a message that is not the assistant's is not in what the template renders."""
     try:
-        text = render(chat, messages, add_generation_prompt=messages[-1]["role"] != "assistant")
+        text = unmark(render(chat, messages, add_generation_prompt=messages[-1]["role"] != "assistant"))
     except DataError:  # tokenizing the row raises it with its name
         return
     missing = [message for message in messages if message["role"] != "assistant" and not _is_shown(message, text)]
