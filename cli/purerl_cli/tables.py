@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from purerl.catalog import Entry, ModifierEntry
     from purerl.comparison import Difference, Effect
     from purerl.config.explain import Setting
-    from purerl.data.inspect import Report, ShownToken
+    from purerl.data.inspect import Report
+    from purerl.data.rendered_row import ShownToken
     from purerl.doctor import Finding
 
 __all__ = [

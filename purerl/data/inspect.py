@@ -7,15 +7,14 @@ duplicate prompts. No model is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from math import ceil
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from attrs import frozen
 
-from purerl.data.answers import TokenizedExample, tokenize_answer
-from purerl.data.chat import Chat, TextOrMessages, image_ids, open_chat, text_note, tokenize_prompts
+from purerl.data.chat import Chat, open_chat, text_note
 from purerl.data.columns import (
     ColumnStyle,
     ExampleFormat,
@@ -27,7 +26,6 @@ from purerl.data.columns import (
     is_complete_message,
     select_format,
 )
-from purerl.data.encoding import decode
 from purerl.data.examples import (
     NOT_RENAMED,
     DataSet,
@@ -37,17 +35,14 @@ from purerl.data.examples import (
     read_renamed,
     rows_at,
 )
-from purerl.data.images import has_images, images_of, text_of
+from purerl.data.images import has_images, images_of
 from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.data.pairs import compare_answers
-from purerl.data.pieces import decode_tokens
-from purerl.data.row_settings import chat_of_row
+from purerl.data.rendered_row import RenderedRow, ShownToken, render_row
 from purerl.data.settings import SpecialTokens
-from purerl.data.special_tokens import spelled
-from purerl.data.template_check import learns_every_end
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
 
@@ -57,7 +52,7 @@ if TYPE_CHECKING:
 
     from purerl.backends.processor import Processor
 
-__all__ = ["Column", "Problem", "Report", "ShownToken", "inspect"]
+__all__ = ["Column", "Problem", "Report", "inspect"]
 
 _QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
@@ -79,14 +74,6 @@ class Problem:
 
     message: str
     rows: tuple[int, ...]
-
-
-class ShownToken(NamedTuple):
-    """A token of a row, its text, and whether it is learned. Of prompts, all tokens are sampled from."""
-
-    id: int
-    text: str
-    is_learned: bool
 
 
 @frozen
@@ -160,32 +147,26 @@ def inspect(
     data = DataSet((path,), (table,), example_format, (range(table.num_rows),), (1.0,))
     rows = _rows(data)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
-    rendered: dict[int, _RenderedRow] = {}
-    chat = None
+    chat, rendered = None, dict[int, RenderedRow]()
     if tokenizer is not None:
         processor = open_processor() if open_processor is not None and example_format.has_images else None
         chat = open_chat(tokenizer, example_format.prompt_format, **settings, processor=processor)
         valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
-        rendered = {row: _render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
+        rendered = {row: render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
     problems = [
         *invalid,
         *_find_duplicates(example_format, rows),
         *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
         *((row, problem) for row, result in rendered.items() for problem in result.problems),
     ]
-    first = next((result for result in rendered.values() if result.texts), _RenderedRow())
+    first = next((result for result in rendered.values() if result.texts), RenderedRow())
     return Report(
-        path,
-        len(rows),
-        described,
-        style,
-        formats,
-        ground_truth_column,
+        *(path, len(rows), described, style, formats, ground_truth_column),
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
         sample=first.texts,
         problems=_group_by_message(problems),
         notes=_notes(tokenizer, data, chat),
-        tokens=() if chat is None else tuple(_shown(chat, example) for example in first.examples),
+        tokens=first.tokens,
     )
 
 
@@ -330,65 +311,6 @@ def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...
     for row, message in problems:
         rows.setdefault(message, []).append(row)
     return tuple(Problem(message, tuple(indices)) for message, indices in rows.items())
-
-
-# --- rendering ---------------------------------------------------------------------------------------------------
-
-
-class _RenderedRow(NamedTuple):
-    """The prompt length in tokens, the text and the tokens of a row with each answer, and problems."""
-
-    prompt_length: int = 0
-    texts: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-    examples: tuple[TokenizedExample, ...] = ()
-
-
-def _render_row(
-    chat: Chat, example_format: ExampleFormat, example: Example, max_prompt_tokens: int | None
-) -> _RenderedRow:
-    try:
-        chat, prompt = chat_of_row(chat, example), extract_prompt(example_format, example)
-        tokenized = tokenize_prompts(chat, [prompt])[0]
-        answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
-    except DataError as error:
-        return _RenderedRow(problems=(str(error).splitlines()[0],))
-    prompt_only = TokenizedExample(tokenized.tokens, [False] * len(tokenized.tokens), tokenized.images)
-    examples = tuple(answers) or (prompt_only,)
-    texts = tuple(_mark_learned_text(chat, each) for each in examples)
-    is_too_long = max_prompt_tokens is not None and len(tokenized.tokens) > max_prompt_tokens
-    problems = [f"a prompt of more than {max_prompt_tokens} tokens"] if is_too_long else []
-    if not chat.escapes and (token := _spelled_token(chat, prompt)):
-        problems.append(f"a prompt that spells the special token {token!r}")
-    if chat.prompt_format == "messages" and not all(learns_every_end(chat, answer) for answer in answers):
-        problems.append("the end of a turn is not learned")
-    if any(answer.is_split for answer in answers):
-        problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
-    if len(answers) == 2 and answers[0][:2] == answers[1][:2] and example["chosen"] != example["rejected"]:
-        problems.append("the tokens of the chosen answer equal those of the rejected answer")
-    return _RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
-
-
-def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
-    """The first special token that `prompt` spells, in plain text or in a message that is not the assistant's."""
-    messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
-    texts = [prompt] if isinstance(prompt, str) else [text_of(message.get("content")) for message in messages]
-    return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
-
-
-def _shown(chat: Chat, example: TokenizedExample) -> tuple[ShownToken, ...]:
-    texts = decode_tokens(lambda ids: decode(chat, ids, skip_special_tokens=False), example.tokens)
-    return tuple(map(ShownToken, example.tokens, texts, example.action))
-
-
-def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:
-    """The text of `example`, with the tokens to learn between ⟦ and ⟧, and with [image] for those of an image."""
-    image = image_ids(chat, example.tokens, example.images) or [0] * len(example.tokens)
-    runs = groupby(zip(example.tokens, example.action, image, strict=True), key=lambda each: each[1:])
-    texts = [(key, chat.tokenizer.decode([token for token, *_ in run])) for key, run in runs]
-    return "".join(
-        "[image]" if is_image else f"⟦{text}⟧" if is_learned else text for (is_learned, is_image), text in texts
-    )
 
 
 def _quantiles(lengths: Sequence[int]) -> dict[str, int]:

@@ -34,7 +34,8 @@ def _rendered_prompts(data: DataSet, chat: Chat) -> Iterator[str]:
             value.startswith(first) for table in data.tables for value in iterate_values(table, column) if value
         )
         if count:
-            yield f"{count:,} prompts begin with {first!r}, which the tokenizer does not add again"
+            prompts = "1 prompt begins" if count == 1 else f"{count:,} prompts begin"
+            yield f"{prompts} with {first!r}, which the tokenizer does not add again"
 
 
 def _notes(data: DataSet) -> Iterator[str]:

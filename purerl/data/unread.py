@@ -1,7 +1,8 @@
 """What data files contain that a run does not read, named before it starts, with the nearest name that is read.
 
 Nothing else reads the columns of demonstrations, pairs and labels than what is named here. Those of prompts are all
-passed to reward functions and environments, so only names that are nearly those of purerl's own columns are listed.
+passed to reward functions and environments, so only names that are nearly those of purerl's own columns are listed, and
+those of settings of rows that prompts do not show: plain text has no tools, and an environment has its own.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
     words = template_words(chat.tokenizer, [{}]) | template_words(chat.tokenizer) if is_chat else set[str]()
     for name in dict.fromkeys(name for table in data.tables for name in table.column_names):
         similar = _nearest(name, [*own, *read])
-        if name not in own and name not in read and (example_format.example_type != "prompts" or similar):
+        is_listed = example_format.example_type != "prompts" or similar or name in ROW_SETTINGS
+        if is_listed and name not in own and name not in read:
             yield f"column {name!r}{_hint(similar)}"
     if is_chat:
         yield from _unread_arguments(data, settings, words)

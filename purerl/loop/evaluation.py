@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -150,9 +150,7 @@ def evaluation_of_model(
         extra_stop_tokens=end_tokens(model),
         processor=processor,
     )
-    _check_end(model, settings, chat)
-    for data in problems.values():
-        check_first_rows(chat, data)
+    _check_problems(model, settings, chat, problems.values())
     return Evaluation(
         model=model,
         settings=settings,
@@ -198,12 +196,14 @@ def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
     return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
-def _check_end(model: Model, settings: Evaluate, chat: Chat) -> None:
-    """Raise ConfigError if nothing but the maximum length ends a completion."""
+def _check_problems(model: Model, settings: Evaluate, chat: Chat, problems: Iterable[DataSet]) -> None:
+    """Raise ConfigError if nothing but the maximum length ends a completion, and as `check_first_rows`."""
     if not chat.stop_tokens and not settings.stop_strings:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: otherwise each has the maximum length"
         raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
+    for data in problems:
+        check_first_rows(chat, data)
 
 
 def evaluation_of_run(
@@ -236,8 +236,7 @@ def evaluation_of_run(
     sampler = change_generator(config.generator, engine, generator_settings)
     check_sampling(settings, sampler)
     accuracy_rewards = accuracy_rewards_of(evolve(config, evaluate=settings))
-    # Problems that are named replace the validation set.
-    data = evolve(config.data, validation_fraction=None) if settings.data else config.data
+    data = evolve(config.data, validation_fraction=None) if settings.data else config.data  # problems replace it
     config = evolve(config, evaluate=settings, data=data, validation=None)
     config = pin_recorded(resolve_paths(config, directory), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))

@@ -88,7 +88,7 @@ def _data_notes(config: RunConfig, data: RunData, read: set[str]) -> tuple[str, 
     """
     used = [data.examples, *data.problems.values(), *([data.validation] if data.validation else [])]
     names = {*read, *([COLUMN] if teacher_names(config) else [])}
-    shows = config.environment is None
+    shows = config.environment is None and not (config.rollout and config.rollout.workflow)
     if config.data.unused_columns == "error":
         check_unread(used, data.chat, names, shows_row_settings=shows)
     return tuple(dict.fromkeys(data_notes(used, data.chat, names, shows_row_settings=shows)))

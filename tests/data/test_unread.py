@@ -74,6 +74,11 @@ def test_columns_of_prompts_are_passed_to_reward_functions(tmp_path: Path) -> No
     assert _notes(tmp_path, rows, "prompts", read={"tool"}) == []
     plain = [{"prompt": "a", "completion": "b", "tools": []}]
     assert _notes(tmp_path, plain, "demonstrations") == ["parts that nothing reads: column 'tools'"]
+    assert _notes(tmp_path, [{"prompt": "a", "tools": []}], "prompts") == ["parts that nothing reads: column 'tools'"]
+    data = read_examples([write(tmp_path / "tools.jsonl", [{"prompt": [user("a")], "tools": []}])], "prompts")
+    assert data_notes([data], chat(QWEN), ()) == []
+    [note] = data_notes([data], chat(QWEN), (), shows_row_settings=False)
+    assert note == "parts that nothing reads: column 'tools'", "of a run with an environment"
 
 
 @pytest.mark.parametrize(
