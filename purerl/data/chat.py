@@ -330,7 +330,7 @@ def _count_shown(chat: Chat, content: Any) -> int | None:
     """How often the chat template shows the text of a user's message with this `content`; None: it raises an error."""
     messages, options = [{"role": "user", "content": content}], {"tokenize": False, "add_generation_prompt": True}
     try:
-        return _apply(chat, messages, options, as_text=False).count(_PLACEHOLDER)
+        return _apply(chat, messages, options, as_text=False).lower().count(_PLACEHOLDER)
     except DataError:
         return None
 

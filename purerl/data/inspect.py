@@ -41,7 +41,7 @@ from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.data.pairs import compare_answers
-from purerl.data.rendered_row import RenderedRow, ShownToken, render_row
+from purerl.data.rendered_row import RenderedRow, ShownToken, render_row, shown_tokens
 from purerl.data.settings import SpecialTokens
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
@@ -166,7 +166,7 @@ def inspect(
         sample=first.texts,
         problems=_group_by_message(problems),
         notes=_notes(tokenizer, data, chat),
-        tokens=first.tokens,
+        tokens=tuple(shown_tokens(chat, each) for each in first.examples) if chat else (),
     )
 
 

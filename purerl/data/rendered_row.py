@@ -17,7 +17,7 @@ from purerl.data.special_tokens import spelled
 from purerl.data.template_check import learns_every_end
 from purerl.errors import DataError
 
-__all__ = ["RenderedRow", "ShownToken", "render_row"]
+__all__ = ["RenderedRow", "ShownToken", "render_row", "shown_tokens"]
 
 
 class ShownToken(NamedTuple):
@@ -29,12 +29,12 @@ class ShownToken(NamedTuple):
 
 
 class RenderedRow(NamedTuple):
-    """The prompt length in tokens, the text and the tokens of a row with each answer, and problems."""
+    """The prompt length in tokens, the text of a row with each answer, problems, and the tokens with each answer."""
 
     prompt_length: int = 0
     texts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    tokens: tuple[tuple[ShownToken, ...], ...] = ()
+    examples: tuple[TokenizedExample, ...] = ()
 
 
 def render_row(
@@ -60,7 +60,7 @@ def render_row(
         problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
     if len(answers) == 2 and answers[0][:2] == answers[1][:2] and example["chosen"] != example["rejected"]:
         problems.append("the tokens of the chosen answer equal those of the rejected answer")
-    return RenderedRow(len(tokenized.tokens), texts, tuple(problems), tuple(_shown(chat, each) for each in examples))
+    return RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
 
 
 def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
@@ -70,7 +70,8 @@ def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
     return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
 
 
-def _shown(chat: Chat, example: TokenizedExample) -> tuple[ShownToken, ...]:
+def shown_tokens(chat: Chat, example: TokenizedExample) -> tuple[ShownToken, ...]:
+    """Each token of `example`. The texts together are that of all tokens."""
     texts = decode_tokens(lambda ids: decode(chat, ids, skip_special_tokens=False), example.tokens)
     return tuple(map(ShownToken, example.tokens, texts, example.action))
 
