@@ -7,7 +7,7 @@ If the output is not a terminal, nothing is wrapped and there are no colors, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain
+from itertools import chain, groupby
 from typing import TYPE_CHECKING
 
 import typer
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from purerl.comparison import Difference, Effect
     from purerl.config.explain import Setting
     from purerl.data.inspect import Report
+    from purerl.data.rendered_row import ShownToken
     from purerl.doctor import Finding
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
 ]
 
 _MAX_ROW_INDICES = 8
+_MAX_TOKENS_AT_END = 64  # that are shown of a long run of tokens, at its start and at its end
 _MIN_WRAPPED_WIDTH = 20
 _STATE_STYLES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 _SOURCE_STYLES = {"default": "dim", "--set": "bold"}
@@ -212,8 +214,28 @@ def show_report(report: Report) -> None:
     if report.problems:
         rows = ((p.message, f"{len(p.rows):,}", _format_indices(p.rows)) for p in report.problems)
         show("problem", "rows", "row indices", rows=rows)
-    for text in report.sample:
+    for text, tokens in zip(report.sample, report.tokens, strict=True):
         typer.echo(f"\n--- rendered row ---\n{text}")
+        typer.echo(f"\n--- its {_count_tokens(tokens)} ---\n{_join_tokens(tokens)}")
+
+
+def _count_tokens(tokens: Sequence[ShownToken]) -> str:
+    learned = sum(token.is_learned for token in tokens)
+    return f"{len(tokens):,} tokens, " + (f"of which {learned:,} are learned" if learned else "after which is sampled")
+
+
+def _join_tokens(tokens: Sequence[ShownToken]) -> str:
+    """Tokens, each between quotes, with those to learn between ⟦ and ⟧, and without the middle of long runs of them."""
+    runs = [(is_learned, [*run]) for is_learned, run in groupby(tokens, key=lambda token: token.is_learned)]
+    texts = ((is_learned, _join_run([repr(token.text) for token in run])) for is_learned, run in runs)
+    return escape(" ".join(f"⟦{text}⟧" if is_learned else text for is_learned, text in texts))
+
+
+def _join_run(texts: Sequence[str]) -> str:
+    left_out = len(texts) - 2 * _MAX_TOKENS_AT_END
+    if left_out <= 1:
+        return " ".join(texts)
+    return " ".join([*texts[:_MAX_TOKENS_AT_END], f"... {left_out:,} tokens ...", *texts[-_MAX_TOKENS_AT_END:]])
 
 
 def _format_indices(rows: Sequence[int]) -> str:

@@ -4,113 +4,159 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
+from purerl.data.boundaries import encode_after_prompt, encode_with_cuts
 from purerl.data.chat import (
     Chat,
     Messages,
     TextOrMessages,
     add_system_prompt,
-    apply_template,
-    encode_rendered,
+    empty_prompt,
     eos_tokens,
     render,
     roles_of,
-    tokenize_prompts,
     with_expansions,
 )
 from purerl.data.images import images_of
-from purerl.data.special_tokens import encode, is_marked
+from purerl.data.messages import is_learned
 from purerl.errors import DataError
 from purerl.images import Image
 
-__all__ = ["TokenizedExample", "tokenize_answer"]
+__all__ = ["TokenizedExample", "has_generation_markers", "tokenize_answer"]
+
+_MARKER, _END_MARKER = (re.compile(rf"{{%([-+]?)\s*{name}\s*([-+]?)%}}") for name in ("generation", "endgeneration"))
+_START, _END = "\ue0f2", "\ue0f3"  # private use: they have no meaning in any text
+# In place of the markers, the turn is assigned to a variable, and written between two of these characters. A block
+# follows, because Jinja removes a line break after a block.
+_SET = r"{%\1 set purerl_turn \2%}"
+_END_SET = rf"{{%\1 endset %}}{{{{ '{_START}' ~ purerl_turn ~ '{_END}' }}}}{{% if true %}}{{% endif \2%}}"
 
 
 class TokenizedExample(NamedTuple):
-    """The tokens of a prompt and its answer, and their images; `action` is True for the tokens to learn."""
+    """The tokens of a prompt and its answer, and their images; `action` is True for the tokens to learn.
+
+    is_split   whether a token of the joint text would cross the border of a prompt and an answer
+    added_end  whether the last token is the EOS token, because the chat template does not end a turn
+    """
 
     tokens: list[int]
     action: list[bool]
     images: Sequence[Image] = ()
+    is_split: bool = False
+    added_end: bool = False
 
 
 def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> TokenizedExample:
     """Tokenize `prompt` followed by `answer` and mark the tokens to learn. Both are strings, or both are messages.
 
     Strings: the tokens to learn are the answer and the EOS token after it. Messages: the tokens to learn are every
-    assistant turn in the answer, each with the token that ends it. If the chat template has ``{% generation %}``
-    markers, they define the assistant turns. Otherwise a turn consists of the tokens that it adds to the conversation
-    before it.
+    assistant turn in the answer without the weight 0, each with the token that ends it. If the chat template has
+    ``{% generation %}`` markers, they define the assistant turns. Otherwise a turn is the text that it adds to the
+    conversation before it, and the stop token that begins what follows, if the template does not end a turn. After the
+    last turn, such a template gets the EOS token.
+
+    The tokens before a turn are those that the model would sample after: see `purerl.data.boundaries`.
 
     Raises: DataError if the prompt is empty, if there is nothing to learn, or if the template has no markers and
     renders earlier turns differently when more messages follow.
     """
     if isinstance(prompt, str):
-        prompt_tokens = tokenize_prompts(chat, [prompt])[0].tokens
-        answer_tokens = [*encode_rendered(chat, [str(answer)])[0], *eos_tokens(chat.tokenizer)]
-        action = [False] * len(prompt_tokens) + [True] * len(answer_tokens)
-        return TokenizedExample(prompt_tokens + answer_tokens, action)
+        return _tokenize_text(chat, prompt, str(answer))
     prompt = add_system_prompt(chat, prompt)
     messages = [*prompt, *answer]
-    tokenize = _tokenize_with_markers if _has_generation_markers(chat) else _tokenize_by_turns
-    has_assistant_turn = any(message["role"] == "assistant" for message in answer)
-    example = tokenize(chat, messages, len(prompt)) if has_assistant_turn else TokenizedExample([], [])
-    if not any(example.action):
+    spans_of = _marked_spans if has_generation_markers(chat) else _spans_of_turns
+    text, spans = spans_of(chat, messages, len(prompt)) if any(map(is_learned, answer)) else ("", [])
+    if not spans:
         what = "the conversation has no assistant tokens to learn"
-        raise DataError(what, got=roles_of(messages), need="an assistant turn after the prompt", do="remove the row")
+        need = "an assistant turn after the prompt, without the weight 0"
+        raise DataError(what, got=roles_of(messages), need=need, do="remove the row")
+    tokens, ends, is_split = encode_with_cuts(chat, text, [*chain.from_iterable(spans)])
+    action = [False] * len(tokens)
+    for start, end in zip(ends[::2], ends[1::2], strict=True):
+        action[start:end] = [True] * (end - start)
+    example = _with_end(chat, TokenizedExample(tokens, action, (), is_split))
     return _with_image_tokens(chat, example, images_of(messages))
 
 
-def _has_generation_markers(chat: Chat) -> bool:
-    return re.search(r"{%-?\s*generation\s*-?%}", str(chat.tokenizer.get_chat_template())) is not None
+def _with_end(chat: Chat, example: TokenizedExample) -> TokenizedExample:
+    """`example` with the EOS token after its last turn, if the chat template has no token that ends a turn."""
+    eos = eos_tokens(chat.tokenizer)
+    if not example.action[-1] or chat.ends_turns or not eos or example.tokens[-1] in chat.stop_tokens:
+        return example
+    return example._replace(tokens=[*example.tokens, *eos], action=[*example.action, True], added_end=True)
 
 
-def _tokenize_with_markers(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """Mark the tokens that the template marks, starting with message `first`."""
-    tokens, marked = _encode_with_markers(chat, messages)
+def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
+    tokens, [start], is_split = encode_after_prompt(chat, prompt, answer)
+    if not start:
+        raise empty_prompt(prompt)
+    eos = eos_tokens(chat.tokenizer)
+    if not eos or [*eos] != tokens[start:][-1:]:
+        tokens = [*tokens, *eos]
+    return TokenizedExample(tokens, [k >= start for k in range(len(tokens))], (), is_split)
+
+
+# --- the texts to learn, as pairs of positions in the rendered conversation ----------------------------------------
+
+Spans = list[tuple[int, int]]
+
+
+def has_generation_markers(chat: Chat) -> bool:
+    """Whether the chat template marks the assistant's turns with ``{% generation %}``."""
+    return _MARKER.search(_template(chat)) is not None
+
+
+def _template(chat: Chat) -> str:
+    return str(chat.tokenizer.get_chat_template(tools=chat.chat_template_kwargs.get("tools")))
+
+
+def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
+    """The rendered `messages`, and what the template marks from message `first` on, but for turns of weight 0.
+
+    Raises: DataError if some turns are not learned, and the template does not mark each turn once.
+    """
+    template = _END_MARKER.sub(_END_SET, _MARKER.sub(_SET, _template(chat)))
+    parts = re.split(f"[{_START}{_END}]", render(chat, messages, chat_template=template))
+    positions = [*accumulate(map(len, parts))]
+    text, spans = "".join(parts), [*zip(positions[::2], positions[1::2], strict=False)]
+    learned = [is_learned(message) for message in messages if message["role"] == "assistant"]
+    if not all(is_learned(message) for message in messages[first:] if message["role"] == "assistant"):
+        if len(spans) != len(learned):
+            got, need = f"{len(spans)} marked parts for {len(learned)} turns", "one for each: some have the weight 0"
+            raise DataError("the {% generation %} markers of the chat template", got=got, need=need)
+        spans = [span for span, is_kept in zip(spans, learned, strict=True) if is_kept]
     is_assistant = messages[first]["role"] == "assistant"
-    start = _prefix_length(chat, tokens, messages[:first], add_generation_prompt=is_assistant)
-    return TokenizedExample(tokens, [k >= start and learned for k, learned in enumerate(marked)])
+    border = _prefix_length(chat, text, messages[:first], add_generation_prompt=is_assistant)
+    return text, [(max(start, border), end) for start, end in spans if end > border]
 
 
-def _encode_with_markers(chat: Chat, messages: Messages) -> tuple[list[int], list[bool]]:
-    """The tokens of `messages`, and whether the template marks each of them as the assistant's."""
-    options: dict[str, Any] = {"tokenize": True, "return_dict": True, "return_assistant_tokens_mask": True}
-    text = render(chat, messages) if chat.escapes else ""
-    if not is_marked(text):
-        encoded = apply_template(chat, messages, **options)
-        return list(encoded["input_ids"]), list(map(bool, encoded["assistant_masks"]))
-    encoded = apply_template(chat, messages, **options, tokenizer_kwargs={"return_offsets_mapping": True})
-    is_assistant = [False] * len(text)
-    for (start, end), marked in zip(encoded["offset_mapping"], encoded["assistant_masks"], strict=True):
-        is_assistant[start:end] = [bool(marked)] * (end - start)
-    tokens, starts = encode(chat.tokenizer, text)
-    return tokens, [is_assistant[start] for start in starts]
-
-
-def _tokenize_by_turns(chat: Chat, messages: Messages, first: int) -> TokenizedExample:
-    """Mark the tokens that each assistant turn, starting with message `first`, adds to the messages before it."""
-    tokens = encode_rendered(chat, [render(chat, messages)])[0]
-    action = [False] * len(tokens)
+def _spans_of_turns(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
+    """The rendered `messages`, and what each turn to learn from message `first` on adds, up to its end token."""
+    text, spans = render(chat, messages), []
     for turn in range(first, len(messages)):
-        if messages[turn]["role"] == "assistant":
-            start = _prefix_length(chat, tokens, messages[:turn], add_generation_prompt=True)
-            end = _prefix_length(chat, tokens, messages[: turn + 1])
-            # Tokens after the end token, for example a line break, are not part of the answer.
-            end = max((k + 1 for k in range(start, end) if tokens[k] in chat.end_tokens), default=end)
-            action[start:end] = [True] * (end - start)
-    return TokenizedExample(tokens, action)
+        if is_learned(messages[turn]):
+            start = _prefix_length(chat, text, messages[:turn], add_generation_prompt=True)
+            end = _prefix_length(chat, text, messages[: turn + 1])
+            # Text after the end token, for example a line break, is not part of the answer.
+            ends = [k + len(string) for string in chat.end_strings if (k := text.rfind(string, start, end)) >= 0]
+            spans.append((start, max(ends, default=end + _length_of_stop(chat, text[end:]))))
+    return text, spans
 
 
-def _prefix_length(chat: Chat, tokens: Sequence[int], messages: Messages, **kwargs: Any) -> int:
-    """The number of tokens of `messages`. Raises DataError if they are not a prefix of `tokens`."""
-    prefix = encode_rendered(chat, [render(chat, messages, **kwargs)])[0]
-    if tokens[: len(prefix)] != prefix:
+def _length_of_stop(chat: Chat, following: str) -> int:
+    """The characters of the stop token with which the text after a turn begins, as in templates of GLM."""
+    return max((len(string) for string in chat.stop_strings if following.startswith(string)), default=0)
+
+
+def _prefix_length(chat: Chat, text: str, messages: Messages, **kwargs: Any) -> int:
+    """The number of characters of `messages`. Raises DataError if they are not at the start of `text`."""
+    prefix = render(chat, messages, **kwargs)
+    if not text.startswith(prefix):
         raise DataError(
             "the chat template changes earlier turns when more messages follow",
-            got=f"different tokens for the first {len(messages)} messages",
+            got=f"another text for the first {len(messages)} messages",
             need="turns that stay the same when messages follow, or a template with {% generation %} markers",
             do="put one answer in each row, in columns `prompt` and `completion`, or use another chat template",
         )
@@ -127,4 +173,4 @@ def _with_image_tokens(chat: Chat, example: TokenizedExample, images: Sequence[I
         [False] * next(lengths) if token == placeholder else [is_learned]
         for token, is_learned in zip(example.tokens, example.action, strict=True)
     )
-    return TokenizedExample(tokens, [*chain.from_iterable(parts)], images)
+    return example._replace(tokens=tokens, action=[*chain.from_iterable(parts)], images=images)

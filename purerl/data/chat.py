@@ -11,20 +11,22 @@ take its place, once: see `purerl.backends.processor`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 from attrs import evolve, field, frozen
 
 from purerl.backends.processor import Processor
 from purerl.data.columns import PromptFormat
+from purerl.data.encoding import encode_rendered, encode_strings
 from purerl.data.images import as_parts, images_of
+from purerl.data.messages import with_parsed_calls, with_text_calls
 from purerl.data.settings import SpecialTokens
-from purerl.data.special_tokens import encode, is_marked, mark, unmark
+from purerl.data.special_tokens import mark, unmark
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, ImageStore
 
@@ -39,9 +41,7 @@ __all__ = [
     "add_system_prompt",
     "apply_template",
     "check_settings",
-    "decode",
-    "encode_continuation",
-    "encode_rendered",
+    "empty_prompt",
     "eos_tokens",
     "image_ids",
     "open_chat",
@@ -57,7 +57,7 @@ Messages = Sequence[Mapping[str, Any]]
 TextOrMessages = str | Messages
 """A prompt or an answer as it is stored in the file: a string, or chat messages."""
 
-_RESERVED_KWARGS = ("messages", "add_generation_prompt")
+RESERVED_KWARGS = ("messages", "add_generation_prompt")
 _PLACEHOLDER = "purerl placeholder"
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -78,6 +78,7 @@ class Chat:
     prompt_format         "text": prompts are plain text, and the chat template is not applied
     processor             of a model whose prompts may have images; None: they have none
     store                 where engines look for images
+    base                  of a chat that has arguments of a row: the one without them, which knows the template
     """
 
     tokenizer: Any  # the annotations of transformers do not narrow what its calls return
@@ -89,11 +90,47 @@ class Chat:
     prompt_format: PromptFormat = "messages"
     processor: Processor | None = None
     store: ImageStore | None = None
+    base: Chat | None = None
 
     @cached_property
     def stop_strings(self) -> tuple[str, ...]:
         """The texts of `stop_tokens`."""
         return tuple(self.tokenizer.decode([token]) for token in self.stop_tokens)
+
+    @cached_property
+    def reads_text_calls(self) -> bool:
+        """Whether the chat template reads the arguments of tool calls as text, and cannot read an object."""
+        if self.base is not None:
+            return self.base.reads_text_calls
+        return not _renders_call(self, with_parsed_calls) and _renders_call(self, with_text_calls)
+
+    @cached_property
+    def ends_turns(self) -> bool:
+        """Whether the chat template ends an assistant turn with an added token."""
+        return bool(_end_of_turn_tokens(self)) if self.base is None else self.base.ends_turns
+
+    @cached_property
+    def reads_parts(self) -> bool:
+        """Whether the chat template reads contents only as lists of parts, and shows nothing of a text."""
+        if self.base is not None:
+            return self.base.reads_parts
+        shown = [_count_shown(self, content) for content in (_PLACEHOLDER, [{"type": "text", "text": _PLACEHOLDER}])]
+        return shown == [0, 1]
+
+    @cached_property
+    def end_strings(self) -> tuple[str, ...]:
+        """The texts of `end_tokens`."""
+        return tuple(self.tokenizer.decode([token]) for token in self.end_tokens)
+
+    @cached_property
+    def first_tokens(self) -> tuple[int, ...]:
+        """The special tokens that the tokenizer adds before a text, such as BOS."""
+        for text in "a0\n":  # of which a tokenizer may not know all
+            ids, own = (self.tokenizer(text, add_special_tokens=adds)["input_ids"] for adds in (True, False))
+            starts = [k for k in range(len(ids)) if own and ids[k : k + len(own)] == own]
+            if starts:
+                return tuple(ids[: starts[0]])
+        return ()
 
     @cached_property
     def line_break_tokens(self) -> tuple[int, ...]:
@@ -141,7 +178,8 @@ def open_chat(
     and a tokenizer without a chat template gets that of the processor.
 
     Raises: ConfigError if the prompts are plain text and a chat setting is set; if the chat template does not read an
-    argument; if the prompts are messages and the tokenizer has no chat template.
+    argument; if the prompts are messages, and the tokenizer has no chat template, or one that does not show the text of
+    a user's message once.
     """
     check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
     escapes = special_tokens == "escape"
@@ -161,6 +199,7 @@ def open_chat(
         )
     _check_template_kwargs(tokenizer, chat_template_kwargs)
     chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs, escapes, processor=processor)
+    check_user_text(chat)
     return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *eos_tokens(tokenizer)], extra)
 
 
@@ -175,7 +214,7 @@ def text_note(tokenizer: PreTrainedTokenizerBase) -> str | None:
 def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any]) -> None:
     words = template_words(tokenizer)
     for name in chat_template_kwargs:
-        if name in _RESERVED_KWARGS:
+        if name in RESERVED_KWARGS:
             got = "an argument that purerl sets for every prompt"
             raise ConfigError(f"chat_template_kwargs.{name}", got=got, do="remove it")
         if name not in words:
@@ -214,19 +253,25 @@ def _end_of_turn_tokens(chat: Chat) -> list[int]:
 def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prompt]:
     """Tokenize `prompts`, which are all strings or all messages.
 
-    A string is tokenized with the special tokens of the tokenizer. Messages are rendered with the generation prompt.
+    A string is tokenized with the special tokens that the tokenizer adds before a text. Messages are rendered with the
+    generation prompt.
 
     Raises: DataError if the chat template raises an error, or if a prompt has no tokens.
     """
     texts = [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
     is_text = bool(prompts) and isinstance(prompts[0], str)
-    tokens = _encode_strings(chat, texts) if is_text else encode_rendered(chat, texts)
+    tokens = encode_strings(chat, texts) if is_text else encode_rendered(chat, texts)
     for text, ids in zip(texts, tokens, strict=True):
         if not ids:
-            raise DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
+            raise empty_prompt(text)
     images = [() if is_text else images_of(prompt) for prompt in prompts]
     rows = zip(texts, tokens, images, strict=True)
     return [Prompt(unmark(text), with_expansions(chat, ids, images), images) for text, ids, images in rows]
+
+
+def empty_prompt(text: str) -> DataError:
+    """The error for a prompt without tokens."""
+    return DataError(f"prompt {text!r}", got="no tokens", need="at least one token", do="remove the row")
 
 
 def _render_prompt(chat: Chat, messages: Messages) -> str:
@@ -253,22 +298,64 @@ def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
 
 
 def apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
-    """What the tokenizer makes of `messages` by its chat template. Raises DataError as `render`."""
+    """What the tokenizer makes of `messages` by its chat template. Raises DataError as `render`.
+
+    Arguments of tool calls are objects, or JSON text if the template reads text. `kwargs` that are not None take
+    precedence over those of `chat`.
+    """
+    has_calls = any(message.get("tool_calls") for message in messages)
+    with_calls = with_text_calls if has_calls and chat.reads_text_calls else with_parsed_calls
+    return _apply(chat, [with_calls(message) for message in messages], kwargs)
+
+
+def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, Any], *, as_text: bool = True) -> Any:
     from jinja2 import TemplateError
 
-    messages = list(messages)
-    if chat.processor is not None:
+    if chat.processor is not None or (as_text and chat.reads_parts):
         messages = [as_parts(message) for message in messages]
     elif images := images_of(messages):
         need = "text, or a vision-language model and data or an environment with images"
         raise ImageError("the images of a conversation", got=f"{len(images)} images", need=need)
+    given = {**chat.chat_template_kwargs, **{key: value for key, value in kwargs.items() if value is not None}}
     if chat.escapes:
         messages = [_escaped(chat, message) for message in messages]
-        kwargs = {**kwargs, "tools": _marked(chat, kwargs.get("tools"))}
+        given = {**given, "tools": _marked(chat, given.get("tools"))}
     try:
-        return chat.tokenizer.apply_chat_template(messages, **kwargs, **chat.chat_template_kwargs)
+        return chat.tokenizer.apply_chat_template(messages, **given)
     except (TemplateError, TypeError, ValueError) as error:
         raise DataError(f"the chat template raised an error: {error}", got=roles_of(messages)) from error
+
+
+def _count_shown(chat: Chat, content: Any) -> int | None:
+    """How often the chat template shows the text of a user's message with this `content`; None: it raises an error."""
+    messages, options = [{"role": "user", "content": content}], {"tokenize": False, "add_generation_prompt": True}
+    try:
+        return _apply(chat, messages, options, as_text=False).lower().count(_PLACEHOLDER)
+    except DataError:
+        return None
+
+
+def check_user_text(chat: Chat) -> None:
+    """Raise ConfigError if the chat template does not show the text of a user's message, or more than once."""
+    count = _count_shown(chat, _PLACEHOLDER)
+    if count not in (1, None) and not chat.reads_parts:
+        raise ConfigError(
+            f"the chat template of {chat.tokenizer.name_or_path!r} shows the text of a user's message {count} times",
+            need="once: otherwise the model is not asked what the data ask",
+            do="put a corrected chat_template.jinja next to the tokenizer, or write the prompts as text",
+        )
+
+
+def _renders_call(chat: Chat, with_calls: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bool:
+    """Whether the chat template renders a tool call with arguments as `with_calls` makes them."""
+    call = {"type": "function", "id": "call00000", "function": {"name": "add", "arguments": {"a": _PLACEHOLDER}}}
+    contents: tuple[str | None, ...] = ("", None)  # some templates show calls only where there is no content
+    for content in contents:
+        turn = {"role": "assistant", "content": content, "tool_calls": [call]}
+        with suppress(DataError):
+            if _PLACEHOLDER in _apply(chat, [{"role": "user", "content": "a"}, with_calls(turn)], {"tokenize": False}):
+                return True
+    return False
 
 
 def roles_of(messages: Messages) -> str:
@@ -291,40 +378,6 @@ def _marked(chat: Chat, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _marked(chat, item) for key, item in value.items()}
     return [_marked(chat, item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenize plain-text prompts, with the special tokens that the tokenizer adds."""
-    options = {"split_special_tokens": True} if chat.escapes else {}
-    return chat.tokenizer(list(texts), **options)["input_ids"]
-
-
-def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
-    """Tokenize the results of `render`. The chat template has already added the special tokens."""
-    if chat.escapes and any(map(is_marked, texts)):
-        return [encode(chat.tokenizer, text).tokens for text in texts]
-    backend = getattr(chat.tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.truncation or backend.padding or backend.encode_special_tokens:
-        return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
-    # What transformers builds around these numbers takes longer than they do, and a turn has few tokens.
-    return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
-
-
-def encode_continuation(chat: Chat, text: str) -> list[int]:
-    """Tokenize rendered `text` that follows other tokens.
-
-    Some tokenizers add a space at the start of a text. It is avoided by a line break before it, whose tokens are
-    removed again.
-    """
-    before, joined = chat.line_break_tokens, encode_rendered(chat, ["\n" + text])[0]
-    is_prefix = joined[: len(before)] == [*before]
-    return joined[len(before) :] if is_prefix else encode_rendered(chat, [text])[0]
-
-
-def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
-    """The text of `tokens`."""
-    # transformers checks the type of each element of a list, which takes longer than decoding.
-    return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)
 
 
 # --- images ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
+from purerl.data.messages import find_problem
+from purerl.data.nested import TYPES, is_json, iterate_values
 from purerl.errors import DataError, nearest
 
 if TYPE_CHECKING:
@@ -116,8 +118,15 @@ def column_format(arrow_type: pa.DataType) -> PromptFormat | None:
     if not is_list or not types.is_struct(arrow_type.value_type):
         return None
     fields = {field.name: field.type for field in arrow_type.value_type}
-    is_content = _is_text(fields.get("content")) or _has_parts(fields.get("content"))
+    is_content = _is_text(fields.get("content")) or _has_parts(fields.get("content")) or _are_calls(fields)
     return "messages" if _is_text(fields.get("role")) and is_content else None
+
+
+def _are_calls(fields: Mapping[str, Any]) -> bool:
+    """Whether messages with these fields have no content at all, but calls of tools."""
+    from pyarrow import types
+
+    return "tool_calls" in fields and ("content" not in fields or types.is_null(fields["content"]))
 
 
 def _has_lists(arrow_type: Any) -> bool:
@@ -175,14 +184,20 @@ def select_format(schema: pa.Schema, example_type: ExampleType, path: str) -> Ex
         if prompt_format is None:
             arrow_type = schema.field(name).type
             need = "text, or messages: a list of {role, content}, strings or a list of parts as content"
-            do = _fix_for_type(name, arrow_type)
-            raise DataError(f"column {name!r} of {path!r}", got=f"type {arrow_type}", need=need, do=do)
+            do, got = _fix_for_type(name, arrow_type), _name_of_type(schema.field(name))
+            raise DataError(f"column {name!r} of {path!r}", got=got, need=need, do=do)
     if closest.label and not _is_boolean(schema, closest.label):
         got, do = f"type {schema.field(closest.label).type}", "true: the completion is desirable"
         raise DataError(f"column {closest.label!r} of {path!r}", got=got, need="true or false in every row", do=do)
     got = ", ".join(f"{name!r} holds {prompt_format}" for name, prompt_format in formats.items())
     need, do = "text in all of them, or messages in all of them", "convert them to one format"
     raise DataError(f"columns of {path!r}", got=got, need=need, do=do)
+
+
+def _name_of_type(field: pa.Field) -> str:
+    if is_json(field.type):
+        return f"values of several types: {(field.metadata or {}).get(TYPES, b'').decode()}".removesuffix(": ")
+    return f"type {str(field.type).replace('extension<arrow.json>', 'several types')}"
 
 
 def _missing_column(schema: pa.Schema, example_type: ExampleType, name: str, path: str) -> DataError:
@@ -258,12 +273,9 @@ def _struct_fields(arrow_type: pa.DataType | None) -> list[pa.Field]:
 def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> None:
     """Check every row of the columns of `example_format`.
 
-    Raises: DataError with the index of the first row that has no value, an empty prompt, or a message without a role or
-    content.
+    Raises: DataError with the index of the first row that has no value, an empty prompt, a message without a role or
+    content, or one that `find_problem` refuses.
     """
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute  # its functions are created at import time, so type checkers cannot resolve them
     do = "remove such rows: `purerl data inspect` lists all of them"
     for name in example_format.all_columns:
         column, what = table.column(name), f"column {name!r} of {path!r}"
@@ -273,45 +285,26 @@ def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> Non
             need = f"{content} in every row"
             raise DataError(what, got=f"no value in row {row}", need=need, do=do)
         has_messages = example_format.prompt_format == "messages" and name != example_format.label
-        row = _first_incomplete_row(column) if has_messages else None
-        if row is not None:
-            got, need = f"a message without a role or without content in row {row}", "both in every message"
-            raise DataError(what, got=got, need=need, do=do)
-    first = table.column(example_format.columns[0])
-    is_text = example_format.prompt_format == "text"
-    row = (pc.utf8_length(first) if is_text else pc.list_value_length(first)).index(0).as_py()
-    if row >= 0:
-        got, what = f"an empty prompt in row {row}", f"column {example_format.columns[0]!r} of {path!r}"
+        for row, value in enumerate(iterate_values(table, name) if has_messages else ()):
+            if not all(map(is_complete_message, value)):
+                got, need = f"a message without a role or without content in row {row}", "both in every message"
+                raise DataError(what, got=got, need=need, do=do)
+            if problem := next(filter(None, map(find_problem, value)), None):
+                raise DataError(f"row {row} of {what}", got=problem, do=do)
+    first = example_format.columns[0]
+    row = next((row for row, value in enumerate(iterate_values(table, first)) if not value), None)
+    if row is not None:
+        got, what = f"an empty prompt in row {row}", f"column {first!r} of {path!r}"
         raise DataError(what, got=got, need="a prompt in every row", do=do)
-
-
-def _first_incomplete_row(column: pa.ChunkedArray) -> int | None:
-    """The index of the first row of conversations with an incomplete message."""
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute
-    start = 0
-    for chunk in column.chunks:
-        messages = pc.list_flatten(chunk)
-        is_missing = pc.or_(*(pc.is_null(pc.struct_field(messages, name)) for name in ("role", "content")))
-        for index in pc.indices_nonzero(is_missing).to_pylist():
-            if not is_complete_message(messages[index].as_py()):
-                return start + pc.list_parent_indices(chunk)[index].as_py()
-        start += len(chunk)
-    return None
 
 
 def is_complete_message(message: Mapping[str, Any] | None) -> bool:
     """Whether `message` has a role and content. An assistant message may have `tool_calls` instead of content."""
-    if message is None or message["role"] is None:
+    if message is None or message.get("role") is None:
         return False
-    return message["content"] is not None or (message["role"] == "assistant" and bool(message.get("tool_calls")))
+    return message.get("content") is not None or (message["role"] == "assistant" and bool(message.get("tool_calls")))
 
 
 def all_begin_with(table: pa.Table, example_format: ExampleFormat, role: str) -> bool:
     """Whether the first message of every conversation in `table` has the role `role`."""
-    import pyarrow.compute
-
-    pc: Any = pyarrow.compute
-    first = pc.list_element(table.column(example_format.columns[0]), 0)
-    return bool(pc.all(pc.equal(pc.struct_field(first, "role"), role)).as_py())
+    return all(messages[0]["role"] == role for messages in iterate_values(table, example_format.columns[0]))

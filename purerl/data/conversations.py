@@ -9,17 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from purerl.data.chat import (
-    Chat,
-    Messages,
-    TextOrMessages,
-    add_system_prompt,
-    encode_rendered,
-    render,
-    tokenize_prompts,
-)
+from purerl.data.boundaries import encode_after_prompt
+from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render, tokenize_prompts
+from purerl.data.encoding import encode_rendered
 from purerl.data.special_tokens import Encoded, encode, is_marked, unmark
-from purerl.data.turns import with_functions
 from purerl.errors import DataError
 
 __all__ = ["ReadConversation", "read_conversation", "read_steps"]
@@ -47,8 +40,13 @@ def read_conversation(
     Raises: DataError if the chat template raises an error.
     """
     before, text, after = _texts(chat, prompt, answer)
-    own = encode(chat.tokenizer, text).tokens if is_marked(text) else encode_rendered(chat, [text])[0]
-    tokens = [*before, *own, *after]
+    if is_marked(text):
+        own = [*before, *encode(chat.tokenizer, text, is_continuation=bool(before)).tokens]
+    elif isinstance(prompt, str):
+        own = encode_after_prompt(chat, prompt, text).tokens
+    else:
+        own = encode_rendered(chat, [text])[0]
+    tokens = own if own[-1:] == after else [*own, *after]
     last = next((k for k in reversed(range(len(tokens))) if tokens[k] != pad_token), len(tokens) - 1)
     return ReadConversation(tokens, [last])
 
@@ -59,7 +57,7 @@ def read_steps(chat: Chat, prompt: TextOrMessages, answer: Messages, *, ends: Se
     Raises: DataError if the chat template raises an error, or changes the last message.
     """
     before, text, after = _texts(chat, prompt, answer)
-    encoded = encode(chat.tokenizer, text)
+    encoded = encode(chat.tokenizer, text, is_continuation=bool(before))
     positions = _positions(text, str(answer[-1]["content"]), ends)
     indices = [len(before) + _token_before(encoded, position) for position in positions]
     return ReadConversation([*before, *encoded.tokens, *after], indices)
@@ -71,8 +69,7 @@ def _texts(chat: Chat, prompt: TextOrMessages, answer: Messages) -> tuple[list[i
         eos = [] if chat.tokenizer.eos_token_id is None else [chat.tokenizer.eos_token_id]
         text = "".join(str(message["content"]) for message in answer)
         return tokenize_prompts(chat, [prompt])[0].tokens, text, eos
-    messages = [with_functions(message) for message in (*add_system_prompt(chat, prompt), *answer)]
-    return [], render(chat, messages), []
+    return [], render(chat, [*add_system_prompt(chat, prompt), *answer]), []
 
 
 def _positions(text: str, content: str, ends: Sequence[int]) -> list[int]:

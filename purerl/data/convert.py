@@ -18,6 +18,7 @@ from attrs import frozen
 
 from purerl.data.columns import PromptFormat
 from purerl.data.files import read_table
+from purerl.data.nested import rows_of
 from purerl.errors import ConfigError, DataError, nearest
 from purerl.files import create
 
@@ -159,7 +160,7 @@ def _convert_table(source: Source, table: pa.Table, path: Path, prompt_format: P
         got, need = ", ".join(table.column_names), ", ".join(source.columns)
         raise DataError(f"{str(path)!r} is not {source.name}: it has no column {missing[0]!r}", got=got, need=need)
     convert_row = {"messages": _messages_row, "text": _text_row}[prompt_format]
-    rows = table.select(source.columns).to_pylist()
+    rows = rows_of(table.select(source.columns))
     for index, row in enumerate(rows):
         _check_row(source, row, f"row {index} of {str(path)!r}")
     return pa.Table.from_pylist(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from itertools import accumulate, chain, islice, pairwise, takewhile
 from pathlib import Path
@@ -24,6 +24,9 @@ from purerl.data.chat import Chat, Prompt, TextOrMessages, tokenize_prompts
 from purerl.data.columns import ExampleFormat, ExampleType, check_rows, rename_columns, select_format
 from purerl.data.files import read_table
 from purerl.data.images import has_images, located, with_images
+from purerl.data.json_text import with_conversations
+from purerl.data.nested import decoded, rows_of, shaped_schema
+from purerl.data.row_settings import chat_of_row, check_row_settings
 from purerl.data.settings import Order
 from purerl.data.truncation import PromptLimit, truncate_example, truncate_prompt
 from purerl.errors import DataError
@@ -43,8 +46,10 @@ __all__ = [
     "positions_of_draws",
     "prompts_at",
     "read_examples",
+    "read_renamed",
     "row_name",
     "rows_at",
+    "rows_name",
     "split_out",
     "tokenized_at",
     "value_counts",
@@ -111,8 +116,8 @@ def read_examples(
     """
     tables, formats = [], []
     for path in paths:
-        table = rename_columns(read_table(path), columns, path)
-        formats.append(select_format(table.schema, example_type, path))
+        table = read_renamed(path, columns)
+        formats.append(select_format(shaped_schema(table.schema), example_type, path))
         tables.append(table)
     for example_format, path in zip(formats, paths, strict=True):
         if example_format.columns != formats[0].columns or example_format.prompt_format != formats[0].prompt_format:
@@ -122,6 +127,8 @@ def read_examples(
     example_format = formats[0]._replace(has_parts=any(each.has_parts for each in formats))
     for table, path in zip(tables, paths, strict=True):
         check_rows(table, example_format, path)
+        if example_format.prompt_format == "messages":
+            check_row_settings(table, path)
     images = [has_images(table, example_format, path) for table, path in zip(tables, paths, strict=True)]
     example_format = example_format._replace(has_images=any(images))
     ends = [0, *accumulate(table.num_rows for table in tables)]
@@ -130,9 +137,17 @@ def read_examples(
     return DataSet(tuple(paths), tuple(tables), example_format, parts, tuple(weights) or (1.0,))
 
 
+def read_renamed(path: str, columns: Mapping[str, str]) -> pa.Table:
+    """The rows of the file at `path`: with other names of columns, and with messages in place of JSON text of messages.
+
+    Raises: DataError as `read_table`, `rename_columns` and `with_conversations`.
+    """
+    return with_conversations(rename_columns(read_table(path), columns, path), path)
+
+
 def value_counts(data: DataSet, column: str) -> Counter[Any]:
     """The values of `column` in the rows of `data`, with their numbers of rows. A file without the column has None."""
-    columns = (t[column].to_pylist() if column in t.column_names else [None] * t.num_rows for t in data.tables)
+    columns = (decoded(t[column], column) if column in t.column_names else [None] * t.num_rows for t in data.tables)
     values = [*chain.from_iterable(columns)]
     return Counter(values[index] for part in data.parts for index in part)
 
@@ -207,7 +222,7 @@ def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
     rows = {}
     for file in {file for file, _ in locations}:
         numbers = [row for row_file, row in locations if row_file == file]
-        taken = data.tables[file].take(numbers).to_pylist()
+        taken = rows_of(data.tables[file].take(numbers))
         if data.example_format.has_images:
             folder = _folder_of(data.paths[file])
             taken = [located(data.example_format, row, folder) for row in taken]
@@ -263,14 +278,19 @@ def prompts_at(chat: Chat, data: DataSet, indices: Sequence[int], examples: Sequ
 
     Raises: DataError that names the row.
     """
-    try:
-        prompts = tokenize_prompts(chat, [extract_prompt(data.example_format, example) for example in examples])
-        return [truncate_prompt(chat, prompt, data.truncation) for prompt in prompts]
-    except DataError:
-        for index, example in zip(indices, examples, strict=True):
-            with _name_row_in_errors(data, index):
-                tokenize_prompts(chat, [extract_prompt(data.example_format, example)])
-        raise
+    chats = [chat_of_row(chat, example) for example in examples]
+    if all(each is chat for each in chats):
+        with suppress(DataError):  # which would not name the row
+            prompts = tokenize_prompts(chat, [extract_prompt(data.example_format, example) for example in examples])
+            return [truncate_prompt(chat, prompt, data.truncation) for prompt in prompts]
+    rows = zip(indices, examples, chats, strict=True)
+    return [_prompt_at(each, data, index, example) for index, example, each in rows]
+
+
+def _prompt_at(chat: Chat, data: DataSet, index: int, example: Example) -> Prompt:
+    with _name_row_in_errors(data, index):
+        [prompt] = tokenize_prompts(chat, [extract_prompt(data.example_format, example)])
+        return truncate_prompt(chat, prompt, data.truncation)
 
 
 def tokenized_at(chat: Chat, data: DataSet, index: int, example: Example) -> list[TokenizedExample]:
@@ -279,7 +299,7 @@ def tokenized_at(chat: Chat, data: DataSet, index: int, example: Example) -> lis
     Raises: DataError that names the row.
     """
     with _name_row_in_errors(data, index):
-        converted = _converted(data.example_format, example)
+        chat, converted = chat_of_row(chat, example), _converted(data.example_format, example)
         prompt, answers = _prompt_of(data.example_format, converted), _answers_of(data.example_format, converted)
         return [truncate_example(tokenize_answer(chat, prompt, answer), data.truncation) for answer in answers]
 
@@ -296,6 +316,17 @@ def row_name(data: DataSet, index: int) -> str:
     """The row at `index` for error messages: its row number and its file."""
     file, row = _locate_row(data, index)
     return f"row {row} of {data.paths[file]!r}"
+
+
+def rows_name(data: DataSet, indices: Sequence[int], *, limit: int = 8) -> str:
+    """The rows at `indices` for messages: their numbers, at most `limit`, and their files."""
+    shown = [_locate_row(data, index) for index in indices[:limit]]
+    files = {file: [str(row) for row_file, row in shown if row_file == file] for file, _ in shown}
+    listed = "; ".join(
+        f"{'row' if len(rows) == 1 else 'rows'} {', '.join(rows)} of {data.paths[file]!r}"
+        for file, rows in files.items()
+    )
+    return f"{listed}; and {len(indices) - limit:,} more" if len(indices) > limit else listed
 
 
 def iterate_chunks(indices: Iterable[int]) -> Iterator[list[int]]:

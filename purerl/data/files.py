@@ -12,12 +12,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purerl.data.images import uniform_contents
+from purerl.data.nested import common_shape, decoded, is_json, json_column, make_column, parse_json, shaped, with_shape
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError, nearest
 
@@ -152,9 +153,24 @@ def _several_splits(path: Path, splits: Mapping[str, Path]) -> DataError:
 
 def _read_shard(path: Path) -> pa.Table:
     table = _select_reader(path)(path)
+    if path.suffix == ".jsonl":
+        return table  # its types are simple, and Python has all of its values
     check_names(table, path)
     table = simplify_types(table, path)
     check_values(table, path)
+    return _with_objects(table)
+
+
+def _with_objects(table: pa.Table) -> pa.Table:
+    """`table` with columns of JSON in place of those that have JSON text of the type ``arrow.json`` at any depth.
+
+    Columns that have bytes too, such as images, stay as they are: `decoded` reads the JSON in them.
+    """
+    for index, field in enumerate(table.schema):
+        if "extension<arrow.json>" in str(field.type):
+            with suppress(TypeError):
+                column, new = make_column(decoded(table.column(index), field.name), field.name)
+                table = table.set_column(index, new, column)
     return table
 
 
@@ -190,8 +206,6 @@ def _unreadable(path: Path, error: Exception, need: str) -> DataError:
 
 
 def _read_json_lines(path: Path) -> pa.Table:
-    import pyarrow as pa
-
     try:
         with path.open(encoding="utf-8-sig") as lines:
             numbered = enumerate(lines, start=1)
@@ -199,13 +213,13 @@ def _read_json_lines(path: Path) -> pa.Table:
     except (OSError, UnicodeDecodeError) as error:
         raise _unreadable(path, error, "one JSON object per line, in UTF-8") from error
     names = dict.fromkeys(name for row in rows for name in row)
-    return pa.table({name: _make_column([row.get(name) for row in rows], name, path) for name in names})
+    return _table_of({name: [row.get(name) for row in rows] for name in names})
 
 
 def _parse_json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
     what = f"line {number} of {str(path)!r}"
     try:
-        row = json.loads(line)
+        row = parse_json(line)
         if "\\ud" in line or "\\uD" in line:
             json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -218,61 +232,11 @@ def _parse_json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
     return row
 
 
-def _make_column(values: Sequence[Any], name: str, path: Path) -> pa.Array:
+def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
     import pyarrow as pa
 
-    values = uniform_contents(values)
-    try:
-        return pa.array(values)
-    except (pa.ArrowException, OverflowError) as error:
-        raise _mixed_types(values, name, path) or _too_large(values, name, path) from error
-
-
-def _mixed_types(values: Sequence[Any], name: str, path: Path) -> DataError | None:
-    """The error for the first row whose type, at any depth, differs from an earlier row. None if no types differ."""
-    first_types: dict[str, tuple[type, int]] = {}
-    for row, value in enumerate(values):
-        for field, field_type in _field_types(value, name):
-            first_type, first_row = first_types.setdefault(field, (field_type, row))
-            if field_type is not first_type and {field_type, first_type} != {int, float}:
-                types = f"{first_type.__name__} in row {first_row}, {field_type.__name__} in row {row}"
-                need, do = "one type in every row", "convert all of them to strings"
-                what = f"column {field!r} of {str(path)!r}"
-                return DataError(what, got=f"values of mixed types: {types}", need=need, do=do)
-    return None
-
-
-def _field_types(value: Any, name: str) -> Iterator[tuple[str, type]]:
-    """The type of `value` and of every value in it, each with the name of its field."""
-    if value is not None:
-        yield name, type(value)
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            yield from _field_types(inner, f"{name}.{key}")
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _field_types(inner, f"{name}[]")
-
-
-def _too_large(values: Sequence[Any], name: str, path: Path) -> DataError:
-    """The error for the first row that Arrow cannot convert.
-
-    If the types of all rows agree, the only possible cause is an integer that is too large.
-    """
-    import pyarrow as pa
-
-    def fails(count: int) -> bool:
-        try:
-            pa.array(values[:count])
-        except (pa.ArrowException, OverflowError):
-            return True
-        return False
-
-    row = bisect_left(range(1, len(values)), 1, key=fails)
-    need = "integers of at most 64 bits, or at most 53 bits in a column that also has floats"
-    do = "convert all values of the column to strings"
-    what = f"column {name!r} of {str(path)!r}"
-    return DataError(what, got=f"an integer that is too large in row {row}", need=need, do=do)
+    pairs = [make_column(values, name) for name, values in columns.items()]
+    return pa.Table.from_arrays([column for column, _ in pairs], schema=pa.schema([field for _, field in pairs]))
 
 
 # --- joining several files ---------------------------------------------------------------------------------------
@@ -282,13 +246,31 @@ def _concatenate(tables: Sequence[pa.Table], paths: Sequence[Path]) -> pa.Table:
     """The rows of all `tables`. A field, at any depth, that is always null in a table gets the type of the others."""
     import pyarrow as pa
 
-    tables = [table.replace_schema_metadata(None) for table in tables]
+    tables = _with_equal_shapes([table.replace_schema_metadata(None) for table in tables])
     schema = tables[0].schema
     for number, table in enumerate(tables):
         if any(_find_differences(schema, table.schema)):
             raise _different_schemas([table.schema for table in tables[: number + 1]], paths)
         schema = pa.unify_schemas([schema, table.schema], promote_options="permissive")
     return pa.concat_tables(tables, promote_options="permissive") if len(tables) > 1 else tables[0]
+
+
+def _with_equal_shapes(tables: Sequence[pa.Table]) -> list[pa.Table]:
+    """`tables` in which a column that is JSON in one of them is JSON in all, with the same shape."""
+    if len(tables) == 1:
+        return [*tables]
+    names = {field.name for table in tables for field in table.schema if is_json(field.type)}
+    common = [name for name in tables[0].column_names if name in names and all(name in t.column_names for t in tables)]
+    for name in common:
+        shape = reduce(common_shape, (shaped(table.schema.field(name)) for table in tables))
+        tables = [_with_json(table, name, shape) for table in tables]
+    return [*tables]
+
+
+def _with_json(table: pa.Table, name: str, shape: pa.DataType) -> pa.Table:
+    column = table.column(name)
+    stored = column if is_json(column.type) else json_column(column.to_pylist())
+    return table.set_column(table.column_names.index(name), with_shape(name, shape), stored)
 
 
 def _different_schemas(schemas: Sequence[pa.Schema], paths: Sequence[Path]) -> DataError:

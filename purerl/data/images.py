@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlparse
 
 from purerl.data.columns import ExampleFormat
+from purerl.data.nested import iterate_values, shaped
 from purerl.errors import DataError, ImageError
 from purerl.images import Image, hex_id
 
@@ -38,7 +39,6 @@ __all__ = [
     "placed",
     "text_of",
     "to_image",
-    "uniform_contents",
     "with_images",
     "with_places",
 ]
@@ -66,14 +66,14 @@ def has_images(table: pa.Table, example_format: ExampleFormat, path: str) -> boo
     Raises: DataError for images beside prompts that are plain text.
     """
     column = next((name for name in IMAGE_COLUMNS if name in table.column_names), None)
-    is_typed = column is not None and _holds_images(table.schema.field(column).type)
+    is_typed = column is not None and _holds_images(shaped(table.schema.field(column)))
     if example_format.prompt_format == "text":
         if is_typed:
             got, need = f"a column {column!r} of images, and prompts that are plain text", "chat messages"
             do = f"make {example_format.columns[0]!r} messages, or remove {column!r}"
             raise DataError(f"data set {path!r}", got=got, need=need, do=do)
         return False
-    return is_typed or any(_mentions_images(table[name], column) for name in example_format.columns)
+    return is_typed or any(_mentions_images(table, name, column) for name in example_format.columns)
 
 
 def _holds_images(arrow_type: Any) -> bool:
@@ -87,35 +87,15 @@ def _holds_images(arrow_type: Any) -> bool:
     return types.is_binary(arrow_type) or types.is_large_binary(arrow_type)
 
 
-def _mentions_images(column: pa.ChunkedArray, images: str | None) -> bool:
-    """Whether a message in `column` has a part that is an image, or a placeholder for one of the column `images`."""
-    import pyarrow.compute
-    from pyarrow import types
-
-    pc: Any = pyarrow.compute
-    contents = pc.struct_field(pc.list_flatten(column), "content")
-    if types.is_string(contents.type) or types.is_large_string(contents.type):
-        return images is not None and bool(pc.any(pc.match_substring(contents, _PLACEHOLDER)).as_py())
-    kinds = pc.struct_field(pc.list_flatten(contents), "type")
-    return bool(pc.any(pc.not_equal(kinds, "text")).as_py())
-
-
-def uniform_contents(values: Sequence[Any]) -> Sequence[Any]:
-    """`values` of a column; if the content of any message is a list of parts, with such a list in every message.
-
-    >>> uniform_contents([[{"role": "system", "content": "a"}, {"role": "user", "content": [{"type": "image"}]}]])[0][0]
-    {'role': 'system', 'content': [{'type': 'text', 'text': 'a'}]}
-    """
-    messages = (message for value in values if isinstance(value, list) for message in value)
-    if not any(isinstance(message, dict) and isinstance(message.get("content"), list) for message in messages):
-        return values
-    return [[_with_parts(message) for message in value] if isinstance(value, list) else value for value in values]
-
-
-def _with_parts(message: Any) -> Any:
-    if not isinstance(message, dict) or not isinstance(message.get("content"), str):
-        return message
-    return {**message, "content": [{"type": "text", "text": message["content"]}]}
+def _mentions_images(table: pa.Table, name: str, images: str | None) -> bool:
+    """Whether a message in the column `name` has a part that is an image, or a placeholder for one of `images`."""
+    contents = (message and message.get("content") for value in iterate_values(table, name) for message in value or ())
+    return any(
+        images is not None and _PLACEHOLDER in content
+        if isinstance(content, str)
+        else any(part.get("type") not in (None, "text") for part in content or ())
+        for content in contents
+    )
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -130,7 +110,7 @@ def located(example_format: ExampleFormat, row: dict[str, Any], folder: Path) ->
 
 
 def _located_message(message: Any, folder: Path) -> Any:
-    content = message and message["content"]
+    content = message and message.get("content")
     if not isinstance(content, list):
         return message
     return {**message, "content": [_located(part, folder) for part in content]}
@@ -181,7 +161,7 @@ def _images_of_row(example: Mapping[str, Any]) -> list[Image]:
 
 def _count_places(message: Message, given: Sequence[Image]) -> int:
     """The places in `message` for images of the row; text is one only if the row has any."""
-    content = message["content"]
+    content = message.get("content")
     if isinstance(content, str):
         return content.count(_PLACEHOLDER) if given else 0
     empty = sum(_kind(part) in _IMAGE_TYPES and _source_of(part) is None for part in content or ())
@@ -190,7 +170,7 @@ def _count_places(message: Message, given: Sequence[Image]) -> int:
 
 def _has_own(message: Message) -> bool:
     """Whether `message` has an image that is not one of the row."""
-    content = message["content"]
+    content = message.get("content")
     is_list = isinstance(content, list)
     return is_list and any(_kind(part) in _IMAGE_TYPES and _source_of(part) is not None for part in content)
 
@@ -214,6 +194,8 @@ def _at_start(messages: Sequence[Message], images: Sequence[Image]) -> list[Mess
 
 def _placed(message: Message, images: Iterator[Image]) -> Message:
     """`message` with the next of `images` in each of its places."""
+    if message.get("content") is None:
+        return message
     parts = [placed for part in _parts(message["content"]) for placed in _placed_part(part, images)]
     return _without_lists({**message, "content": parts})
 
@@ -233,7 +215,7 @@ def _placed_part(part: Mapping[str, Any], images: Iterator[Image]) -> Iterator[d
 
 def _without_lists(message: Message) -> Message:
     """`message` with its content as a string, if it has no images."""
-    content = message["content"]
+    content = message.get("content")
     if not isinstance(content, list):
         return message
     if any(part["type"] in _IMAGE_TYPES for part in content):

@@ -7,15 +7,14 @@ duplicate prompts. No model is loaded.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from math import ceil
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from attrs import frozen
 
-from purerl.data.answers import TokenizedExample, tokenize_answer
-from purerl.data.chat import Chat, TextOrMessages, image_ids, open_chat, text_note, tokenize_prompts
+from purerl.data.chat import Chat, open_chat, text_note
 from purerl.data.columns import (
     ColumnStyle,
     ExampleFormat,
@@ -25,14 +24,25 @@ from purerl.data.columns import (
     detect_style,
     find_ground_truth_column,
     is_complete_message,
-    rename_columns,
     select_format,
 )
-from purerl.data.examples import NOT_RENAMED, DataSet, Example, extract_answers, extract_prompt, rows_at
-from purerl.data.files import read_table
-from purerl.data.images import has_images, images_of, text_of
+from purerl.data.examples import (
+    NOT_RENAMED,
+    DataSet,
+    Example,
+    extract_answers,
+    extract_prompt,
+    read_renamed,
+    rows_at,
+)
+from purerl.data.images import has_images, images_of
+from purerl.data.messages import find_problem
+from purerl.data.nested import shaped, shaped_schema
+from purerl.data.notes import data_notes
+from purerl.data.open import NUMBER_COLUMNS
+from purerl.data.pairs import compare_answers
+from purerl.data.rendered_row import RenderedRow, ShownToken, render_row, shown_tokens
 from purerl.data.settings import SpecialTokens
-from purerl.data.special_tokens import spelled
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
 
@@ -79,6 +89,7 @@ class Report:
     prompt_lengths       quantiles of the prompt lengths in tokens; empty without a tokenizer
     sample               the first valid row as text, one string per answer; the tokens to learn are between ⟦ and ⟧;
                          empty without a tokenizer
+    tokens               the tokens of these texts
     problems             problems in the rows
     errors               if `formats` is empty: for each example type, why the file cannot be used for it
     notes                what is no problem, but may be a surprise
@@ -95,6 +106,7 @@ class Report:
     problems: tuple[Problem, ...]
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    tokens: tuple[tuple[ShownToken, ...], ...] = ()
 
 
 def inspect(
@@ -124,51 +136,50 @@ def inspect(
     settings["special_tokens"] = special_tokens
     if tokenizer is None:
         _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
-    table = rename_columns(read_table(path), columns, path).slice(0, limit)
+    table = read_renamed(path, columns).slice(0, limit)
+    schema = shaped_schema(table.schema)
     described = _describe(table)
-    (formats, errors), style = _formats(table, path), detect_style(table.schema)
-    ground_truth_column = find_ground_truth_column(table.schema)
+    (formats, errors), style = _formats(table, path), detect_style(schema)
+    ground_truth_column = find_ground_truth_column(schema)
     if not formats:
         return Report(path, table.num_rows, described, style, (), ground_truth_column, {}, (), (), errors)
     example_format = formats[-1]  # the last one reads the most columns
-    rows = _rows(table, example_format, path)
+    data = DataSet((path,), (table,), example_format, (range(table.num_rows),), (1.0,))
+    rows = _rows(data)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
-    rendered: dict[int, _RenderedRow] = {}
+    chat, rendered = None, dict[int, RenderedRow]()
     if tokenizer is not None:
         processor = open_processor() if open_processor is not None and example_format.has_images else None
         chat = open_chat(tokenizer, example_format.prompt_format, **settings, processor=processor)
         valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
-        rendered = {row: _render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
+        rendered = {row: render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
     problems = [
         *invalid,
         *_find_duplicates(example_format, rows),
         *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
         *((row, problem) for row, result in rendered.items() for problem in result.problems),
     ]
+    first = next((result for result in rendered.values() if result.texts), RenderedRow())
     return Report(
-        path,
-        len(rows),
-        described,
-        style,
-        formats,
-        ground_truth_column,
+        *(path, len(rows), described, style, formats, ground_truth_column),
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
-        sample=next((result.texts for result in rendered.values() if result.texts), ()),
+        sample=first.texts,
         problems=_group_by_message(problems),
-        notes=_notes(tokenizer, example_format),
+        notes=_notes(tokenizer, data, chat),
+        tokens=tuple(shown_tokens(chat, each) for each in first.examples) if chat else (),
     )
 
 
 def _describe(table: pa.Table) -> tuple[Column, ...]:
     return tuple(
-        Column(field.name, _type_name(field.type), table.column(field.name).null_count) for field in table.schema
+        Column(field.name, _type_name(shaped(field)), table.column(field.name).null_count) for field in table.schema
     )
 
 
-def _notes(tokenizer: PreTrainedTokenizerBase | None, example_format: ExampleFormat) -> tuple[str, ...]:
-    is_text = tokenizer is not None and example_format.prompt_format == "text"
+def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat | None) -> tuple[str, ...]:
+    is_text = tokenizer is not None and data.example_format.prompt_format == "text"
     note = text_note(tokenizer) if is_text else None
-    return (note,) if note else ()
+    return (*([note] if note else []), *data_notes([data], chat, NUMBER_COLUMNS))
 
 
 def _refuse_without_tokenizer(**settings: Any) -> None:
@@ -184,7 +195,7 @@ def _type_name(arrow_type: pa.DataType) -> str:
 
 def _formats(table: pa.Table, path: str) -> tuple[tuple[ExampleFormat, ...], tuple[str, ...]]:
     """The supported formats of `table`; if there are none, why."""
-    schema = table.schema
+    schema = shaped_schema(table.schema)
     try:
         formats = [select_format(schema, each.example_type, path) for each in detect_formats(schema)]
         formats = [each._replace(has_images=has_images(table, each, path)) for each in formats]
@@ -193,12 +204,11 @@ def _formats(table: pa.Table, path: str) -> tuple[tuple[ExampleFormat, ...], tup
     return tuple(formats), () if formats else tuple(_format_errors(schema, path))
 
 
-def _rows(table: pa.Table, example_format: ExampleFormat, path: str) -> list[Example]:
-    """The rows of `table`, with absolute paths of images."""
-    if example_format.has_images:
+def _rows(data: DataSet) -> list[Example]:
+    """The rows of `data`, with absolute paths of images."""
+    if data.example_format.has_images:
         check_pillow()
-    indices = range(table.num_rows)
-    return rows_at(DataSet((path,), (table,), example_format, (indices,), (1.0,)), indices)
+    return rows_at(data, data.indices)
 
 
 def _format_errors(schema: pa.Schema, path: str) -> Iterator[str]:
@@ -236,6 +246,7 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
     unknown = [message["role"] for message in messages if message["role"] not in _ROLES]
     if unknown:
         yield f"a message with the unknown role {unknown[0]!r}"
+    yield from dict.fromkeys(filter(None, map(find_problem, messages)))
     try:
         prompt, answers = extract_prompt(example_format, example), extract_answers(example_format, example)
     except ImageError as error:
@@ -249,8 +260,8 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
         yield "a prompt that ends with an assistant turn"
     if is_chat and not all(any(message["role"] == "assistant" for message in answer) for answer in answers):
         yield "nothing to learn: no assistant turn"
-    if example_format.example_type == "preferences" and answers[0] == answers[1]:
-        yield "the chosen answer equals the rejected answer"
+    if example_format.example_type == "preferences" and (reason := compare_answers(answers[0], answers[1])):
+        yield reason
 
 
 def _image_problem(image: Image) -> str | None:
@@ -300,51 +311,6 @@ def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...
     for row, message in problems:
         rows.setdefault(message, []).append(row)
     return tuple(Problem(message, tuple(indices)) for message, indices in rows.items())
-
-
-# --- rendering ---------------------------------------------------------------------------------------------------
-
-
-class _RenderedRow(NamedTuple):
-    """The prompt length in tokens and the text of a row with each answer, and the problems that were found."""
-
-    prompt_length: int = 0
-    texts: tuple[str, ...] = ()
-    problems: tuple[str, ...] = ()
-
-
-def _render_row(
-    chat: Chat, example_format: ExampleFormat, example: Example, max_prompt_tokens: int | None
-) -> _RenderedRow:
-    try:
-        prompt = extract_prompt(example_format, example)
-        tokenized = tokenize_prompts(chat, [prompt])[0]
-        answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
-    except DataError as error:
-        return _RenderedRow(problems=(str(error).splitlines()[0],))
-    texts = tuple(_mark_learned_text(chat, answer) for answer in answers) or (tokenized.text,)
-    is_too_long = max_prompt_tokens is not None and len(tokenized.tokens) > max_prompt_tokens
-    problems = [f"a prompt of more than {max_prompt_tokens} tokens"] if is_too_long else []
-    if not chat.escapes and (token := _spelled_token(chat, prompt)):
-        problems.append(f"a prompt that spells the special token {token!r}")
-    return _RenderedRow(len(tokenized.tokens), texts, tuple(problems))
-
-
-def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
-    """The first special token that `prompt` spells, in plain text or in a message that is not the assistant's."""
-    messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
-    texts = [prompt] if isinstance(prompt, str) else [text_of(message["content"]) for message in messages]
-    return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
-
-
-def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:
-    """The text of `example`, with the tokens to learn between ⟦ and ⟧, and with [image] for those of an image."""
-    image = image_ids(chat, example.tokens, example.images) or [0] * len(example.tokens)
-    runs = groupby(zip(example.tokens, example.action, image, strict=True), key=lambda each: each[1:])
-    texts = [(key, chat.tokenizer.decode([token for token, *_ in run])) for key, run in runs]
-    return "".join(
-        "[image]" if is_image else f"⟦{text}⟧" if is_learned else text for (is_learned, is_image), text in texts
-    )
 
 
 def _quantiles(lengths: Sequence[int]) -> dict[str, int]:

@@ -30,8 +30,10 @@ from purerl.data.examples import (
     tokenized_at,
 )
 from purerl.data.files import digests
+from purerl.data.nested import decoded, shaped
 from purerl.data.settings import TRUNCATED_SIDES, Data
 from purerl.data.split import is_validation
+from purerl.data.template_check import check_template
 from purerl.data.truncation import PromptLimit
 from purerl.errors import ConfigError, DataError
 from purerl.settings import Model
@@ -72,7 +74,7 @@ class RunData:
     """The training data of a run, its evaluation problems by name, its validation set, and how they become tokens.
 
     `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`), those with a
-    `truncated` prompt, and those that are used (`examples`); and of evaluation `problems`.
+    `truncated` prompt, and those that are used (`examples`); and of evaluation `problems`. `notes` are on the files.
     """
 
     examples: DataSet
@@ -80,6 +82,7 @@ class RunData:
     chat: Chat
     counts: Mapping[str, int] = field(factory=dict)
     validation: DataSet | None = None
+    notes: tuple[str, ...] = ()
 
 
 def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
@@ -121,7 +124,7 @@ def check_sources(data: DataSet, names: Sequence[str]) -> None:
         return
     for path, table in zip(data.paths, data.tables, strict=True):
         has_column = "data_source" in table.column_names
-        values = set(table["data_source"].to_pylist()) if has_column else {"no such column"}
+        values = set(decoded(table["data_source"], "data_source")) if has_column else {"no such column"}
         unknown = sorted("a row without a value" if value is None else str(value) for value in values - {*names})
         if unknown:
             need = f"in every row one of: {', '.join(names)}, the names of roles.teachers"
@@ -133,12 +136,12 @@ def check_numbers(data: DataSet, column: str) -> None:
     import pyarrow as pa
 
     for path, table in zip(data.paths, data.tables, strict=True):
-        kind = table.schema.field(column).type if column in table.column_names else pa.null()
+        kind = shaped(table.schema.field(column)) if column in table.column_names else pa.null()
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
             got = "no such column" if pa.types.is_null(kind) else f"type {kind}"
             need = "a number in every row"
             raise DataError(f"column {column!r} of {path!r}", got=got, need=need, do=NUMBER_COLUMNS[column])
-        values = table[column].to_pylist()
+        values = decoded(table[column], column)
         invalid = [row for row, value in enumerate(values) if value is None or not math.isfinite(value)]
         if invalid:
             got, need = f"{values[invalid[0]]} in row {invalid[0]}", "a finite number in every row"
@@ -237,13 +240,17 @@ def _of_data() -> Iterator[None]:
 
 
 def check_first_rows(chat: Chat, data: DataSet) -> None:
-    """Tokenize the first rows of each part, to find a problem of all rows before a model is loaded."""
+    """Tokenize the first rows of each part, and check the chat template, before a model is loaded.
+
+    Raises: DataError as `tokenized_at`; ConfigError as `check_template`.
+    """
     for part in data.parts:
         indices = part[:_FIRST_ROWS]
         rows = rows_at(data, indices)
         prompts_at(chat, data, indices, rows)
         for index, row in zip(indices, rows, strict=True):
             tokenized_at(chat, data, index, row)
+    check_template(chat, data)
 
 
 def _check_remaining(data: DataSet, removed: str, do: str) -> None:
@@ -295,7 +302,7 @@ def notes(data: RunData) -> str | None:
     """What a user should know about the data of a run before its first step, in lines; None if there is nothing."""
     used = [data.examples, *data.problems.values(), *([data.validation] if data.validation else [])]
     is_text = any(each.example_format.prompt_format == "text" for each in used)
-    lines = [summary(data.counts), text_note(data.chat.tokenizer) if is_text else None]
+    lines = [summary(data.counts), *data.notes, text_note(data.chat.tokenizer) if is_text else None]
     return "\n".join(filter(None, lines)) or None
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from purerl.data.chat import TextOrMessages
 from purerl.data.columns import ExampleFormat, PromptFormat
 from purerl.data.examples import DataSet
-from purerl.data.images import has_images, uniform_contents
+from purerl.data.images import has_images
+from purerl.data.nested import make_column, uniform_contents
 from purerl.errors import DataError
 
 __all__ = ["prompts_as_data"]
@@ -20,8 +21,9 @@ def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptForm
 
     Raises: DataError for an empty prompt, and for messages in the format "text".
 
+    >>> from purerl.data.examples import rows_at
     >>> data = prompts_as_data(["Hello"], "messages")
-    >>> data.tables[0].to_pylist()
+    >>> rows_at(data, [0])
     [{'prompt': [{'role': 'user', 'content': 'Hello'}]}]
     """
     import pyarrow as pa
@@ -33,8 +35,12 @@ def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptForm
         raise DataError("a prompt", got="messages", need="plain text, the format of the other prompts", do=do)
     is_chat = prompt_format == "messages"
     values = [[_user(prompt)] if is_chat and isinstance(prompt, str) else prompt for prompt in prompts]
-    table = pa.table({"prompt": pa.array(uniform_contents(values))})
-    has_parts = is_chat and any(isinstance(message["content"], list) for value in values for message in value)
+    try:
+        column, field = make_column(values, "prompt")
+        table = pa.Table.from_arrays([column], schema=pa.schema([field]))
+    except TypeError:  # images as bytes, which JSON does not have
+        table = pa.table({"prompt": pa.array(uniform_contents(values))})
+    has_parts = is_chat and any(isinstance(message.get("content"), list) for value in values for message in value)
     example_format = ExampleFormat("prompts", prompt_format, ("prompt",), has_parts=has_parts)
     example_format = example_format._replace(has_images=has_images(table, example_format, "prompts"))
     return DataSet(("prompts",), (table,), example_format, (range(len(values)),), (1.0,))

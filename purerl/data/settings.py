@@ -11,11 +11,12 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.settings import at_least, no_effect, one_of, setting
 
-__all__ = ["TRUNCATED_SIDES", "Data", "Order", "SpecialTokens", "Truncation", "to_data"]
+__all__ = ["TRUNCATED_SIDES", "Data", "Order", "SpecialTokens", "Truncation", "UnusedColumns", "to_data"]
 
 SpecialTokens = Literal["keep", "escape"]
 Order = Literal["shuffled", "sequential"]
 Truncation = Literal["drop", "error", "left", "right", "middle"]
+UnusedColumns = Literal["note", "error"]
 TRUNCATED_SIDES = ("left", "right", "middle")
 """The values of `truncation` with which prompts lose tokens."""
 
@@ -64,6 +65,12 @@ class Data:
         "escape: it is tokenized as text",
         default="keep",
         **one_of(*get_args(SpecialTokens)),
+    )
+    unused_columns: UnusedColumns = setting(
+        "columns and keys of messages that nothing reads; note: they are listed before the first step; error: the run "
+        "is refused",
+        default="note",
+        **one_of(*get_args(UnusedColumns)),
     )
     validation_fraction: float | None = setting(
         "fraction of the prompts, chosen by their hash, that is used for evaluation only; 0: none, also if a recipe "

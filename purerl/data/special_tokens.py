@@ -51,27 +51,32 @@ def is_marked(text: str) -> bool:
     return _START in text or _END in text
 
 
-def encode(tokenizer: Any, text: str) -> Encoded:
-    """Tokenize rendered `text`: between marks as ordinary text, elsewhere as usual. No special tokens are added."""
+def encode(tokenizer: Any, text: str, *, is_continuation: bool = False) -> Encoded:
+    """Tokenize rendered `text`: between marks as ordinary text, elsewhere as usual. No special tokens are added.
+
+    A continuation follows other tokens, so that no space is added at its start.
+    """
     parts = _PIECES.split(text)  # outside, marked, outside, marked, ..., outside
     widths = (len(part) + 2 * (k % 2) for k, part in enumerate(parts))
     starts = accumulate(widths, initial=0)
     pairs = [
         pair
         for k, (part, start) in enumerate(zip(parts, starts, strict=False))
-        for pair in _encode_part(tokenizer, unmark(part), start + k % 2, is_text=k % 2 == 1)
+        for pair in _encode_part(
+            tokenizer, unmark(part), start + k % 2, is_text=k % 2 == 1, follows=bool(start + k % 2) or is_continuation
+        )
     ]
     return Encoded([token for token, _ in pairs], [start for _, start in pairs])
 
 
-def _encode_part(tokenizer: Any, part: str, start: int, *, is_text: bool) -> Iterator[tuple[int, int]]:
+def _encode_part(tokenizer: Any, part: str, start: int, *, is_text: bool, follows: bool) -> Iterator[tuple[int, int]]:
     """The tokens of one part, which starts at the character `start`.
 
     Some tokenizers add a space at the start of a text. For a part in the middle it is avoided by a line break before
     it, whose tokens are removed again.
     """
     options = {"add_special_tokens": False, "split_special_tokens": is_text, "return_offsets_mapping": True}
-    before = tokenizer("\n", **options)["input_ids"] if start else []
+    before = tokenizer("\n", **options)["input_ids"] if follows else []
     encoded, shift = tokenizer("\n" + part, **options), 1
     if not before or encoded["input_ids"][: len(before)] != before:
         before, shift, encoded = [], 0, tokenizer(part, **options)

@@ -24,6 +24,6 @@ def is_validation(prompt: TextOrMessages, *, fraction: float) -> bool:
     [21, 32]
     """
     messages = [] if isinstance(prompt, str) else map(as_json, prompt)
-    content = prompt if isinstance(prompt, str) else [[message["role"], message["content"]] for message in messages]
+    content = prompt if isinstance(prompt, str) else [[message["role"], message.get("content")] for message in messages]
     digest = hashlib.blake2b(json.dumps(content, ensure_ascii=False).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64

@@ -14,7 +14,8 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
 from purerl.data.answers import TokenizedExample
-from purerl.data.chat import Chat, Prompt, decode
+from purerl.data.chat import Chat, Prompt
+from purerl.data.encoding import decode
 
 __all__ = ["PromptLimit", "truncate", "truncate_example", "truncate_prompt"]
 
@@ -53,4 +54,5 @@ def truncate_example(example: TokenizedExample, limit: PromptLimit | None) -> To
         return example
     start = example.action.index(True)
     tokens = truncate(example.tokens[:start], limit)
-    return TokenizedExample([*tokens, *example.tokens[start:]], [False] * len(tokens) + example.action[start:])
+    action = [False] * len(tokens) + example.action[start:]
+    return example._replace(tokens=[*tokens, *example.tokens[start:]], action=action)

@@ -23,13 +23,12 @@ from purerl.data.chat import (
     Messages,
     Prompt,
     add_system_prompt,
-    encode_continuation,
-    encode_rendered,
     render,
     template_words,
     tokenize_prompts,
     with_expansions,
 )
+from purerl.data.encoding import encode_continuation, encode_rendered
 from purerl.data.images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark
 from purerl.errors import ConfigError, DataError
@@ -42,7 +41,6 @@ __all__ = [
     "open_turns",
     "rendered_turn",
     "tool_function",
-    "with_functions",
     "without_stop_tokens",
 ]
 
@@ -197,21 +195,7 @@ def _cannot_continue(role: str, got: str) -> ConfigError:
 
 
 def _rendered(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:
-    prepared = [with_functions(message) for message in add_system_prompt(chat, messages)]
-    return render(chat, prepared, tools=list(tools) or None, **kwargs)
-
-
-def with_functions(message: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`message` with its tool calls in the form that chat templates read."""
-    if not message.get("tool_calls"):
-        return {key: value for key, value in message.items() if key != "tool_calls"}
-    return {**message, "tool_calls": [_with_function(call) for call in message["tool_calls"]]}
-
-
-def _with_function(call: Mapping[str, Any]) -> Mapping[str, Any]:
-    if "function" in call:
-        return call
-    return {"type": "function", "id": call.get("id", ""), "function": {k: call[k] for k in ("name", "arguments")}}
+    return render(chat, add_system_prompt(chat, messages), tools=list(tools) or None, **kwargs)
 
 
 # --- what follows a turn ------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from pathlib import Path
 from pickle import PickleError
 from typing import TYPE_CHECKING, Any
 
+from purerl.data.nested import decoded
 from purerl.errors import DataError
 from purerl.workers.connection import pack_request
 
@@ -100,9 +101,9 @@ def check_values(table: pa.Table, path: Path) -> None:
             column.validate(full=True)
             if not _is_plain(column.type):
                 for start in range(0, len(column), _CHUNK_SIZE):
-                    pack_request(column.slice(start, _CHUNK_SIZE).to_pylist())
+                    pack_request(decoded(column.slice(start, _CHUNK_SIZE), name))
         except (pa.ArrowException, ValueError, OverflowError, LookupError, TypeError, PickleError) as error:
-            row, cause = _first_invalid_row(column) or (None, error)
+            row, cause = _first_invalid_row(column, name) or (None, error)
             place = "" if row is None else f"row {row}: "
             need, do = "values that Python can represent", "correct the values, or remove the column"
             got = f"type {column.type}; {place}{_describe(cause)}"
@@ -123,10 +124,10 @@ def _is_plain(arrow_type: Any) -> bool:
     return any(test(arrow_type) for test in (*tests, *texts))
 
 
-def _first_invalid_row(column: pa.ChunkedArray) -> tuple[int, Exception] | None:
+def _first_invalid_row(column: pa.ChunkedArray, name: str) -> tuple[int, Exception] | None:
     for row in range(len(column)):
         try:
-            pack_request(column[row].as_py())
+            pack_request(decoded(column.slice(row, 1), name))
         except Exception as error:  # noqa: BLE001 - it depends on the type; the caller has caught the first one
             return row, error
     return None

@@ -11,7 +11,8 @@ from typing import Any, Literal, Protocol
 
 from attrs import evolve, frozen
 
-from purerl.data.chat import Chat, Messages, Prompt, decode
+from purerl.data.chat import Chat, Messages, Prompt
+from purerl.data.encoding import decode
 from purerl.data.turns import Tools, Turns, open_turns, without_stop_tokens
 from purerl.envs.protocol import Message, ToolCall
 from purerl.envs.tool_formats import ToolFormat, find_tool_format, parse_calls

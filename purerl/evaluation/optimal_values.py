@@ -16,6 +16,7 @@ from attrs import frozen
 from purerl.algos.estimators.optimal_value import optimal_value
 from purerl.data.convert import check_target, write_parquet
 from purerl.data.files import read_table
+from purerl.data.nested import as_arrow, rows_of
 from purerl.errors import ConfigError, DataError, nearest
 from purerl.rewards.ground_truth import find_ground_truth
 
@@ -65,7 +66,7 @@ def add_optimal_values(source: str, results: str, target: str, *, beta: float, d
     _check_same_rows(table, source, problems, results)
     rewards = [_rewards_of(problem, results) for problem in problems]
     values = [optimal_value(torch.tensor(group, dtype=torch.float64), beta=beta).item() for group in rewards]
-    write_parquet(Path(target), table.append_column(COLUMN, [values]))
+    write_parquet(Path(target), as_arrow(table).append_column(COLUMN, [values]))
     return AddedValues(evaluation["model"], values, sum(map(len, rewards)))
 
 
@@ -113,7 +114,7 @@ def _check_same_rows(table: pa.Table, source: str, problems: Sequence[Mapping[st
     if [problem["index"] for problem in problems] != [*range(table.num_rows)]:
         got, need = f"{len(problems):,} problems", f"the {table.num_rows:,} rows of {source!r}"
         raise DataError(what, got=got, need=need, do=do)
-    for row, (example, problem) in enumerate(zip(table.to_pylist(), problems, strict=True)):
+    for row, (example, problem) in enumerate(zip(rows_of(table), problems, strict=True)):
         expected, got = find_ground_truth(example), problem["ground_truth"]
         if expected != got:
             need = f"{expected!r}, as in {source!r}"

@@ -15,6 +15,7 @@ from attrs import frozen
 from purerl.batch import collate
 from purerl.data.chat import Chat
 from purerl.data.conversations import ReadConversation, read_conversation, read_steps
+from purerl.data.row_settings import with_tools_of_row
 from purerl.data.special_tokens import mark
 from purerl.errors import DataError
 from purerl.loop.scored_rows import ScoredRow, Scores, last_action
@@ -60,13 +61,12 @@ class Classifier:
         """The tokens of the conversation of `row`; a failure if they cannot be scored."""
         messages = [_marked(self.chat, message) for message in row.messages]
         try:
+            chat = self.chat if row.is_episode else with_tools_of_row(self.chat, row.example)
             if self.steps is None:
-                read = read_conversation(self.chat, row.prompt, messages, pad_token=self.pad_token)
+                read = read_conversation(chat, row.prompt, messages, pad_token=self.pad_token)
             else:
                 content, ends = _with_markers(self.chat, row.completion, self.steps)
-                read = read_steps(
-                    self.chat, row.prompt, [*messages[:-1], {**messages[-1], "content": content}], ends=ends
-                )
+                read = read_steps(chat, row.prompt, [*messages[:-1], {**messages[-1], "content": content}], ends=ends)
         except DataError as error:
             return Failure(self.name, "raised", f"{error}\n")
         limit = self.trainer.capabilities.max_sequence_length

@@ -25,8 +25,9 @@ from purerl.errors import ConfigError, DataError
 from purerl.loop.environments import OpenedEnvironment, open_renderer_of, open_workflow
 from purerl.loop.generators import open_generator
 from purerl.loop.images import use_images, with_store
-from purerl.loop.open import open_run_data, reward_runner
+from purerl.loop.open import reward_runner
 from purerl.loop.paths import resolve_paths
+from purerl.loop.run_data import open_run_data
 from purerl.private_files import private_folder
 from purerl.protocols import FinishReason, Generator, Sampling
 from purerl.rewards.adapters import RewardFunction

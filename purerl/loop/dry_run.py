@@ -23,10 +23,11 @@ from purerl.loop.environments import open_interaction
 from purerl.loop.images import check_images
 from purerl.loop.lengths import check_row_lengths
 from purerl.loop.model_rewards import reward_chats
-from purerl.loop.open import check_files, first_example, max_steps_of, open_run_data, reward_runner
+from purerl.loop.open import check_files, max_steps_of, reward_runner
 from purerl.loop.origin import check_origin, to_origin
 from purerl.loop.paths import resolve_paths
 from purerl.loop.recorded import recorded_files
+from purerl.loop.run_data import first_example, open_run_data
 from purerl.loop.train import changes_from
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe
@@ -50,7 +51,7 @@ def dry_run(
 ) -> list[str]:
     """Refuse what `train` would refuse of `config`; return notes, a line for each kind.
 
-    They are the planned memory, unless the models are small, and what could not be checked.
+    They are those on the data, the planned memory, unless the models are small, and what could not be checked.
 
     Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written. An episode of
     an environment is started, if code may be run.
@@ -74,12 +75,13 @@ def dry_run(
         raise taken
     if taken is None and not fresh and _is_unfinished(config, path):
         _check_inputs_of_run(resolve_paths(checked, path), path)
-    missing = []
+    missing, data_notes = [], []
     for phase in filter(None, (checked.initial_run, checked)):
         with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
-            missing += _check_phase(phase, functions, runs_code=runs_code)
+            missing += _check_phase(phase, functions, data_notes, runs_code=runs_code)
     planned = None if missing else check_memory(checked, checked.placement.num_trainers)
     notes = {
+        "data": data_notes,
         "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
@@ -115,8 +117,10 @@ def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
     directory.check_data(file_digests([*config.data.files, *problems, *held_out, *recorded]))
 
 
-def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, runs_code: bool) -> list[str]:
-    """Check the files and models of `config`, and return those that cannot be checked."""
+def _check_phase(
+    config: RunConfig, functions: Mapping[str, RewardFunction], data_notes: list[str], *, runs_code: bool
+) -> list[str]:
+    """Check the files and models of `config`, and return those that cannot be checked. Adds to `data_notes`."""
     algorithm, missing = algorithm_of(config), check_files(config)
     models = models_of(config, algorithm)
     unreadable = [
@@ -131,6 +135,7 @@ def _check_phase(config: RunConfig, functions: Mapping[str, RewardFunction], *, 
             load_tokenizer(model)
     previews = _preview(config, unreadable)
     if data is not None:
+        data_notes += data.notes
         reward_chats(config, data.chat)
         names = {name: f"trainer of the {name}" if name else "generator" for name in previews}
         check_images(data.chat, {names[name]: each for name, each in previews.items()})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from purerl.data.chat import Chat, TextOrMessages, open_chat
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet, rows_at
 from purerl.data.limits import check_problem_lengths
+from purerl.data.notes import data_notes
 from purerl.data.open import check_first_rows, prompt_format_of, read_problems
 from purerl.data.prompts import prompts_as_data
 from purerl.envs.check import check_environment_settings
@@ -39,9 +40,10 @@ from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, 
 from purerl.loop.generators import change_generator, open_generator
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
-from purerl.loop.open import check_rows, open_run_data, reward_runner
+from purerl.loop.open import reward_runner
 from purerl.loop.origin import Origin, find_checkpoint, read_config
 from purerl.loop.paths import resolve_paths
+from purerl.loop.run_data import check_rows, open_run_data
 from purerl.plugins import find, kind_of
 from purerl.private_files import private_folder
 from purerl.process import frozen_objects
@@ -83,6 +85,7 @@ class Evaluation:
     checkpoint       of an unfinished run, whose policy replaces `model`
     policy           opens this policy
     model_rewards    opens the models whose scores are rewards
+    notes            on the files of the problems
     """
 
     model: Model
@@ -100,6 +103,7 @@ class Evaluation:
     checkpoint: Path | None = None
     policy: Callable[[], Trainer] | None = None
     model_rewards: Callable[[], AbstractContextManager[ModelRewards]] = partial(nullcontext, ModelRewards())
+    notes: tuple[str, ...] = ()
 
 
 def evaluation_of_model(
@@ -146,9 +150,7 @@ def evaluation_of_model(
         extra_stop_tokens=end_tokens(model),
         processor=processor,
     )
-    _check_end(model, settings, chat)
-    for data in problems.values():
-        check_first_rows(chat, data)
+    _check_problems(model, settings, chat, problems.values())
     return Evaluation(
         model=model,
         settings=settings,
@@ -161,7 +163,14 @@ def evaluation_of_model(
         seed=seed,
         environment=environment,
         is_rewarded=bool(names),
+        notes=_notes(problems, chat, runner, environment),
     )
+
+
+def _notes(
+    problems: Mapping[str, DataSet], chat: Chat, runner: RewardRunner, environment: EnvironmentSettings | None
+) -> tuple[str, ...]:
+    return tuple(data_notes([*problems.values()], chat, runner.columns, shows_row_settings=environment is None))
 
 
 def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
@@ -187,12 +196,14 @@ def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
     return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
-def _check_end(model: Model, settings: Evaluate, chat: Chat) -> None:
-    """Raise ConfigError if nothing but the maximum length ends a completion."""
+def _check_problems(model: Model, settings: Evaluate, chat: Chat, problems: Iterable[DataSet]) -> None:
+    """Raise ConfigError if nothing but the maximum length ends a completion, and as `check_first_rows`."""
     if not chat.stop_tokens and not settings.stop_strings:
         what = f"the tokenizer of {model.path!r} has no end token"
         need = "one that ends a completion: otherwise each has the maximum length"
         raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
+    for data in problems:
+        check_first_rows(chat, data)
 
 
 def evaluation_of_run(
@@ -225,8 +236,7 @@ def evaluation_of_run(
     sampler = change_generator(config.generator, engine, generator_settings)
     check_sampling(settings, sampler)
     accuracy_rewards = accuracy_rewards_of(evolve(config, evaluate=settings))
-    # Problems that are named replace the validation set.
-    data = evolve(config.data, validation_fraction=None) if settings.data else config.data
+    data = evolve(config.data, validation_fraction=None) if settings.data else config.data  # problems replace it
     config = evolve(config, evaluate=settings, data=data, validation=None)
     config = pin_recorded(resolve_paths(config, directory), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
@@ -252,6 +262,7 @@ def evaluation_of_run(
         workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
         is_rewarded=not (prompts and config.rewards),
         checkpoint=checkpoint,
+        notes=_notes(problems, chat, runner, config.environment),
         policy=checkpoint and partial(load_policy, config, checkpoint, opened.examples.num_rows),
         **models,
     )

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from attrs import frozen
 from jinja2 import TemplateError
 
-from purerl.data.chat import Chat, decode, tokenize_prompts
+from purerl.data.chat import Chat, tokenize_prompts
+from purerl.data.encoding import decode
 from purerl.errors import DataError
 from purerl.loop.scored_rows import ScoredRow, Scores, last_action
 from purerl.protocols import Completion, Generator, Request, generate

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
+from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import is_reward
@@ -22,21 +22,12 @@ from purerl.config.roles import (
     models_by_role,
     models_of,
     teacher_names,
-    trains_classifier,
 )
 from purerl.config.schema import RunConfig
-from purerl.data.examples import DataSet, read_examples, rows_at, value_counts
+from purerl.data.examples import read_examples
 from purerl.data.open import (
     RunData,
-    check_first_rows,
-    check_labels,
-    check_numbers,
-    check_sources,
     file_digests,
-    open_data,
-    open_run_chat,
-    read_data,
-    read_problems,
 )
 from purerl.devices.accelerator import release_cached_memory
 from purerl.evaluation.results import as_rows, metrics
@@ -48,17 +39,18 @@ from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
 from purerl.loop.generators import open_generator
 from purerl.loop.gradients import check_trainers
-from purerl.loop.images import open_processor, use_images, with_store
+from purerl.loop.images import use_images, with_store
 from purerl.loop.lengths import check_row_lengths
-from purerl.loop.model_rewards import ModelRewards, check_questions, open_model_rewards, reward_chats
-from purerl.loop.recorded import check_recorded, check_recorded_tokens, recorded_files
+from purerl.loop.model_rewards import ModelRewards, open_model_rewards, reward_chats
+from purerl.loop.recorded import check_recorded, recorded_files
 from purerl.loop.routes import use_routes
 from purerl.loop.run import Clock, LoopState
+from purerl.loop.run_data import first_example, open_run_data
 from purerl.loop.sources import Source
 from purerl.loop.step import Learner
-from purerl.loop.trainers import check_role_model, open_trainers
+from purerl.loop.trainers import open_trainers
 from purerl.loop.update import Schedule, loop_objectives
-from purerl.loop.validation import Validator, read_held_out, select_held_out
+from purerl.loop.validation import Validator
 from purerl.loop.workflows import examples_workflow, number_columns, open_source, purpose_of
 from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.planning.check import check_memory
@@ -66,7 +58,6 @@ from purerl.plugins import locate
 from purerl.protocols import Generator, Trainer
 from purerl.ranks import Ranks
 from purerl.rewards.adapters import RewardFunction, RunLength
-from purerl.rewards.routing import COLUMN
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.workers import default_num_workers
 from purerl.rollouts.runtime import Runtime
@@ -77,11 +68,8 @@ __all__ = [
     "Run",
     "check_files",
     "check_inputs",
-    "check_rows",
-    "first_example",
     "max_steps_of",
     "open_run",
-    "open_run_data",
     "prepare",
     "reward_runner",
 ]
@@ -269,53 +257,6 @@ def _open(
     return run
 
 
-def open_run_data(
-    config: RunConfig, algorithm: Algorithm, roles: Mapping[str, ModelRole], runner: RewardRunner
-) -> RunData:
-    """The data of a run, checked against its reward functions and the tokenizers of the models in `roles`."""
-    check_recorded(config, algorithm)
-    evaluate, purpose = config.evaluate, purpose_of(config, algorithm)
-    problems = read_problems(evaluate.data, evaluate.max_examples, config.data.columns) if evaluate else {}
-    held_out = read_held_out(config.validation, purpose, config.data.columns)
-    others = [*problems.values(), *([held_out] if held_out else [])]
-    examples = read_data(config.data, purpose, others)
-    scored = [*([examples] if config.rollout else []), *problems.values()]
-    check_rows(runner, scored)
-    check_questions(config, scored)
-    if runner.routed:
-        runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
-    for learned in (examples, *([held_out] if held_out else [])):
-        check_sources(learned, teacher_names(config))
-        for column in number_columns(algorithm):
-            check_numbers(learned, column)
-    tokenizer = load_tokenizer(config.model)
-    check_recorded_tokens(config, tokenizer)
-    if trains_classifier(algorithm):
-        set_pad_token(tokenizer)
-    for name, role in roles.items():
-        check_role_model(config, name, role)
-        if role.settings.model != config.model and not is_reward(name):
-            check_same_ids(tokenizer, role.settings.model, name)
-    processor = open_processor(config.model, [examples, *others], config.environment)
-    sampled = [section for section in (config.rollout, evaluate) if section]
-    needs_stop_token = any(not section.stop_strings for section in sampled)
-    chat = open_run_chat(
-        config.data, config.model, examples, others, tokenizer, processor, needs_stop_token=needs_stop_token
-    )
-    limit = evaluate.max_examples if evaluate else None
-    if held_out is not None:
-        check_first_rows(chat, held_out)
-    data = open_data(config.data, examples, problems, chat, max_problems=limit, is_evaluated=evaluate is not None)
-    if purpose == "labels":
-        check_labels(data.examples)
-    return evolve(data, validation=select_held_out(config.validation, held_out or data.validation))
-
-
-def first_example(data: RunData) -> Mapping[str, Any]:
-    """The first row of the training data."""
-    return rows_at(data.examples, data.examples.indices[:1])[0]
-
-
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
     updates_per_step = config.ppo_epochs * config.minibatches
     objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=config.rollout is not None)
@@ -369,17 +310,6 @@ def _evaluate(
     if directory.is_owner:
         write_evaluation(directory.evaluations, step, as_rows(results))
     return metrics(results, settings)
-
-
-def check_rows(runner: RewardRunner, data: Iterable[DataSet]) -> None:
-    """Raise ConfigError if a reward cannot read the columns or the images of `data`, or if a row has no reward."""
-    for each in data:
-        for table in each.tables:
-            runner.check_columns(table.column_names)
-        if each.example_format.has_images:
-            runner.check_images()
-        if runner.routed:
-            runner.check_sources(value_counts(each, COLUMN), ", ".join(each.paths))
 
 
 def reward_runner(

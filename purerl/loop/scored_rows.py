@@ -38,6 +38,11 @@ class ScoredRow:
     messages: Messages
 
     @property
+    def is_episode(self) -> bool:
+        """Whether the row is one of an environment, which has its own tools."""
+        return "messages" in self.row.texts
+
+    @property
     def completion(self) -> str:
         """The text of the policy in its last turn."""
         return self.row.texts["completion"]

@@ -17,8 +17,9 @@ from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
 from purerl.errors import ConfigError, DataError
-from purerl.loop.open import check_rows, reward_runner
+from purerl.loop.open import reward_runner
 from purerl.loop.paths import resolve_paths
+from purerl.loop.run_data import check_rows
 from purerl.loop.sources import components_of
 from purerl.replay.recording import Recording
 from purerl.rewards.adapters import RewardInput, RunLength

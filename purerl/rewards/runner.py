@@ -133,6 +133,11 @@ class RewardRunner:
         """Raise ConfigError if a name or pattern in a setting `data_source` is in none of `sources`, all data."""
         check_effect(self._every.values(), sources)
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """The columns that reward functions require, and the alternatives to them."""
+        return frozenset(name for needed in self._columns.values() for names in needed for name in names)
+
     def check_columns(self, columns: Collection[str]) -> None:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
         for name, needed in self._columns.items():

@@ -22,12 +22,15 @@ def scored_at_end(answer: TokenizedExample) -> TokenizedExample:
     """`answer` for a classifier: its last token, which may come after the answer, is an action token too.
 
     A classifier is scored at the last token of a conversation as the chat template writes it. Many templates add a line
-    break after the token that ends a turn.
+    break after the token that ends a turn. An EOS token that the template does not write is left out.
 
     >>> scored_at_end(TokenizedExample([5, 6, 2, 9], [False, True, True, False])).action
     [False, True, True, True]
     """
-    return answer._replace(action=[*answer.action[:-1], True])
+    tokens, action = (
+        (answer.tokens, answer.action) if not answer.added_end else (answer.tokens[:-1], answer.action[:-1])
+    )
+    return answer._replace(tokens=tokens, action=[*action[:-1], True])
 
 
 @frozen

@@ -137,7 +137,7 @@ def _error_message(template: str, prompt: list, answer: list) -> str:
 def test_template_that_changes_earlier_turns_is_refused_for_several_answers() -> None:
     assert _error_message(CHANGING_PREFIX, CONVERSATION[:2], CONVERSATION[2:]) == (
         "the chat template changes earlier turns when more messages follow\n"
-        "  got:  different tokens for the first 3 messages\n"
+        "  got:  another text for the first 3 messages\n"
         "  need: turns that stay the same when messages follow, or a template with {% generation %} markers\n"
         "  do:   put one answer in each row, in columns `prompt` and `completion`, or use another chat template"
     )
@@ -152,7 +152,7 @@ def test_conversation_without_prompt_or_assistant_turn_is_refused() -> None:
             assert _error_message(template, [user("hi")], answer) == (
                 "the conversation has no assistant tokens to learn\n"
                 f"  got:  messages with the roles {roles}\n"
-                "  need: an assistant turn after the prompt\n"
+                "  need: an assistant turn after the prompt, without the weight 0\n"
                 "  do:   remove the row"
             )
         assert _error_message(template, [], [assistant("yo")]) == (

@@ -15,6 +15,7 @@ from purerl.errors import ConfigError
 from purerl.rewards.ground_truth import get_ground_truth
 
 from .made import CHATML, STRICT, assistant, system, tokenizer, user, write
+from .tokenizers_of_kinds import tokenizer_of
 
 
 def _problems(report: Report) -> dict[str, tuple[int, ...]]:
@@ -229,3 +230,29 @@ def test_setting_without_tokenizer_is_refused(setting: dict[str, Any], tmp_path:
         "  need: a tokenizer\n"
         "  do:   pass one (on the command line: --model DIR)"
     )
+
+
+def test_each_token_of_a_row_is_shown_with_what_is_learned(tmp_path: Path) -> None:
+    chat = tokenizer_of("fallback", "prepend", "bos")
+    rows = [{"prompt": "2+3=", "completion": "5"}, {"prompt": "The sky is", "completion": " blue"}]
+    [tokens] = inspect(write(tmp_path / "rows.jsonl", rows), chat).tokens
+    assert [token.text for token in tokens if token.is_learned] == ["5", "</s>"]
+    assert [token.id for token in tokens] == [*chat("2+3=5")["input_ids"], chat.eos_token_id]
+    assert "".join(token.text for token in tokens) == chat.decode([token.id for token in tokens])
+
+
+def test_rendered_prompts_are_shown_as_they_are_sampled_from(tmp_path: Path) -> None:
+    path = write(tmp_path / "rows.jsonl", [{"prompt": "<s>2+3="}, {"prompt": "2+3="}])
+    report = inspect(path, tokenizer_of("bytes", "byte-level", "both"))
+    assert report.sample == ("<s>2+3=",)
+    assert [token.text for token in report.tokens[0]].count("<s>") == 1
+    assert report.prompt_lengths["min"] == report.prompt_lengths["max"]
+    assert "1 prompt begins with '<s>', which the tokenizer does not add again" in report.notes
+
+
+def test_rows_in_which_a_token_would_cross_the_border_are_listed(tmp_path: Path) -> None:
+    rows = [{"prompt": prompt, "completion": "blue"} for prompt in ("sky ", "The sky is=", "is ")]
+    report = inspect(write(tmp_path / "rows.jsonl", rows), tokenizer_of("bytes", "byte-level"))
+    [problem] = report.problems
+    assert problem.message == "a token would cross the border of a prompt and an answer: they are tokenized apart"
+    assert problem.rows == (0, 2)

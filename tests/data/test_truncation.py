@@ -10,7 +10,8 @@ from attrs import evolve
 
 from purerl.algos import sft
 from purerl.data.answers import TokenizedExample
-from purerl.data.chat import decode, open_chat
+from purerl.data.chat import open_chat
+from purerl.data.encoding import decode
 from purerl.data.examples import indices_of_draws, prompts_at, read_examples, rows_at, tokenized_at
 from purerl.data.open import notes
 from purerl.data.settings import Data

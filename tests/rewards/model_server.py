@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 
 from purerl.backends.hf import generator as hf
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
-from purerl.data.chat import decode, open_chat, tokenize_prompts
+from purerl.data.chat import open_chat, tokenize_prompts
+from purerl.data.encoding import decode
 from purerl.protocols import Request as Sampled
 from purerl.protocols import generate
 from purerl.sampling import Sampling

@@ -1,0 +1,66 @@
+"""Texts as tokens, and tokens as text: plain text, rendered conversations, and text that follows other tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from purerl.data.special_tokens import encode, is_marked
+
+if TYPE_CHECKING:
+    from purerl.data.chat import Chat
+
+__all__ = ["decode", "encode_continuation", "encode_rendered", "encode_strings"]
+
+
+def encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenize plain-text prompts, with the special tokens that the tokenizer adds before a text.
+
+    They are not added to a text that begins with them. Those that it adds after a text would end the prompt.
+    """
+    options = {"split_special_tokens": True} if chat.escapes else {}
+    first = chat.first_tokens
+    encoded = chat.tokenizer(list(texts), add_special_tokens=False, **options)["input_ids"]
+    return [ids if first and ids[: len(first)] == [*first] else [*first, *ids] for ids in encoded]
+
+
+def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+    """Tokenize the results of `render`. The chat template has already added the special tokens."""
+    if chat.escapes and any(map(is_marked, texts)):
+        return [encode(chat.tokenizer, text).tokens for text in texts]
+    backend = getattr(chat.tokenizer, "backend_tokenizer", None)
+    if backend is None or backend.truncation or backend.padding or backend.encode_special_tokens:
+        return chat.tokenizer(list(texts), add_special_tokens=False)["input_ids"]
+    # What transformers builds around these numbers takes longer than they do, and a turn has few tokens.
+    return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
+
+
+def encode_continuation(chat: Chat, text: str) -> list[int]:
+    """Tokenize rendered `text` that follows other tokens.
+
+    Some tokenizers add a space at the start of a text. It is avoided by a character before it, whose tokens are removed
+    again: a line break, or another one if that would merge with the text, or if the tokenizer removes it.
+    """
+    before, joined = chat.line_break_tokens, encode_rendered(chat, ["\n" + text])[0]
+    if before and joined[: len(before)] == [*before]:
+        return joined[len(before) :]
+    own = encode_rendered(chat, [text])[0]
+    candidates = [_encode_after(chat, character, text) for character in ".a0:"]
+    return next(filter(None, candidates), own)
+
+
+def _encode_after(chat: Chat, character: str, text: str) -> list[int] | None:
+    """The tokens of `text` after `character`; None if it is not their prefix, or if there is a space of its own."""
+    before, joined = encode_rendered(chat, [character, character + text])
+    shown, alone = (decode(chat, tokens, skip_special_tokens=False) for tokens in (joined, before))
+    is_prefix = bool(before) and joined[: len(before)] == before
+    has_space = shown.startswith(alone) and shown[len(alone) :][:1].isspace()
+    return joined[len(before) :] if is_prefix and has_space == text[:1].isspace() else None
+
+
+def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+    """The text of `tokens`."""
+    # transformers checks the type of each element of a list, which takes longer than decoding.
+    return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)

@@ -1,0 +1,86 @@
+"""A row as the model reads it: its text, its tokens, and what is learned of them."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import NamedTuple
+
+from purerl.data.answers import TokenizedExample, tokenize_answer
+from purerl.data.chat import Chat, TextOrMessages, image_ids, tokenize_prompts
+from purerl.data.columns import ExampleFormat
+from purerl.data.encoding import decode
+from purerl.data.examples import Example, extract_answers, extract_prompt
+from purerl.data.images import text_of
+from purerl.data.pieces import decode_tokens
+from purerl.data.row_settings import chat_of_row
+from purerl.data.special_tokens import spelled
+from purerl.data.template_check import learns_every_end
+from purerl.errors import DataError
+
+__all__ = ["RenderedRow", "ShownToken", "render_row", "shown_tokens"]
+
+
+class ShownToken(NamedTuple):
+    """A token of a row, its text, and whether it is learned. Of prompts, all tokens are sampled from."""
+
+    id: int
+    text: str
+    is_learned: bool
+
+
+class RenderedRow(NamedTuple):
+    """The prompt length in tokens, the text of a row with each answer, problems, and the tokens with each answer."""
+
+    prompt_length: int = 0
+    texts: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+    examples: tuple[TokenizedExample, ...] = ()
+
+
+def render_row(
+    chat: Chat, example_format: ExampleFormat, example: Example, max_prompt_tokens: int | None
+) -> RenderedRow:
+    """Render `example` with the settings of its row; a prompt of more than `max_prompt_tokens` is a problem."""
+    try:
+        chat, prompt = chat_of_row(chat, example), extract_prompt(example_format, example)
+        tokenized = tokenize_prompts(chat, [prompt])[0]
+        answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
+    except DataError as error:
+        return RenderedRow(problems=(str(error).splitlines()[0],))
+    prompt_only = TokenizedExample(tokenized.tokens, [False] * len(tokenized.tokens), tokenized.images)
+    examples = tuple(answers) or (prompt_only,)
+    texts = tuple(_mark_learned_text(chat, each) for each in examples)
+    is_too_long = max_prompt_tokens is not None and len(tokenized.tokens) > max_prompt_tokens
+    problems = [f"a prompt of more than {max_prompt_tokens} tokens"] if is_too_long else []
+    if not chat.escapes and (token := _spelled_token(chat, prompt)):
+        problems.append(f"a prompt that spells the special token {token!r}")
+    if chat.prompt_format == "messages" and not all(learns_every_end(chat, answer) for answer in answers):
+        problems.append("the end of a turn is not learned")
+    if any(answer.is_split for answer in answers):
+        problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
+    if len(answers) == 2 and answers[0][:2] == answers[1][:2] and example["chosen"] != example["rejected"]:
+        problems.append("the tokens of the chosen answer equal those of the rejected answer")
+    return RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
+
+
+def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
+    """The first special token that `prompt` spells, in plain text or in a message that is not the assistant's."""
+    messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
+    texts = [prompt] if isinstance(prompt, str) else [text_of(message.get("content")) for message in messages]
+    return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
+
+
+def shown_tokens(chat: Chat, example: TokenizedExample) -> tuple[ShownToken, ...]:
+    """Each token of `example`. The texts together are that of all tokens."""
+    texts = decode_tokens(lambda ids: decode(chat, ids, skip_special_tokens=False), example.tokens)
+    return tuple(map(ShownToken, example.tokens, texts, example.action))
+
+
+def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:
+    """The text of `example`, with the tokens to learn between ⟦ and ⟧, and with [image] for those of an image."""
+    image = image_ids(chat, example.tokens, example.images) or [0] * len(example.tokens)
+    runs = groupby(zip(example.tokens, example.action, image, strict=True), key=lambda each: each[1:])
+    texts = [(key, chat.tokenizer.decode([token for token, *_ in run])) for key, run in runs]
+    return "".join(
+        "[image]" if is_image else f"⟦{text}⟧" if is_learned else text for (is_learned, is_image), text in texts
+    )

@@ -1,0 +1,193 @@
+"""Parts of data that nothing reads, with the nearest name that is read; pairs that teach nothing; notes of runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from purerl.algos import dpo, grpo, sft
+from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat, open_chat
+from purerl.data.examples import read_examples
+from purerl.data.inspect import inspect
+from purerl.data.notes import data_notes
+from purerl.data.pairs import compare_answers
+from purerl.data.settings import Data
+from purerl.errors import DataError
+from purerl.loop.dry_run import dry_run
+from tests.envs.families import QWEN, chat
+
+from .made import CHATML, assistant, tokenizer, user, write
+from .runs import DEMONSTRATIONS, OFFLINE, PAIRS, config, save_model
+
+
+def _notes(
+    folder: Path, rows: list[dict[str, Any]], kind: Any, opened: Chat | None = None, read: Any = ()
+) -> list[str]:
+    data = read_examples([write(folder / "rows.jsonl", rows)], kind)
+    chosen = opened or open_chat(tokenizer(CHATML), data.example_format.prompt_format)
+    return data_notes([data], chosen, read)
+
+
+@pytest.mark.parametrize(
+    ("columns", "named"),
+    [
+        ({"id": 3}, "column 'id'"),
+        ({"tool": []}, "column 'tool' (did you mean 'tools'?)"),
+        ({"functions": []}, "column 'functions' (did you mean 'tools'?)"),
+        ({"chat_template_args": {}}, "column 'chat_template_args' (did you mean 'chat_template_kwargs'?)"),
+        ({"tools": [{"name": "f"}]}, "'tools', an argument that the chat template does not read"),
+        (
+            {"chat_template_kwargs": {"enable_thinkin": True}},
+            (
+                "'chat_template_kwargs.enable_thinkin', an argument that the chat template does not read "
+                "(did you mean 'enable_thinking'?)"
+            ),
+        ),
+    ],
+)
+def test_columns_that_nothing_reads_are_named(columns: dict[str, Any], named: str, tmp_path: Path) -> None:
+    rows = [{"prompt": [user("a")], "completion": [assistant("b")], **columns}]
+    assert _notes(tmp_path, rows, "demonstrations") == [f"parts that nothing reads: {named}"]
+
+
+def test_columns_that_are_read_are_not_named(tmp_path: Path) -> None:
+    both = {
+        "prompt": [user("a")],
+        "completion": [assistant("b")],
+        "margin": 1.0,
+        "tools": [{"name": "f"}],
+        "label": True,
+    }
+    assert _notes(tmp_path, [both], "labels", chat(QWEN), ("margin",)) == []
+    assert _notes(tmp_path, [{**both, "chat_template_kwargs": {"enable_thinking": False}}], "labels", chat(QWEN)) == [
+        "parts that nothing reads: column 'margin'"
+    ]
+
+
+def test_columns_of_prompts_are_passed_to_reward_functions(tmp_path: Path) -> None:
+    rows = [{"prompt": [user("a")], "answer": "1", "extra_info": {}, "tool": "x"}]
+    named = "parts that nothing reads: column 'tool' (did you mean 'tools'?)"
+    assert _notes(tmp_path, rows, "prompts") == [named]
+    assert _notes(tmp_path, rows, "prompts", read={"tool"}) == []
+    plain = [{"prompt": "a", "completion": "b", "tools": []}]
+    assert _notes(tmp_path, plain, "demonstrations") == ["parts that nothing reads: column 'tools'"]
+    assert _notes(tmp_path, [{"prompt": "a", "tools": []}], "prompts") == ["parts that nothing reads: column 'tools'"]
+    data = read_examples([write(tmp_path / "tools.jsonl", [{"prompt": [user("a")], "tools": []}])], "prompts")
+    assert data_notes([data], chat(QWEN), ()) == []
+    [note] = data_notes([data], chat(QWEN), (), shows_row_settings=False)
+    assert note == "parts that nothing reads: column 'tools'", "of a run with an environment"
+
+
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("name", "key 'name' of messages"),
+        ("tool_calls", "key 'tool_calls' of messages"),
+        ("reasoning_content", "key 'reasoning_content' of messages"),
+        ("wieght", "key 'wieght' of messages (did you mean 'weight'?)"),
+        ("train", "key 'train' of messages (did you mean 'weight'?)"),
+    ],
+)
+def test_keys_of_messages_that_nothing_reads_are_named(key: str, named: str, tmp_path: Path) -> None:
+    value = [{"name": "f", "arguments": {}}] if key == "tool_calls" else "x"
+    rows = [{"messages": [user("a"), {**assistant("b"), key: value}]}]
+    assert _notes(tmp_path, rows, "demonstrations") == [f"parts that nothing reads: {named}"]
+
+
+def test_reasoning_is_read_by_all_names_that_transformers_knows(tmp_path: Path) -> None:
+    template = CHATML.replace("message.content", "(message.reasoning_content or '') + message.content")
+    opened = open_chat(tokenizer(template), "messages")
+    for key in ("reasoning_content", "thinking", "reasoning"):
+        assert (
+            _notes(tmp_path, [{"messages": [user("a"), {**assistant("b"), key: "x"}]}], "demonstrations", opened) == []
+        )
+    rows = [{"messages": [user("a"), {**assistant("b"), "thoughts": "x"}]}]
+    [note] = _notes(tmp_path, rows, "demonstrations", opened)
+    assert note == "parts that nothing reads: key 'thoughts' of messages (did you mean 'reasoning_content'?)"
+
+
+# --- pairs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("chosen", "rejected", "text"),
+    [
+        ([assistant("a")], [assistant("a")], "equals the rejected"),
+        ([assistant("a")], [assistant("ab")], "the chosen answer is the start"),
+        ([assistant("a"), user("b"), assistant("c")], [assistant("a")], "the rejected answer is the start"),
+        (
+            [assistant("a"), user("b"), assistant("c")],
+            [assistant("a"), user("b"), assistant("cd")],
+            "the chosen answer is",
+        ),
+        ([assistant("a"), user("x"), assistant("c")], [assistant("a"), user("b"), assistant("cd")], None),
+        ([{**assistant(""), "tool_calls": [1]}], [{**assistant(""), "tool_calls": [2]}], None),
+        ("", "b", "the chosen answer is the start"),
+        ("ba", "a", None),
+    ],
+)
+def test_pairs_whose_answers_are_nearly_the_same_are_found(chosen: Any, rejected: Any, text: str | None) -> None:
+    reason = compare_answers(chosen, rejected)
+    assert reason is None if text is None else text in str(reason)
+
+
+def test_pairs_are_counted_and_named_by_row(tmp_path: Path) -> None:
+    pairs = [("a", "b"), ("a", "a"), ("a", "ab"), ("c", "c")]
+    rows = [{"prompt": "p", "chosen": chosen, "rejected": rejected} for chosen, rejected in pairs]
+    assert _notes(tmp_path, rows, "preferences") == [
+        f"2 pairs in which the chosen answer equals the rejected answer: rows 1, 3 of {str(tmp_path / 'rows.jsonl')!r}",
+        (
+            "1 pair in which the chosen answer is the start of the rejected answer: "
+            f"row 2 of {str(tmp_path / 'rows.jsonl')!r}"
+        ),
+    ]
+    same = [{"chosen": [user("a"), assistant("b")], "rejected": [user("a"), assistant("b")]}] * 10
+    [note] = _notes(tmp_path, same, "preferences")
+    assert note.endswith("rows 0, 1, 2, 3, 4, 5, 6, 7 of " + repr(str(tmp_path / "rows.jsonl")) + "; and 2 more")
+
+
+# --- runs ----------------------------------------------------------------------------------------------------------
+
+
+def _config(folder: Path, rows: list[dict[str, Any]], algorithm: Any, **settings: Any) -> RunConfig:
+    save_model(folder)
+    data = Data(files=(write(folder / "rows.jsonl", rows),), **settings)
+    changes = {} if algorithm is grpo else OFFLINE
+    return config(folder, data, algorithm=algorithm.Config(), **changes)
+
+
+def test_a_dry_run_prints_the_notes(tmp_path: Path) -> None:
+    rows = [{**row, "toolz": 1} for row in DEMONSTRATIONS]
+    [note] = dry_run(_config(tmp_path, rows, sft), tmp_path / "run")
+    assert note == "data: parts that nothing reads: column 'toolz' (did you mean 'tools'?)"
+
+
+def test_unused_columns_can_be_refused(tmp_path: Path) -> None:
+    rows = [{**row, "id": k} for k, row in enumerate(PAIRS)]
+    with pytest.raises(DataError) as caught:
+        dry_run(_config(tmp_path, rows, dpo, unused_columns="error"), tmp_path / "run")
+    assert str(caught.value) == (
+        "the data have parts that nothing reads\n"
+        "  got:  column 'id'\n"
+        "  need: only columns and keys that are read: data.unused_columns is 'error'\n"
+        "  do:   rename or remove them, or set it to 'note'"
+    )
+    dry_run(_config(tmp_path, PAIRS, dpo, unused_columns="error"), tmp_path / "run")
+
+
+def test_inspect_prints_the_notes(tmp_path: Path) -> None:
+    rows = [
+        {"messages": [user("a"), {**assistant("b"), "weight": 1}], "toolz": 1},
+        {"messages": [user("c"), assistant("d")]},
+    ]
+    path = write(tmp_path / "rows.parquet", [{"toolz": 2, **row} for row in rows])
+    added = (
+        f"{path!r}: keys without a value are left out of the structures in messages (3), because Parquet and Arrow give"
+    )
+    unread, cleaned = inspect(path, tokenizer(CHATML)).notes
+    assert unread == "parts that nothing reads: column 'toolz' (did you mean 'tools'?)"
+    assert cleaned.startswith(added)
+    assert inspect(path).notes == (cleaned,)
