@@ -65,11 +65,12 @@ def test_a_modifier_that_is_not_added_has_no_effect_by_its_defaults() -> None:
     assert "kl_loss" not in map(kind_of, plain.algorithm.modifiers)
 
 
-def test_modifiers_in_a_framework_have_the_defaults_of_the_preset_before_those_of_the_framework() -> None:
+def test_modifiers_in_a_framework_have_its_defaults_or_those_of_a_preset() -> None:
     defaults = {"kl_loss": {"estimator": "k1"}, "entropy_bonus": {"coef": 0.5}}
-    weight = {"kind": "kl_loss", "coef": 0.04}
-    assert compose("grpo@trl", [weight], defaults).modifiers[-1] == kl_loss.Config(coef=0.04, **_TRL)
-    for algorithm, added in (("grpo", [weight]), ({"kind": "grpo", "kl_loss": 0.04}, [])):
+    penalty = {"kind": "kl_loss", "coef": 0.04}
+    assert compose("grpo@trl", [penalty], defaults).modifiers[-1] == kl_loss.Config(coef=0.04, **_TRL)
+    assert compose("grpo@verl", [penalty], defaults).modifiers[-1] == kl_loss.Config(coef=0.04)
+    for algorithm, added in (("grpo", [penalty]), ({"kind": "grpo", "kl_loss": 0.04}, [])):
         assert compose(algorithm, added, defaults).modifiers == (kl_loss.Config(coef=0.04, estimator="k1"),)
         assert compose(algorithm, added).modifiers == (kl_loss.Config(coef=0.04),)
     config = kl_loss.Config(coef=0.04)

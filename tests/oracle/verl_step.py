@@ -28,11 +28,11 @@ def micro_batch(
 ) -> tuple[dict[str, Tensor], TensorDict]:
     """(model output, data) as verl's engines give them to a loss: sequences of different lengths, without padding.
 
-    `batch` has completions that start at position 1; `mask` may have holes, or no token of a row. If it has `weight`,
-    they are verl's `rollout_is_weights`. `info` are the counts of the mini-batch.
+    A completion is all from the first to the last action token; `mask` may have holes, or no token of a row. If `batch`
+    has `weight`, they are verl's `rollout_is_weights`. `info` are the counts of the mini-batch.
     """
-    completion = batch["attention_mask"].clone()
-    completion[:, 0] = False
+    action = batch["action"]
+    completion = (action.cumsum(-1) > 0) & (action.flip(-1).cumsum(-1).flip(-1) > 0)
 
     def nested(values: Tensor) -> Tensor:
         rows = [row[keep] for row, keep in zip(values, completion, strict=True)]

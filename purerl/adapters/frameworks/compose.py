@@ -28,8 +28,8 @@ def compose(algorithm: Any, modifiers: Sequence[Any] = (), defaults: _Defaults =
 
     An algorithm is a name, a preset such as ``grpo@trl``, a table like the section ``[algorithm]`` of a configuration,
     its Config, or a composition. A modifier is a name, a table with its `kind`, or its Config. Settings that the name
-    or the table of a modifier does not give are those of the preset, if it has `defaults` for this kind of modifier,
-    and then those of `defaults`, by kind.
+    or the table of a modifier does not give are the defaults of the preset, or of a framework without a preset:
+    `defaults`, by kind of modifier.
 
     Raises: ConfigError for unknown names and settings, and for arguments of other types.
 
@@ -42,9 +42,10 @@ def compose(algorithm: Any, modifiers: Sequence[Any] = (), defaults: _Defaults =
     if isinstance(modifiers, str | Mapping) or not isinstance(modifiers, Sequence):
         do = f"[{modifiers!r}]" if isinstance(modifiers, str | Mapping) else None
         raise ConfigError("modifiers", got=repr(modifiers), need="a list of modifiers", do=do)
-    is_table = isinstance(algorithm, str | Mapping)
     table = with_kind(algorithm)
-    defaults = {**defaults, **defaults_of(table.get("kind"))} if is_table else defaults
+    is_table = isinstance(table, Mapping)
+    if is_table and "@" in str(table.get("kind")):
+        defaults = defaults_of(table["kind"])
     composition = _read(table, defaults) if is_table else to_composition(algorithm)
     added = [_modifier(each, defaults) if isinstance(each, str | Mapping) else each for each in modifiers]
     return Composition(composition.base, (*composition.modifiers, *added))
