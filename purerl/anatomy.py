@@ -83,7 +83,7 @@ def anatomy(name: str, settings: Iterable[str] = ()) -> Anatomy:
     papers = dict.fromkeys(paper for text in texts for paper in _PAPER.findall(text))
     return Anatomy(
         name=name,
-        text="\n\n".join([*_preset(name), texts[0].strip(), *map(_modifier, modules[1:], texts[1:])]),
+        text="\n\n".join([*_preset(name, composition), texts[0].strip(), *map(_modifier, modules[1:], texts[1:])]),
         formulas=list(_formulas(name, composition)),
         parts=list(parts(algorithm)),
         needs=[(need.name, need.use) for need in needs_of(algorithm)],
@@ -98,12 +98,15 @@ def _formulas(name: str, composition: Composition) -> Iterator[str]:
     yield from (f"{kind} = {formula}" for kind, formula in definitions(composition.base))
 
 
-def _preset(name: str) -> list[str]:
+def _preset(name: str, composition: Composition) -> list[str]:
+    """The preset `name`, and what differs from its library, also with the modifiers of `composition`."""
     preset = presets().get(name)
     if preset is None:
         return []
     head = f"{preset.name}: {preset.library} {preset.version}, {preset.checked}. {preset.summary}"
-    return ["\n".join([head, *(f"- {difference}" for difference in preset.differences)])]
+    kinds = [kind_of(modifier) for modifier in composition.modifiers]
+    added = [f"{kind}: {text}" for kind in kinds for text in preset.modifiers.get(kind, ())]
+    return ["\n".join([head, *(f"- {difference}" for difference in (*preset.differences, *added))])]
 
 
 def _modifier(module: Any, text: str) -> str:

@@ -52,7 +52,12 @@ def page(template: str, library: Library) -> str:
 def _presets(library: Library) -> str:
     own = [preset for preset in presets().values() if preset.library == library.name]
     head = ["setting", "what it is", "what differs nevertheless"]
-    return table(head, ([f"`algorithm.kind={p.name}`", p.summary, "<br>".join(p.differences)] for p in own))
+    rows = [[f"`algorithm.kind={p.name}`", p.summary, "<br>".join(p.differences)] for p in own]
+    modifiers = {kind: texts for p in own for kind, texts in p.modifiers.items()}
+    added = [
+        [f"`algorithm.{kind}`", "a modifier, with any of them", "<br>".join(modifiers[kind])] for kind in modifiers
+    ]
+    return table(head, [*rows, *added])
 
 
 def _datasets(library: Library) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from docs.generate.markdown import table
 from purerl.anatomy import algorithm_named
@@ -23,12 +24,17 @@ purerl algo diff grpo@trl grpo@verl                          # how two of them d
 purerl algo diff grpo grpo@verl --run runs/addition          # the same on the rollouts of a run
 ```
 
-Any setting of a preset can be changed: `--set algorithm.kind=grpo@verl --set algorithm.clip_high=0.28`.
+Any setting of a preset can be changed: `--set algorithm.kind=grpo@verl --set algorithm.clip_high=0.28`. A
+[modifier](../modifiers.md) that is added beside the name of a preset has the library's defaults: in `grpo@trl`,
+`--set algorithm.kl_loss=0.04` has the estimator importance_k3, as TRL's `beta`, and in `sapo@verl` a token mean.
 
-*executed* means that advantages, loss and gradient are compared with the library's own code, in float64 on random
-batches, by `nox -s oracle`. They are equal to rounding, apart from the differences in the table. The advantages of TRL
-are computed inside of its sampling; there the test repeats TRL's formula, and runs its loss. *read* means that the
-preset was written from the library's code and was not compared with it: a test repeats the formula.
+*executed* means that advantages, loss and gradient are compared with the library's own code, by `nox -s oracle`: in
+float64, float32 and bfloat16, on random batches with tool outputs, with rows without a counted token, with log-ratios
+of tens of nats, with the counts of the library's trainer on ranks and micro-batches, and with a KL penalty, an entropy
+bonus, other reductions, importance weights and rejection. They are equal to rounding, apart from the differences in
+the tables. The advantages of TRL are computed inside of its sampling; there the test repeats TRL's formula, and runs
+its loss. *read* means that the preset was written from the library's code and was not compared with it: a test repeats
+the formula.
 
 `nox -s oracle` also compares returns, GAE, V-trace, the clipped surrogate, the policy gradient and the entropy with
 rlax, which has functions instead of algorithms, and therefore no presets."""
@@ -42,7 +48,7 @@ the gradients before and after."""
 def pages() -> Iterator[tuple[str, str]]:
     """(name, Markdown) of the page."""
     found = list(presets().values())
-    sections = [_INTRODUCTION, _overview(found), "## Differences, one by one", _EFFECTS]
+    sections = [_INTRODUCTION, _overview(found), _modifiers(found), "## Differences, one by one", _EFFECTS]
     sections += [section for preset in found for section in _section(preset)]
     yield "index", "\n\n".join(sections) + "\n"
 
@@ -53,6 +59,25 @@ def _overview(found: list[Preset]) -> str:
         [f"`{p.name}`", p.summary, f"{p.library} {p.version}", p.checked, "<br>".join(p.differences)] for p in found
     )
     return f"## Presets\n\n{table(head, rows)}"
+
+
+def _modifiers(found: list[Preset]) -> str:
+    """What differs from each library with a modifier, and the defaults that modifiers have beside a preset."""
+    texts = {(p.library, kind): texts for p in found for kind, texts in p.modifiers.items()}
+    rows = [[library, f"`{kind}`", "<br>".join(texts[library, kind])] for library, kind in texts]
+    differences = table(["library", "modifier", "what differs nevertheless"], rows)
+    values: dict[tuple[str, str], list[str]] = {}
+    for preset in found:
+        for kind, settings in preset.defaults.items():
+            values.setdefault((f"`{kind}`", _settings(settings)), []).append(f"`{preset.name}`")
+    defaults = table(
+        ["modifier", "its settings, if they are not set", "presets"], [[*key, ", ".join(values[key])] for key in values]
+    )
+    return f"## Presets with modifiers\n\n{differences}\n\n{defaults}"
+
+
+def _settings(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"`{name} = {value}`" for name, value in settings.items())
 
 
 def _section(preset: Preset) -> Iterator[str]:

@@ -174,6 +174,8 @@ class Term(NamedTuple):
     `loss` returns [rows, time]. A loss of whole rows writes its value to each token of the row, and needs a `reduce`
     that takes the mean over these tokens. `where` names the bool field with the tokens that the term covers. `scales`
     names fields [rows] whose product multiplies the loss: coefficients that are a state, and weights of rows.
+    `follows_policy` says that the term is always reduced like the term ``policy``: it is a part of the loss of a token,
+    and the modifier `reduction` changes both.
     """
 
     name: str
@@ -182,6 +184,7 @@ class Term(NamedTuple):
     where: str = "mask"
     weight: float = 1.0
     scales: tuple[str, ...] = ()
+    follows_policy: bool = False
 
 
 def unchanged(batch: TensorDict) -> TensorDict:

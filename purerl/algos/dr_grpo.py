@@ -2,7 +2,7 @@
 
 GRPO has two biases. Dividing by the standard deviation of a group gives more weight to very easy and very hard prompts.
 Dividing the loss of a row by its length favors short correct completions and long incorrect ones. Dr. GRPO removes both
-divisions. Its gradient is the gradient of the expected reward, times a constant.
+divisions. If all groups have the same size, its gradient is the gradient of the expected reward, times a constant.
 
     A_i  = s_i - mean_g
     loss = (1 / (rows * norm_length)) sum_it max(-A_i r_it, -A_i clip(r_it, 1 - clip_low, 1 + clip_high))
@@ -12,6 +12,8 @@ The rest is as in `grpo`.
 Choices that differ between libraries:
 
 - `norm_length` is the same for every batch. A batch of long completions therefore has a larger loss.
+- mean_g includes row i, so a group of N_g rows has (N_g - 1) / N_g of the gradient. Groups of different sizes, for
+  example after a rejection, have different factors. `rloo` has none.
 """
 
 from __future__ import annotations

@@ -61,6 +61,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
     )
-    penalty = Term("penalty", of_fields(k2, "logp", "old_logp"), token_mean, weight=config.beta)
+    squares = of_fields(k2, "logp", "old_logp")
+    penalty = Term("penalty", squares, token_mean, weight=config.beta, follows_policy=True)
     policy = policy._replace(terms=(*policy.terms, penalty))
     return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)

@@ -17,6 +17,8 @@ Choices that differ between libraries:
 
 - The standard deviation divides by N_g - 1.
 - In a group of one row, every advantage is 0.
+- With importance weights, verl weights a row by the geometric mean of the weights of its tokens: the level
+  geometric_mean of the modifier `importance_weight`.
 - `log_clip_low` and `log_clip_high` are bounds of log-ratios in nats, as in the paper. In the other algorithms,
   `clip_low` and `clip_high` are offsets from 1.
 

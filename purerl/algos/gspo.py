@@ -18,6 +18,9 @@ the gradient.
 
 Choices that differ between libraries:
 
+- The ratio has the form of GSPO-token, as in verl: it has the value of the row, and its gradient is that of the
+  token's own `logp`. TRL, OpenRLHF and NeMo-RL differentiate the mean of the row instead. Both have the same
+  gradient if all tokens of a row have the same advantage and weight, but not with advantages of tokens: `gspo_token`.
 - The standard deviation divides by N_g - 1.
 - In a group of one row, every advantage is 0.
 

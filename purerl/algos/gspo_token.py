@@ -14,6 +14,8 @@ Choices that differ between libraries:
 
 - The paper does not define the advantage of a token. Here it is the whitened return, as in REINFORCE++. Any other
   transform that writes `advantage` can replace it.
+- The loss is that of `gspo`. In TRL, OpenRLHF and NeMo-RL the gradient of a row's ratio goes to all of its tokens, so
+  that with advantages of tokens their loss is another one.
 """
 
 from __future__ import annotations

@@ -57,6 +57,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     settings = dppo.Config(divergence_low=bound, divergence_high=bound, ratio_cap=math.inf, direction="any")
     dropping = dppo.algorithm(settings)
     [policy] = dropping.objectives
-    squares = Term("mismatch", of_fields(k2, "logp", "rollout_logp"), token_mean, weight=2 * config.mismatch_coef)
-    policy = policy._replace(terms=(*policy.terms, squares) if config.mismatch_coef else policy.terms)
+    squares = of_fields(k2, "logp", "rollout_logp")
+    mismatch = Term("mismatch", squares, token_mean, weight=2 * config.mismatch_coef, follows_policy=True)
+    policy = policy._replace(terms=(*policy.terms, mismatch) if config.mismatch_coef else policy.terms)
     return dropping._replace(advantage=outcome_advantage(group_centered_advantage), objectives=(policy,))

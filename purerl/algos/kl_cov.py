@@ -89,5 +89,5 @@ def _policy(config: Config) -> Objective:
         reads=("old_logp", "advantage", "penalized"),
         metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
     )
-    terms = (*policy.terms, Term("penalty", penalty, token_mean, weight=config.penalty_coef))
-    return policy._replace(prepare=write_field("penalized", choice), terms=terms)
+    term = Term("penalty", penalty, token_mean, weight=config.penalty_coef, follows_policy=True)
+    return policy._replace(prepare=write_field("penalized", choice), terms=(*policy.terms, term))

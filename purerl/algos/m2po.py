@@ -21,7 +21,10 @@ Choices that differ between libraries:
 - The mean of e_it^2 is over the candidates: the tokens that have moved in the direction of their advantage. AReaL takes
   it over all tokens.
 - Tokens of P stay in the denominator `tokens`.
-- The ratio of the other tokens is not clipped. The authors' code clips it.
+- The ratio of the other tokens is not clipped.
+- The authors' code clips candidates, as PPO, instead of dropping them: at exp(tau) if A_i > 0, at exp(-tau) if A_i < 0.
+  tau comes from the capped sum: it is the largest abs(e_jt) of a candidate for which the sum of min(e_it^2, tau^2) over
+  the candidates is below moment_bound times their number. And it never clips a ratio in [0.7, 1.5].
 - The standard deviation divides by N_g - 1.
 - In a group of one row, every advantage is 0.
 

@@ -1,13 +1,14 @@
 """MaxRL, maximum likelihood reinforcement learning: Tajwar et al. 2026 (2602.02710).
 
 With rewards of 0 and 1, the mean reward p of a prompt is the likelihood of a correct completion. MaxRL maximizes log p
-instead of p. The gradient of log p is the gradient of p divided by p, so hard prompts have more weight. With N samples,
-the mean gradient of the correct rows estimates this gradient up to order N of an expansion in pass@k. With the mean
-over all rows as baseline, the advantage is
+instead of p. The gradient of log p is the gradient of p divided by p, so hard prompts have more weight. It is a series:
+the sum over k = 1, 2, ... of the gradient of pass@k divided by k. With N samples, the expected mean gradient of the
+correct rows is the sum up to k = N. With the mean over all rows as baseline, the advantage is
 
     A_i  = (s_i - mean_g) / mean_g
 
-A_i is 0 if mean_g is 0 or negative. The rest is as in `rloo`.
+A_i is 0 if mean_g is 0 or negative. With this baseline the sum ends at k = N - 1, because a group without a correct row
+has no baseline. The rest is as in `rloo`.
 
 Choices that differ between libraries:
 

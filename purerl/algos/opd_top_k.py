@@ -35,8 +35,8 @@ Metrics, means over the tokens where `mask` is 1:
 
 Differences from the paper:
 
-1. The generalized Jensen-Shannon divergence of the paper is not implemented. `reverse_coef` and `forward_coef` weight
-   its two limits, the reverse and the forward KL.
+1. The generalized Jensen-Shannon divergence of the paper is in `gkd`. Here, `reverse_coef` and `forward_coef`
+   weight its two limits, the reverse and the forward KL.
 2. The temperature of the distillation is 1, and all completions are sampled from the policy (lambda of the paper is 1).
 3. Only k tokens are compared.
 """

@@ -12,7 +12,8 @@ M_i is the maximum of s over the other rows of the group. The rest is as in `rlo
 Choices that differ between libraries:
 
 - k is the size of the group.
-- The advantage is not divided by the standard deviation of the group. verl has an option for this.
+- The advantage is not divided by the standard deviation of the group. verl divides by it (ddof 1, plus 1e-6), unless
+  `norm_adv_by_std_in_grpo=False`.
 - If two rows share the maximum, every advantage of the group is 0.
 """
 

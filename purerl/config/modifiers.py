@@ -14,6 +14,7 @@ the end. True adds it with its defaults; false, or an empty value, removes it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import attrs
@@ -35,10 +36,13 @@ def key_of(kind: str) -> str:
     return f'"{kind}"' if "." in kind else kind
 
 
-def split_modifiers(table: Mapping[str, Any]) -> tuple[Table, list[Table]]:
+def split_modifiers(
+    table: Mapping[str, Any], defaults: Mapping[str, Mapping[str, Any]] = MappingProxyType({})
+) -> tuple[Table, list[Table]]:
     """The table of an algorithm without its modifiers, and the tables of its modifiers, in their order.
 
-    A field of the algorithm that has the name of a modifier is the field.
+    A field of the algorithm that has the name of a modifier is the field. `defaults` are settings, by kind of modifier,
+    that a modifier has if the table does not set them.
 
     Raises: ConfigError for a list of modifiers that is not one, and for a modifier that does not exist.
     """
@@ -54,7 +58,7 @@ def split_modifiers(table: Mapping[str, Any]) -> tuple[Table, list[Table]]:
             rest |= {} if key == "modifiers" else {key: value}
         else:
             modifiers = _changed(modifiers, key, value)
-    return rest, modifiers
+    return rest, [{**defaults.get(modifier["kind"], {}), **modifier} for modifier in modifiers]
 
 
 def _tables(listed: Any) -> list[Table]:

@@ -39,7 +39,7 @@ from purerl.config.modifiers import key_of, split_modifiers
 from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, names
-from purerl.presets import expand
+from purerl.presets import defaults_of, expand
 from purerl.settings import with_key
 
 __all__ = ["digest", "dumps", "from_dict", "read_toml", "to_dict"]
@@ -254,7 +254,7 @@ def _read_plugins(value: Any, _: Any, *, group: str) -> tuple[Any, ...]:
 def _read_composition(value: Any, _: Any) -> Composition:
     value = with_kind(value)
     is_plugin = isinstance(value, Mapping) and isinstance(value.get("kind"), str)
-    table, modifiers = split_modifiers(expand(value)) if is_plugin else (value, [])
+    table, modifiers = split_modifiers(expand(value), defaults_of(value["kind"])) if is_plugin else (value, [])
     readers = [("", partial(_read_plugin, table, _, group="algorithm"))]
     readers += [(key_of(each["kind"]), partial(_read_plugin, each, _, group="modifier")) for each in modifiers]
     base, *rest = _read_all(readers, Composition)

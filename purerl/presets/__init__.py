@@ -4,21 +4,25 @@ A preset is named ``algorithm@library``, for example ``grpo@verl``. There is one
 and a table for each preset:
 
     algorithm     the section of a configuration: `kind`, settings, and `modifiers`
+    defaults      settings of modifiers that the preset does not have: they apply if such a modifier is added
     checked       "executed": the value and the gradient were compared with the library; "read": its code was read
-    differences   what differs from the library nevertheless, and why
+    differences   what differs from the library nevertheless, and why: sentences, or names of conventions
+
+The other tables of a file are for all of its presets: `defaults` of those that have none of their own; `conventions`,
+sentences by name; and `modifiers`, what differs from the library if the preset gets a modifier.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from purerl.errors import ConfigError, nearest
 
-__all__ = ["Preset", "expand", "presets"]
+__all__ = ["Preset", "defaults_of", "expand", "presets"]
 
 
 class Preset(NamedTuple):
@@ -29,8 +33,10 @@ class Preset(NamedTuple):
     version: str
     summary: str
     algorithm: Mapping[str, Any]
+    defaults: Mapping[str, Mapping[str, Any]]
     checked: Literal["executed", "read"]
     differences: tuple[str, ...]
+    modifiers: Mapping[str, tuple[str, ...]]
 
 
 @cache
@@ -46,16 +52,23 @@ def presets() -> Mapping[str, Preset]:
 
 
 def _preset(name: str, file: Mapping[str, Any]) -> Preset:
-    table = file["presets"][name]
+    table, conventions = file["presets"][name], file.get("conventions", {})
     return Preset(
         name=f"{name}@{file['key']}",
         library=file["library"],
         version=file["version"],
         summary=table["summary"],
         algorithm=table["algorithm"],
+        defaults=table.get("defaults", file.get("defaults", {})),
         checked=table["checked"],
-        differences=tuple(table.get("differences", ())),
+        differences=_sentences(table.get("differences", ()), conventions),
+        modifiers={kind: _sentences(texts, conventions) for kind, texts in file.get("modifiers", {}).items()},
     )
+
+
+def _sentences(texts: Collection[str], conventions: Mapping[str, str]) -> tuple[str, ...]:
+    """The texts, with the sentences of conventions in place of their names."""
+    return tuple(conventions.get(text, text) for text in texts)
 
 
 def expand(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -72,3 +85,13 @@ def expand(table: Mapping[str, Any]) -> Mapping[str, Any]:
     if kind not in presets():
         raise ConfigError(f"kind: unknown preset {kind!r}", do=nearest(kind, presets()))
     return {**presets()[kind].algorithm, **{key: value for key, value in table.items() if key != "kind"}}
+
+
+def defaults_of(kind: Any) -> Mapping[str, Mapping[str, Any]]:
+    """The `defaults` of the preset `kind`, settings by kind of modifier; empty if `kind` is no preset.
+
+    >>> defaults_of("grpo@trl")["kl_loss"], defaults_of("grpo")
+    ({'estimator': 'importance_k3'}, {})
+    """
+    preset = presets().get(kind) if isinstance(kind, str) else None
+    return preset.defaults if preset else {}

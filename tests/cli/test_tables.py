@@ -66,7 +66,7 @@ def test_modifiers_of_a_configuration_are_listed_in_their_order() -> None:
     values = {row[0]: row[1] for row in rows if row and row[0].startswith("algorithm.")}
     assert [key for key in values if key.count(".") == 2] == [
         "algorithm.reduction.by", "algorithm.reduction.length", "algorithm.kl_loss.coef", "algorithm.kl_loss.estimator",
-        "algorithm.kl_loss.target", "algorithm.kl_loss.horizon",
+        "algorithm.kl_loss.reduction", "algorithm.kl_loss.target", "algorithm.kl_loss.horizon",
     ]  # fmt: skip
     assert (values["algorithm.modifiers"], values["algorithm.kl_loss.coef"]) == ('["reduction",', "0.5")
 

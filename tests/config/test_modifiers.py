@@ -149,7 +149,7 @@ def test_configurations_are_written_as_a_list_and_read_again() -> None:
     config = recipe_with(reduction.Config(by="token_sum"), KL(estimator="k2"), Scaled.Config(factor=3))
     assert to_dict(config)["algorithm"]["modifiers"] == [
         {"kind": "reduction", "by": "token_sum", "length": 0.0},
-        {"kind": "kl_loss", "coef": 0.001, "estimator": "k2", "target": 0.0, "horizon": 10000.0},
+        {"kind": "kl_loss", "coef": 0.001, "estimator": "k2", "reduction": "policy", "target": 0.0, "horizon": 10000.0},
         {"kind": f"{OWN}:Scaled", "factor": 3.0, "size": 1.0},
     ]
     assert from_dict(RunConfig, tomllib.loads(dumps(config))) == config
@@ -241,7 +241,8 @@ def test_settings_of_modifiers_are_explained_in_their_order() -> None:
     assert [*rows] == [
         "algorithm.kind", "algorithm.clip_low", "algorithm.clip_high", "algorithm.modifiers",
         "algorithm.reduction.by", "algorithm.reduction.length", "algorithm.kl_loss.coef",
-        "algorithm.kl_loss.estimator", "algorithm.kl_loss.target", "algorithm.kl_loss.horizon",
+        "algorithm.kl_loss.estimator", "algorithm.kl_loss.reduction", "algorithm.kl_loss.target",
+        "algorithm.kl_loss.horizon",
         f'algorithm."{OWN}:Scaled".factor', f'algorithm."{OWN}:Scaled".size',
     ]  # fmt: skip
     assert rows["algorithm.modifiers"].value == f'["reduction", "kl_loss", "{OWN}:Scaled", "{OWN}:Plain"]'

@@ -7,9 +7,11 @@ from collections import Counter
 import torch
 from torch import Tensor
 
+from purerl.presets import presets
+
 from .compositions import Result
 
-__all__ = ["AGREED", "COMPARED", "EXPLAINED", "assert_agree"]
+__all__ = ["AGREED", "COMPARED", "EXPLAINED", "assert_agree", "stated"]
 
 _ROUNDING = {"rtol": 1e-9, "atol": 1e-12}
 
@@ -36,6 +38,14 @@ def assert_agree(library: str, ours: Result, theirs: Result, *, rtol: float = 0.
         COMPARED[library, kind] += mine.numel()
         AGREED[library, kind] += equal
         EXPLAINED[library, cause] += mine.numel() - equal
+
+
+def stated(library: str, text: str) -> str:
+    """The difference in the tables of the presets of `library` that contains `text`: a cause for `assert_agree`."""
+    own = [preset for preset in presets().values() if preset.library == library]
+    sentences = {text for preset in own for texts in (preset.differences, *preset.modifiers.values()) for text in texts}
+    [sentence] = (sentence for sentence in sentences if text in sentence)
+    return sentence
 
 
 def _is_equal(mine: Tensor, other: Tensor) -> Tensor:

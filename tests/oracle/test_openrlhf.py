@@ -11,10 +11,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.anatomy import algorithm_named
+from purerl.batch import with_fields
+from purerl.presets import presets
 
-from .agreement import assert_agree
+from .agreement import assert_agree, stated
 from .compositions import Result, algorithm_of, completions, result_of
 from .placeholders import add_placeholders
+from .variations import uncounted, with_far_policies, with_tool_outputs, without_rows
 
 pytest.importorskip("openrlhf", reason="OpenRLHF is not installed: nox -s oracle")
 # flash_attn and deepspeed need CUDA to be built. The launcher imports vLLM, and is used for annotations only.
@@ -122,7 +125,7 @@ def test_modifier_has_the_value_and_gradient_of_openrlhf(settings: tuple[str, ..
     batch = completions(seed, samples=SAMPLES)
     ratios = _RATIOS if settings[0].startswith("importance_weight") else ()
     mine = result_of(algorithm_named("grpo@openrlhf", [*settings, *ratios]), batch)
-    difference = {"rtol": 1e-6, "cause": "OpenRLHF adds 1e-8 to the number of tokens of a row"}
+    difference = {"rtol": 1e-6, "cause": stated("OpenRLHF", "1e-8 to the number of tokens of a row")}
     causes = difference if settings[0].startswith("reduction") else {}
     assert_agree("OpenRLHF", mine, _policy(batch, "group_norm", **MODIFIERS[settings]), **causes)
 
@@ -131,3 +134,33 @@ def test_modifier_has_the_value_and_gradient_of_openrlhf(settings: tuple[str, ..
 def test_critic_has_the_value_and_gradient_of_openrlhf(seed: int) -> None:
     batch = completions(seed, samples=SAMPLES)
     assert_agree("OpenRLHF", result_of(algorithm_of("ppo@openrlhf"), batch, "critic"), _critic(batch))
+
+
+# --- the conditions of a trainer, and conventions ----------------------------------------------------------------
+
+
+def _with_near_reference(batch: TensorDict) -> TensorDict:
+    """No KL estimate is beyond OpenRLHF's bound of 10."""
+    batch = with_far_policies(batch)
+    return with_fields(batch, ref_logp=batch["old_logp"] + batch["greedy_score"].unsqueeze(-1))
+
+
+@pytest.mark.parametrize("change", [with_tool_outputs, _with_near_reference], ids=["tool outputs", "far policies"])
+@pytest.mark.parametrize("name", CASES)
+def test_preset_has_the_value_and_gradient_of_openrlhf_under_a_condition(name: str, change: Any) -> None:
+    batch = change(completions(1, samples=SAMPLES))
+    assert_agree("OpenRLHF", result_of(algorithm_of(f"{name}@openrlhf"), batch), _policy(batch, CASES[name]))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_rows_without_a_counted_token_leave_the_baselines_but_not_those_of_openrlhf(name: str) -> None:
+    batch = completions(3, samples=SAMPLES)
+    one, group = batch["row"] == 1, batch["group"] == 1
+    theirs = without_rows(lambda rows: _policy(rows, CASES[name]), batch, group)
+    ours = result_of(algorithm_of(f"{name}@openrlhf"), uncounted(batch, group))
+    assert_agree("OpenRLHF", ours, theirs)
+    ours = result_of(algorithm_of(f"{name}@openrlhf"), uncounted(batch, one))
+    theirs = _policy(uncounted(batch, one), CASES[name])
+    differs = not torch.allclose(ours.gradient, theirs.gradient, rtol=1e-6, atol=1e-9)
+    stated = [text for text in presets()[f"{name}@openrlhf"].differences if "stay in OpenRLHF's baselines" in text]
+    assert differs == bool(stated)

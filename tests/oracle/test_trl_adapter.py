@@ -27,8 +27,8 @@ trl = pytest.importorskip("trl", reason="TRL is not installed: nox -s oracle")
 trainer_class = pytest.importorskip("purerl.adapters.frameworks.trl").trainer_class
 
 _SEQUENCE = {"importance_sampling_level": "sequence"}
-# (preset, modifiers, settings with which TRL computes the same)
-NATIVE: dict[str, tuple[str, Sequence[Any], dict[str, Any]]] = {
+# (preset or algorithm, modifiers, settings with which TRL computes the same)
+NATIVE: dict[str, tuple[Any, Sequence[Any], dict[str, Any]]] = {
     "grpo": ("grpo@trl", (), {}),
     "grpo_paper": ("grpo_paper@trl", (), {"loss_type": "grpo"}),
     "dr_grpo": ("dr_grpo@trl", (), {"loss_type": "dr_grpo", "scale_rewards": "none", "max_completion_length": 256}),
@@ -36,10 +36,11 @@ NATIVE: dict[str, tuple[str, Sequence[Any], dict[str, Any]]] = {
     "cispo": ("cispo@trl", (), {"loss_type": "cispo", "epsilon_high": 5.0}),
     "sapo": ("sapo@trl", (), {"loss_type": "sapo"}),
     "luspo": ("luspo@trl", (), {**_SEQUENCE, "loss_type": "luspo", "epsilon": 2e-3, "epsilon_high": 2.5e-3}),
+    # Settings that a modifier does not give are TRL's, also without a preset.
     "grpo with a KL penalty": (
-        "grpo@trl",
+        {"kind": "grpo", "advantage_scale": {"eps": 1e-4}, "reduction": "token_mean"},
         [{"kind": "kl_loss", "coef": 0.04}],
-        {"beta": 0.04, "use_bias_correction_kl": False},
+        {"beta": 0.04},
     ),
     "grpo with a dual clip": ("grpo@trl", [{"kind": "dual_clip", "ratio": 1.3}], {"delta": 1.3}),
 }

@@ -39,8 +39,8 @@ NATIVE: dict[str, tuple[str, dict[str, Any]]] = {
     "grpo@verl": ("vanilla", {}),
     "ppo@verl": ("vanilla", {}),
     "dapo@verl": ("vanilla", {"clip_ratio_high": 0.28, "clip_ratio_c": 10.0}),
-    "gspo@verl": ("gspo", {"loss_agg_mode": "seq-mean-token-mean"}),
-    "sapo@verl": ("sapo", {"loss_agg_mode": "seq-mean-token-mean"}),
+    "gspo@verl": ("gspo", {}),
+    "sapo@verl": ("sapo", {}),
     "cispo@verl": ("cispo", {}),
     "dro@verl": ("dro", {"policy_loss": {"dro_beta": 0.05}}),
 }

@@ -28,35 +28,36 @@ def micro_batch(
 ) -> tuple[dict[str, Tensor], TensorDict]:
     """(model output, data) as verl's engines give them to a loss: sequences of different lengths, without padding.
 
-    `batch` has completions that start at position 1. `info` are the counts of the mini-batch.
+    A completion is all from the first to the last action token; `mask` may have holes, or no token of a row. If `batch`
+    has `weight`, they are verl's `rollout_is_weights`. `info` are the counts of the mini-batch.
     """
-    mask = batch["mask"]
-    lengths = mask.sum(-1).tolist()
+    action = batch["action"]
+    completion = (action.cumsum(-1) > 0) & (action.flip(-1).cumsum(-1).flip(-1) > 0)
 
     def nested(values: Tensor) -> Tensor:
-        rows = [row[keep] for row, keep in zip(values, mask, strict=True)]
+        rows = [row[keep] for row, keep in zip(values, completion, strict=True)]
         return torch.nested.as_nested_tensor(rows, layout=torch.jagged)
 
-    ones = [torch.ones(_PROMPT, dtype=torch.int64) for _ in lengths]
-    data = TensorDict(
-        {
-            "prompts": torch.nested.as_nested_tensor(ones, layout=torch.jagged),
-            "responses": nested(batch["tokens"]),
-            "response_mask": nested(mask.long()),
-            "old_log_probs": nested(batch["old_logp"]),
-            "advantages": nested(advantage),
-            "ref_log_prob": nested(batch["ref_logp"]),
-        },
-        batch_size=[len(lengths)],
-    )
+    def outputs(values: Tensor) -> Tensor:
+        # The output for a token is at the position before it, and the last position of a row has none.
+        rows = zip(values, completion, strict=True)
+        return torch.cat([torch.cat([row.new_zeros(_PROMPT - 1), row[keep], row.new_zeros(1)]) for row, keep in rows])
+
+    ones = [torch.ones(_PROMPT, dtype=torch.int64) for _ in batch]
+    fields = {
+        "prompts": torch.nested.as_nested_tensor(ones, layout=torch.jagged),
+        "responses": nested(batch["tokens"]),
+        "response_mask": nested(batch["mask"].long()),
+        "old_log_probs": nested(batch["old_logp"]),
+        "advantages": nested(advantage),
+        "ref_log_prob": nested(batch["ref_logp"]),
+    }
+    if "weight" in batch.keys():
+        fields["rollout_is_weights"] = nested(batch["weight"])
+    data = TensorDict(fields, batch_size=[len(batch)])
     for name, value in info.items():
         data.set_non_tensor(name, value)
-    # The log-probability of a token is at the position before it, and the last position of a row has none.
-    rows = [
-        torch.cat([row.new_zeros(_PROMPT - 1), row[keep], row.new_zeros(1)])
-        for row, keep in zip(logp, mask, strict=True)
-    ]
-    return {"log_probs": torch.cat(rows)}, data
+    return {"log_probs": outputs(logp), "entropy": outputs(batch["entropy"])}, data
 
 
 def gradient_of_step(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from attrs import has
@@ -10,18 +11,25 @@ from attrs import has
 from purerl.algos.algebra import Algorithm
 from purerl.anatomy import AlgorithmSection
 from purerl.composition import Composition, build_algorithm, to_composition
+from purerl.config.modifiers import split_modifiers
 from purerl.config.structure import from_dict
+from purerl.config.tables import with_kind
 from purerl.errors import ConfigError
 from purerl.plugins import kind_of
+from purerl.presets import defaults_of, expand
 
 __all__ = ["compose", "require_effect"]
 
+_Defaults = Mapping[str, Mapping[str, Any]]
 
-def compose(algorithm: Any, modifiers: Sequence[Any] = ()) -> Composition:
+
+def compose(algorithm: Any, modifiers: Sequence[Any] = (), defaults: _Defaults = MappingProxyType({})) -> Composition:
     """Return the composition of `algorithm`, and of `modifiers` after those that it already has.
 
     An algorithm is a name, a preset such as ``grpo@trl``, a table like the section ``[algorithm]`` of a configuration,
-    its Config, or a composition. A modifier is a name, a table with its `kind`, or its Config.
+    its Config, or a composition. A modifier is a name, a table with its `kind`, or its Config. Settings that the name
+    or the table of a modifier does not give are the defaults of the preset, or of a framework without a preset:
+    `defaults`, by kind of modifier.
 
     Raises: ConfigError for unknown names and settings, and for arguments of other types.
 
@@ -34,8 +42,12 @@ def compose(algorithm: Any, modifiers: Sequence[Any] = ()) -> Composition:
     if isinstance(modifiers, str | Mapping) or not isinstance(modifiers, Sequence):
         do = f"[{modifiers!r}]" if isinstance(modifiers, str | Mapping) else None
         raise ConfigError("modifiers", got=repr(modifiers), need="a list of modifiers", do=do)
-    composition = _read(algorithm) if isinstance(algorithm, str | Mapping) else to_composition(algorithm)
-    added = [_modifier(modifier) if isinstance(modifier, str | Mapping) else modifier for modifier in modifiers]
+    table = with_kind(algorithm)
+    is_table = isinstance(table, Mapping)
+    if is_table and "@" in str(table.get("kind")):
+        defaults = defaults_of(table["kind"])
+    composition = _read(table, defaults) if is_table else to_composition(algorithm)
+    added = [_modifier(each, defaults) if isinstance(each, str | Mapping) else each for each in modifiers]
     return Composition(composition.base, (*composition.modifiers, *added))
 
 
@@ -70,11 +82,14 @@ def _part_of(composition: Composition, part: Callable[[Algorithm], Any]) -> Any:
         return None
 
 
-def _read(algorithm: str | Mapping[str, Any]) -> Composition:
-    return from_dict(AlgorithmSection, {"algorithm": algorithm}).algorithm
+def _read(table: Mapping[str, Any], defaults: _Defaults) -> Composition:
+    if defaults and isinstance(table.get("kind"), str):
+        rest, modifiers = split_modifiers(expand(table), defaults)
+        table = {**rest, "modifiers": modifiers}
+    return from_dict(AlgorithmSection, {"algorithm": table}).algorithm
 
 
-def _modifier(modifier: str | Mapping[str, Any]) -> Any:
+def _modifier(modifier: str | Mapping[str, Any], defaults: _Defaults) -> Any:
     """The Config of one modifier. The algorithm beside it has no effect on how it is read."""
-    [config] = _read({"kind": "grpo", "modifiers": [modifier]}).modifiers
+    [config] = _read({"kind": "grpo", "modifiers": [modifier]}, defaults).modifiers
     return config

@@ -11,6 +11,9 @@
         modifiers=[{"kind": "kl_loss", "coef": 0.01}],
     )
 
+Settings of a modifier that are not given are TRL's defaults, as in the preset ``grpo@trl``: the `kl_loss` above has the
+estimator importance_k3, TRL's `use_bias_correction_kl`.
+
 TRL samples, scores, logs and saves as before. The advantages are computed by the algorithm, on the whole generation
 batch of all processes. So are the denominators, which are scaled to one optimizer step as TRL scales
 `num_items_in_batch`. The loss of a micro-batch is the algorithm's, and divides by these.
@@ -61,6 +64,7 @@ from purerl.batch import ROW_FIELDS, with_fields
 from purerl.composition import build_algorithm
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.errors import CheckpointError
+from purerl.presets import defaults_of
 from purerl.seeds import derive_seed
 from purerl.types import TensorDict
 
@@ -78,7 +82,7 @@ class _Methods(_TRLTrainer):
     """The methods of GRPOTrainer that are replaced."""
 
     def __init__(self, *arguments: Any, algorithm: Any = "grpo", modifiers: Sequence[Any] = (), **keywords: Any):
-        self._algorithm = build_algorithm(compose(algorithm, modifiers))
+        self._algorithm = build_algorithm(compose(algorithm, modifiers, defaults_of("grpo@trl")))
         given = inspect.signature(super().__init__).bind(*arguments, **keywords).arguments
         args = given.get("args") or _default_args(given["model"])
         check(args, self._algorithm, has_rollout_logp=args.use_vllm or given.get("rollout_func") is not None)

@@ -7,12 +7,14 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from purerl.algos.algebra import Largest, Objective, Weighted
+from purerl.algos.algebra import Largest, Objective, Weighted, of_fields
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.zeros import zero_outside
 from purerl.types import TensorDict
 
 __all__ = ["loss_metrics"]
+
+_K3 = of_fields(k3, "logp", "ref_logp")
 
 _CLIPPED = {
     "policy/clip_fraction_low": "clip_ratio/low_mean",
@@ -35,23 +37,25 @@ def loss_metrics(
     gather    concatenates a tensor of each process along its first axis
 
     ``policy/NAME`` are the metrics of the algorithm, with ``policy/loss/TERM`` if its loss has several terms. TRL's own
-    names are `entropy`, `kl` if there is a reference model, and `clip_ratio/...` if the algorithm clips.
+    names are `entropy`, `kl` if there is a reference model, and `clip_ratio/...` if the algorithm clips. `kl` is the
+    mean penalty of a token, without its coefficient: with importance_k3, TRL's default, it is weighted as in TRL.
     """
     part = zero_outside(part.detach(), part["mask"])
     is_shown = {name: len(objective.terms) > 1 or not name.startswith("loss/") for name in metrics}
     own = {f"policy/{name}": metric for name, metric in metrics.items() if is_shown[name]}
-    values = _over_processes({**own, **_of_every_loss(part)}, gather)
+    values = _over_processes({**own, **_of_every_loss(objective, part)}, gather)
     values |= {theirs: values[ours] for ours, theirs in _CLIPPED.items() if ours in values}
     clipped = [name for name in _EXTREMES if f"policy/{name}" in values]
     return values | (_extremes(objective, part, clipped, gather) if clipped else {})
 
 
-def _of_every_loss(part: TensorDict) -> dict[str, Weighted]:
+def _of_every_loss(objective: Objective, part: TensorDict) -> dict[str, Weighted]:
     """The metrics that every loss of TRL has."""
     mask = part["mask"]
     means = {"entropy": part["entropy"]}
     if "ref_logp" in part.keys():
-        means["kl"] = k3(part["logp"], part["ref_logp"])
+        penalty = next((term.loss for term in objective.terms if term.name == "ref_kl"), _K3)
+        means["kl"] = penalty(part)
     return {name: Weighted(torch.where(mask, value, 0).sum(), mask.sum()) for name, value in means.items()}
 
 

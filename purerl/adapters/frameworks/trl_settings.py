@@ -19,7 +19,7 @@ REFUSED: Mapping[str, str] = {
     "epsilon_high": "set clip_high of the algorithm",
     "delta": "add the modifier dual_clip",
     "beta": "add the modifier kl_loss, or kl_reward",
-    "use_bias_correction_kl": "set estimator of the modifier kl_loss",
+    "use_bias_correction_kl": "leave it out, and set the estimator k3 in the modifier kl_loss",
     "importance_sampling_level": "choose the algorithm, for example gspo",
     "scale_rewards": "add the modifier advantage_scale",
     "multi_objective_aggregation": "choose the algorithm gdpo",

@@ -2,7 +2,8 @@
 
     loss = loss of the algorithm - coef * reduce(entropy)
 
-The entropy is that of the distribution of the next token, nats. It is reduced like the policy loss, or by `reduction`.
+The entropy is that of the distribution of the next token, nats. It is reduced like the policy loss, or by `reduction`,
+which the modifier `reduction` does not change.
 
 A constant coefficient that keeps the entropy of one model from collapsing can make the entropy of another model
 explode. With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch:
@@ -21,15 +22,20 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, read_field
-from purerl.algos.parts import reductions
 from purerl.algos.parts.adaptive import adaptive_entropy_coefficient
-from purerl.algos.parts.editing import adapt_term, add_reads, change_policy, insert_term, reduction_of
+from purerl.algos.parts.editing import (
+    LIKE_POLICY,
+    TERM_REDUCTIONS,
+    adapt_term,
+    add_reads,
+    change_policy,
+    insert_term,
+    reduction_of,
+)
 from purerl.algos.parts.settings import choice, number, require_target
 from purerl.errors import ConfigError
 
 __all__ = ["Config", "exemptions", "modify"]
-
-_SAME = "policy"
 
 
 @frozen(kw_only=True)
@@ -37,9 +43,7 @@ class Config:
     """Settings of the modifier `entropy_bonus`."""
 
     coef: float = number("coefficient of the entropy; with a target, that of the first batch", 0.001, min=0)
-    reduction: str = choice(
-        "reduction of the entropy; policy: that of the policy loss", (_SAME, "token_mean", "token_sum"), _SAME
-    )
+    reduction: str = choice("reduction of the entropy; policy: that of the policy loss", TERM_REDUCTIONS, LIKE_POLICY)
     target: float = number("entropy that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")
     step_size: float = number("change of the coefficient after a batch, with a target", 0.005, above=0)
     max_coef: float = number("largest coefficient, with a target", 1.0, above=0, infinite="no maximum")
@@ -57,8 +61,7 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     """
 
     def rewarded(policy: Objective) -> Objective:
-        same = config.reduction == _SAME
-        reduction = reduction_of(policy) if same else {"reduce": getattr(reductions, config.reduction)}
+        reduction = reduction_of(policy, config.reduction)
         policy = insert_term(policy, Term("entropy", read_field("entropy"), weight=-config.coef, **reduction))
         return policy._replace(
             outputs=tuple(dict.fromkeys((*policy.outputs, "entropy"))),

@@ -8,8 +8,10 @@ tokens with the largest entropy. At these tokens a completion can continue in se
 from the tokens before them. Tokens that are not in F stay in the denominators and in the other terms of the loss. The
 metric `dropped_fraction` is the fraction of tokens that are not in F.
 
-TRL calls `top_fraction` `top_entropy_quantile`. In a loss whose gradient goes to all tokens of a row, as in GMPO, SPPO
-and FlowRL, the modifier multiplies the loss of a row by the fraction of its tokens in F.
+TRL calls `top_fraction` `top_entropy_quantile`. Its threshold is a quantile of the entropies of a micro-batch, which is
+interpolated between two of them, and it restricts the entropy bonus to the same tokens. In a loss whose gradient goes
+to all tokens of a row, as in GMPO, SPPO and FlowRL, the modifier multiplies the loss of a row by the fraction of its
+tokens in F.
 
 Differences from the paper:
 

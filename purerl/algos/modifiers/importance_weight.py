@@ -25,7 +25,8 @@ by their mean over its rows. If every weight is 0, they stay 0.
                  sequence_mask
     clamp        OpenRLHF, NeMo-RL; TRL: token_truncate and sequence_truncate with a lower bound
     normalize    verl: `rollout_is_batch_normalize`
-    level        verl: `rollout_is`; with the loss of GMPO, verl's token weights are those of geometric_mean
+    level        verl: `rollout_is`; with the loss of GMPO, verl's token weights are those of geometric_mean. With
+                 `normalize`, verl divides by the mean over tokens, before it takes the geometric mean
 
 The metrics `weight`, `weight_square`, `chi2`, `log_perplexity_gap` and `rejected_fraction` are described in
 `parts.corrections`. A `rejection` that comes later in the list of modifiers is applied before the weights are computed.

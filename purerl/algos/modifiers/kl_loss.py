@@ -3,7 +3,8 @@
     loss = loss of the algorithm + coef * reduce(kl)
 
 `kl` is an estimate of KL(policy || reference) at each token, from the sampled token alone. It is reduced like the
-policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
+policy loss, or by `reduction`, which the modifier `reduction` does not change. With x = logp - ref_logp and
+r = exp(logp - old_logp):
 
     k2                  x^2 / 2; unbiased gradient
     k3                  exp(-x) + x - 1; unbiased value. Its gradient is that of KL(reference || policy)
@@ -13,6 +14,8 @@ policy loss. With x = logp - ref_logp and r = exp(logp - old_logp):
     abs                 abs(x); biased
     k1                  x; its gradient is 0 in expectation, so it only adds noise. For comparisons
 
+In k3 and in r, log-ratios are clamped to +-20.
+
 With `target`, the coefficient adapts. The coefficient of the first batch is `coef`. After each batch, with B rows:
 
     coef <- coef * max(1/2, 1 + clip(D / target - 1, -0.2, 0.2) * B / horizon)
@@ -21,9 +24,14 @@ With `target`, the coefficient adapts. The coefficient of the first batch is `co
 D is the mean over rows of sum_t (old_logp - ref_logp), and `target` is a divergence of whole rows, in nats. The metric
 `kl_loss_coef` is the coefficient of the batch.
 
-The means and gradients are derived in `parts.divergences`. verl names them low_var_kl (k3), kl (k1), mse (k2), abs, and
-k3+ (straight_through). TRL uses importance_k3, and NeMo-RL on_policy_k3. With `use_on_policy_kl_approximation`,
-NeMo-RL's r is relative to the rollout policy, and not to the old policy.
+The means and gradients are derived in `parts.divergences`. In other libraries:
+
+- verl names them low_var_kl (k3), kl (k1), mse (k2), abs, and k3+ (straight_through). It clamps k3 to at most 10: a
+  token beyond has no gradient of k3.
+- TRL uses importance_k3 (`use_bias_correction_kl`, on by default), with the ratio of the row for
+  `importance_sampling_level="sequence"`. TRL clamps nothing.
+- NeMo-RL uses on_policy_k3. With `use_on_policy_kl_approximation`, its r is relative to the rollout policy, and not to
+  the old policy.
 
 Sources: Schulman 2020; DeepSeek-V3.2 (2512.02556) for importance_k3; Tang and Munos 2025 (2506.09477) for
 on_policy_k3; Ziegler et al. 2019 (1909.08593) for `target`.
@@ -46,7 +54,15 @@ from purerl.algos.parts.divergences import (
     on_policy_k3,
     straight_through,
 )
-from purerl.algos.parts.editing import adapt_term, add_reads, change_policy, insert_term, reduction_of
+from purerl.algos.parts.editing import (
+    LIKE_POLICY,
+    TERM_REDUCTIONS,
+    adapt_term,
+    add_reads,
+    change_policy,
+    insert_term,
+    reduction_of,
+)
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.settings import choice, number, require_target
 from purerl.types import TensorDict, TokenFloat
@@ -75,6 +91,7 @@ class Config:
 
     coef: float = number("coefficient of the KL penalty; with a target, that of the first batch", 0.001, min=0)
     estimator: str = choice("estimate of the KL divergence at a token", _ESTIMATORS, "k3")
+    reduction: str = choice("reduction of the penalty; policy: that of the policy loss", TERM_REDUCTIONS, LIKE_POLICY)
     target: float = number("divergence that the coefficient adapts to; 0: it is constant", 0.0, min=0, unit="nats")
     horizon: float = number("the larger, the slower the coefficient adapts", 10_000.0, above=0, unit="rows")
 
@@ -91,7 +108,8 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     estimate, reads = of_fields(function, *fields), fields[1:]
 
     def penalized(policy: Objective) -> Objective:
-        policy = insert_term(policy, Term("ref_kl", estimate, weight=config.coef, **reduction_of(policy)), *reads)
+        reduction = reduction_of(policy, config.reduction)
+        policy = insert_term(policy, Term("ref_kl", estimate, weight=config.coef, **reduction), *reads)
         outputs = tuple(dict.fromkeys((*policy.outputs, "logp")))
         return policy._replace(outputs=outputs, metrics=bind(_with_ref_kl, metrics=policy.metrics))
 

@@ -11,8 +11,9 @@ Losses and counts cover only tokens where `mask` is 1; `rows`, `tokens` and `pro
 step. n_i is the number of tokens of row i, and n_g that of all rows of prompt g in the step. prompt_mean is the formula
 of the DAPO paper, token_mean the code of its authors: they differ if prompts have different numbers of tokens.
 
-A KL term or an entropy bonus that is reduced like the policy loss gets the same new reduction. A term of its own, such
-as the penalty of KL-Cov, keeps its reduction.
+Terms that are parts of the same loss of a token get the same new reduction: the penalties of DRO, KL-Cov and importance
+policy optimization, a KL term, and an entropy bonus. A KL term or an entropy bonus with a `reduction` of its own keeps
+it. So does the imitation loss of VAPO, which covers other tokens.
 
 Sources: DAPO (2503.14476) for token_mean and prompt_mean, GRPO (2402.03300) for sequence_mean_of_token_mean, Dr. GRPO
 (2503.20783) for constant_norm.
@@ -35,7 +36,6 @@ from purerl.types import RowFloat, TensorDict
 
 __all__ = ["Config", "check_length", "modify", "reduction_named"]
 
-_TERMS = ("policy", "ref_kl", "entropy")
 _PROMPT_MEAN = "prompt_mean"
 
 
@@ -66,25 +66,34 @@ def reduction_named(by: str, length: float) -> Callable:
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:
     """Return `algorithm` with another reduction of its policy loss.
 
-    Raises: ConfigError for an algorithm without a policy loss, and for a loss that couples the rows of a group.
+    Raises: ConfigError for an algorithm without a policy loss, and for a loss that is defined for rows or groups.
     """
-    before = surrogate_of(algorithm).reduce
+    surrogate_of(algorithm)
     is_prompt_mean = config.by == _PROMPT_MEAN
     reduce = reductions.token_mean if is_prompt_mean else reduction_named(config.by, config.length)
 
     def changed(term: Term) -> Term:
-        if term.name not in _TERMS or term.reduce != before:
+        if term.name != "policy" and not term.follows_policy:
             return term
         return add_scales(term._replace(reduce=reduce), *["prompt_weight"] * is_prompt_mean)
 
     def reduced(policy: Objective) -> Objective:
-        if policy.unit == "group":
-            need = "a loss of single tokens"
-            raise ConfigError("has no effect", got="a loss that is defined for whole groups", need=need)
+        _require_tokens(policy)
         policy = policy._replace(terms=tuple(map(changed, policy.terms)))
         return _with_prompt_weight(policy) if is_prompt_mean else policy
 
     return change_policy(algorithm, reduced)
+
+
+def _require_tokens(policy: Objective) -> None:
+    whole = "groups" if policy.unit == "group" else "rows" if any(map(_is_penalty_of_rows, policy.terms)) else None
+    if whole:
+        got = f"a loss that is defined for whole {whole}"
+        raise ConfigError("has no effect", got=got, need="a loss of single tokens")
+
+
+def _is_penalty_of_rows(term: Term) -> bool:
+    return term.name == "penalty" and not term.follows_policy
 
 
 def _with_prompt_weight(policy: Objective) -> Objective:

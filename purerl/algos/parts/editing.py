@@ -11,6 +11,7 @@ from itertools import takewhile
 from typing import Any
 
 from purerl.algos.algebra import Algorithm, Bound, Objective, Term, Transform, bind, chain, stages_of
+from purerl.algos.parts import reductions
 from purerl.algos.parts.adaptive import with_coefficient
 from purerl.algos.parts.corrections import _correct
 from purerl.algos.parts.metrics import _token_means
@@ -20,6 +21,8 @@ from purerl.algos.parts.whiten import whiten
 from purerl.errors import ConfigError
 
 __all__ = [
+    "LIKE_POLICY",
+    "TERM_REDUCTIONS",
     "adapt_term",
     "add_reads",
     "add_scales",
@@ -118,10 +121,19 @@ def insert_term(policy: Objective, term: Term, *reads: str) -> Objective:
     return add_reads(policy._replace(terms=(*policy.terms, term)), *reads)
 
 
-def reduction_of(policy: Objective) -> dict[str, Any]:
-    """How the first term of `policy` is reduced: arguments of `Term`."""
+LIKE_POLICY = "policy"
+"""The name of a reduction that is that of the policy loss."""
+
+TERM_REDUCTIONS = (LIKE_POLICY, *(name for name in reductions.__all__ if name != "constant_norm"))
+"""Reductions of a term beside the policy loss: those without a length."""
+
+
+def reduction_of(policy: Objective, by: str = LIKE_POLICY) -> dict[str, Any]:
+    """Arguments of `Term` for the reduction `by`, one of `TERM_REDUCTIONS`; or that of the first term of `policy`."""
+    if by != LIKE_POLICY:
+        return {"reduce": getattr(reductions, by)}
     first = policy.terms[0]
-    return {"reduce": first.reduce, "scales": first.scales}
+    return {"reduce": first.reduce, "scales": first.scales, "follows_policy": True}
 
 
 def adapt_term(algorithm: Algorithm, name: str, field: str, coefficient: Transform) -> Algorithm:
