@@ -12,6 +12,7 @@ from torch import Tensor
 
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.errors import ConfigError
+from purerl.kernels.masks import as_mask
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["component_normalized_advantage", "weighted_sum"]
@@ -56,6 +57,6 @@ def component_normalized_advantage(
     tensor([ 0.7071, -0.7071])
     """
     by_component = components.movedim(-1, 0)
-    applies = counted & ~by_component.isnan()
+    applies = as_mask(counted) & ~by_component.isnan()
     normalized = group_normalized_advantage(by_component.nan_to_num(), group.expand_as(by_component), applies)
     return weighted_sum(normalized.movedim(0, -1), weights=weights)

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.actions import action_index, segment_sum
 from purerl.algos.parts.groups import group_index
+from purerl.kernels.masks import masked
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat, TokenInt
 
@@ -29,7 +30,7 @@ def find_steps(turn: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
     (tensor([[0, 0, 0, 0, 1]]), tensor([[False,  True, False, False,  True]]))
     """
     index = action_index(action)
-    turn_of_action = torch.zeros_like(turn).scatter_add(-1, index, torch.where(action, turn, 0))
+    turn_of_action = torch.zeros_like(turn).scatter_add(-1, index, masked(turn, action))
     is_change = pad(turn_of_action[..., 1:] != turn_of_action[..., :-1], (1, 0), value=False)
     is_start = action & (is_change.gather(-1, index) | (index == 0))
     return is_change.cumsum(-1).gather(-1, index), is_start
@@ -65,7 +66,7 @@ def step_relative_advantage(
     counted = segment_sum(mask.to(reward.dtype), step) > 0
     label = _label_pairs(group, state)
     flat = group_normalized_advantage(returns.flatten(-2), label.flatten(-2), counted.flatten(-2))
-    return torch.where(mask, flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), 0)
+    return masked(flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), mask)
 
 
 def _label_pairs(group: RowInt, state: TokenInt) -> TokenInt:

@@ -28,7 +28,7 @@ from purerl.algos.parts.actions import action_index
 from purerl.algos.parts.groups import group_index
 from purerl.algos.parts.zeros import zero_outside_actions
 from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, with_fields
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, count_true, masked
 from purerl.types import Count, TensorDict, TokenBool
 
 __all__ = [
@@ -193,4 +193,4 @@ def _split(name: str, value: Tensor, batch: TensorDict, index: EpisodeIndex) -> 
     if name in ROW_FIELDS:
         return rows_of_episodes(value, index)
     flat = value.flatten(-2).gather(-1, index.token.flatten(-2).expand(*value.shape[:-2], -1))
-    return torch.where(batch["action"], flat.unflatten(-1, batch["action"].shape[-2:]), 0).to(value.dtype)
+    return masked(flat.unflatten(-1, batch["action"].shape[-2:]), batch["action"]).to(value.dtype)

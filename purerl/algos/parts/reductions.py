@@ -23,10 +23,8 @@ counted token, where all rows of an episode count as one. Without counted tokens
 
 from __future__ import annotations
 
-import torch
-
 from purerl.algos.algebra import Counts
-from purerl.kernels.masks import count_true
+from purerl.kernels.masks import count_true, masked
 from purerl.types import Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -45,7 +43,7 @@ def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 
     `counts` is not used. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     """
-    return torch.where(mask, loss, 0).sum((-2, -1))
+    return masked(loss, mask).sum((-2, -1))
 
 
 def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
@@ -69,7 +67,7 @@ def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Count
     Source: GRPO (2402.03300).
     """
     tokens = count_true(mask) if counts.row_tokens is None else counts.row_tokens
-    means = torch.where(mask, loss, 0).sum(-1) / tokens.clamp(min=1)
+    means = masked(loss, mask).sum(-1) / tokens.clamp(min=1)
     return means.sum(-1) / counts.rows.clamp(min=1)
 
 

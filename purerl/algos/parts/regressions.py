@@ -10,9 +10,8 @@ Arguments are [rows]: `log_ratio`, with gradient, and `advantage`, in units of r
 
 from __future__ import annotations
 
-import torch
-
 from purerl.algos.parts.groups import group_deviation, group_log_softmax, group_size, group_sum
+from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["advantage_regression", "gvpo_loss", "sppo_loss", "target_cross_entropy"]
@@ -81,4 +80,4 @@ def target_cross_entropy(
     tensor([0.6931, 0.6931])
     """
     target = group_log_softmax(old_logp + advantage / eta, group, counted).exp()
-    return group_sum(torch.where(counted, -target * group_log_softmax(logp, group, counted), 0), group)
+    return group_sum(masked(-target * group_log_softmax(logp, group, counted), counted), group)

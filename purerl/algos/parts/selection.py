@@ -8,7 +8,7 @@ from torch.nn.functional import pad
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.whiten import center
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, as_mask, count_true, masked
 from purerl.types import Count, RowBool, RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
@@ -138,7 +138,7 @@ def second_moment_outliers(
     tensor([[False, False,  True]])
     """
     difference = log_ratio(logp, rollout_logp)
-    candidates = mask & (difference * advantage > 0)
+    candidates = as_mask(mask) & (difference * advantage > 0)
     square = difference.square()
     # The padding is the threshold if no token is dropped.
     ordered = pad(torch.where(candidates, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
@@ -157,7 +157,7 @@ def top_k_mask(x: TokenFloat, mask: TokenBool, k: Count) -> TokenBool:
     tensor([[False,  True,  True, False]])
     """
     # The padding avoids an index error for a batch without rows.
-    ordered = pad(torch.where(mask, x, -torch.inf).flatten(-2), (0, 1), value=-torch.inf).sort(descending=True).values
+    ordered = pad(masked(x, mask, -torch.inf).flatten(-2), (0, 1), value=-torch.inf).sort(descending=True).values
     return mask & (x >= ordered.gather(-1, k.unsqueeze(-1) - 1).unsqueeze(-1))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, as_bytes, count_true, first_true
+from purerl.kernels.masks import any_true, as_bytes, count_true, first_true, masked
 from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = ["center", "standard_deviation", "whiten", "whiten_rows"]
@@ -64,9 +64,10 @@ def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
 def _center(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
     if not x.numel():
         return x
-    shifted = torch.where(mask, x - _first_counted_value(x.detach(), mask)[..., None, None], 0)
+    shifted = masked(x - _first_counted_value(x.detach(), mask)[..., None, None], mask)
     mean = shifted.sum((-2, -1)) / tokens.clamp(min=1)
-    return torch.addcmul(shifted, mean[..., None, None], as_bytes(mask), value=-1)
+    # The mean is negated, because the gradient of `value=-1` with bytes is wrong: -1 times a byte of 1 is 255.
+    return torch.addcmul(shifted, -mean[..., None, None], as_bytes(mask))
 
 
 def _standard_deviation(centered: TokenFloat, tokens: Count, ddof: int) -> Scalar:
