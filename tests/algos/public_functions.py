@@ -15,23 +15,38 @@ from functools import partial
 from typing import Any
 
 import torch
+from tensordict import TensorDict
 from torch import Tensor
+from torch.autograd import gradcheck
+from torch.autograd.gradcheck import GradcheckError
 
 import purerl.algos
 from purerl.algos.algebra import Counts
-from purerl.algos.parts.actions import action_index
 from purerl.algos.estimators.group_relative import group_centered_advantage
+from purerl.algos.parts.actions import action_index
 from purerl.algos.parts.divergences import k1
 from purerl.algos.parts.pair_losses import sigmoid
 from purerl.algos.parts.weights import binary_tv
 
-__all__ = ["FLOATS", "FUNCTIONS", "HYPERPARAMETERS", "MASKS", "arguments", "floats_of", "parameters_of"]
+__all__ = [
+    "BATCH_FUNCTIONS",
+    "FUNCTIONS",
+    "MASKS",
+    "PUBLIC",
+    "arguments",
+    "floats_of",
+    "is_differentiated",
+    "parameters_of",
+    "results_of",
+]
 
 FLOATS = {"TokenFloat", "RowFloat", "Scalar", "TopKFloat", "Tensor"}
 """The annotations of tensors of floats."""
 
 MASKS = {"TokenBool", "RowBool"}
 """The annotations of masks."""
+
+_BATCHES = {"TensorDict", "Parameters", "Weighted"}
 
 _TENSORS = FLOATS | MASKS | {"TokenInt", "RowInt", "Count"}
 
@@ -55,12 +70,18 @@ def _functions() -> dict[str, Callable]:
     return found
 
 
-FUNCTIONS = {
-    name: function
-    for name, function in _functions().items()
-    if any(types & _TENSORS for types in parameters_of(function).values())
-}
-"""The functions of tensors, by module and name. Functions that only build an algorithm are not among them."""
+def _with(types: set[str]) -> dict[str, Callable]:
+    return {name: f for name, f in PUBLIC.items() if any(found & types for found in parameters_of(f).values())}
+
+
+PUBLIC = _functions()
+"""All public functions, by module and name."""
+
+FUNCTIONS = {name: f for name, f in _with(_TENSORS).items() if name not in _with(_BATCHES)}
+"""The functions of tensors."""
+
+BATCH_FUNCTIONS = _with(_BATCHES)
+"""The functions of batches, of gradients and of metrics. All others build an algorithm, or read one."""
 
 HYPERPARAMETERS: dict[str, float] = {
     "alpha": 0.7, "beta": 0.3, "buffer": 2.0, "clip_high": 0.3, "clip_low": 0.2, "cov_high": 2.0, "cov_low": -0.5,
@@ -77,9 +98,9 @@ HYPERPARAMETERS: dict[str, float] = {
 """A value of each setting that is a float."""
 
 _OTHERS: dict[str, Any] = {
-    "ddof": 1, "divergence": binary_tv, "dtype": torch.float64, "estimate": k1, "estimator": group_centered_advantage, "index": None, "k": 2,
-    "loss": partial(sigmoid, beta=0.3), "row_tokens": None, "batch": None,
-    "weights": (),
+    "batch": TensorDict({"reward": torch.ones(5, 4)}, batch_size=[5]), "ddof": 1, "divergence": binary_tv,
+    "dtype": torch.float64, "estimate": k1, "estimator": group_centered_advantage, "index": None, "k": 2,
+    "loss": partial(sigmoid, beta=0.3), "row_tokens": None, "weights": (),
 }  # fmt: skip
 
 
@@ -129,7 +150,7 @@ class _Values:
 def arguments(name: str, *, seed: int = 0) -> dict[str, Any]:
     """Arguments of the function `name`: 5 rows of 4 tokens in float64, in three groups, and one row without tokens."""
     values, found = _Values(seed), {}
-    for parameter, types in parameters_of(FUNCTIONS[name]).items():
+    for parameter, types in parameters_of(PUBLIC[name]).items():
         if "float" in types and "tuple" not in types:
             found[parameter] = HYPERPARAMETERS[parameter]
         elif types & _TENSORS and "None" not in types:
@@ -141,6 +162,22 @@ def arguments(name: str, *, seed: int = 0) -> dict[str, Any]:
     return found
 
 
+def results_of(name: str, given: dict[str, Any]) -> tuple[Tensor, ...]:
+    """What the function returns, as a tuple of tensors."""
+    result = PUBLIC[name](**given)
+    found = result if isinstance(result, tuple) else (result,)
+    return tuple(torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64) for value in found)
+
+
 def floats_of(given: dict[str, Any]) -> list[str]:
     """The names of the arguments that are tensors of floats."""
     return [name for name, value in given.items() if isinstance(value, Tensor) and value.is_floating_point()]
+
+
+def is_differentiated(function: Callable[[Tensor], tuple[Tensor, ...]], x: Tensor) -> bool:
+    """Whether the gradient is the derivative of the value. A value without a gradient is not differentiated."""
+    x = x.clone().requires_grad_()
+    try:
+        return any(y.requires_grad for y in function(x)) and gradcheck(function, (x,))
+    except GradcheckError:
+        return False

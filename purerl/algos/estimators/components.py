@@ -30,14 +30,15 @@ def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
     tensor([3.])
     """
     k = components.shape[-1]
-    if len(weights) not in (0, k):
+    if weights and len(weights) != k:
         need, do = (
             f"{k}, one for each component, or none",
             "give each reward component a weight, or leave weights empty",
         )
         raise ConfigError("weights", got=f"{len(weights)}: {weights}", need=need, do=do)
-    factors = torch.tensor(weights or (1.0,) * k, dtype=components.dtype, device=components.device)
-    return (components.nan_to_num() * factors).sum(-1)
+    like = {"dtype": components.dtype, "device": components.device}
+    factors = [torch.as_tensor(weight, **like) for weight in weights or (1.0,)]
+    return (components.nan_to_num() * torch.stack(factors)).sum(-1)
 
 
 def component_normalized_advantage(

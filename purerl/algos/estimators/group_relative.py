@@ -136,7 +136,7 @@ def batch_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool)
     tensor([ 1.0000, -1.0000,  0.0000,  0.0000])
     """
     std = standard_deviation(score.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
-    return group_deviation(score, group, counted) / (std + EPS)
+    return (group_deviation(score, group, counted) / (std + EPS)).reshape(score.shape)
 
 
 def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -225,7 +225,8 @@ def win_rate_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowF
     >>> win_rate_advantage(torch.tensor([9.0, 1.0, 1.0]), torch.tensor([3, 3, 3]), counted)
     tensor([ 0.3333, -0.1667, -0.1667])
     """
-    row, rival, counted = score.unsqueeze(-1), score.unsqueeze(-2), as_mask(counted)
+    shape, (score, group, counted) = score.shape, torch.atleast_1d(score, group, as_mask(counted))
+    row, rival = score.unsqueeze(-1), score.unsqueeze(-2)
     is_pair = (group.unsqueeze(-1) == group.unsqueeze(-2)) & counted.unsqueeze(-1) & counted.unsqueeze(-2)
     wins = (is_pair & (row > rival)).sum(-1) - (is_pair & (row < rival)).sum(-1)
-    return wins.to(score.dtype) / (2 * group_size(counted, group, dtype=score.dtype))
+    return (wins.to(score.dtype) / (2 * group_size(counted, group, dtype=score.dtype))).reshape(shape)

@@ -60,13 +60,15 @@ def step_relative_advantage(
     Shapes: `group` is [rows], the others are [rows, time]; `reward` in units of reward, `discount` per step.
     Source: GiGPO (2505.10978, sec. 4.2).
     """
+    shape, (reward, turn, anchor) = reward.shape, torch.atleast_2d(reward, turn, anchor)
+    action, mask = torch.atleast_2d(action, mask)
     step, is_start = find_steps(turn, action)
     returns = reverse_recurrence(segment_sum(reward, step), discount)
     state = torch.zeros_like(anchor).scatter_add(-1, step, torch.where(is_start, anchor, 0))
     counted = segment_sum(mask.to(reward.dtype), step) > 0
     label = _label_pairs(group, state)
     flat = group_normalized_advantage(returns.flatten(-2), label.flatten(-2), counted.flatten(-2))
-    return masked(flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), mask)
+    return masked(flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), mask).reshape(shape)
 
 
 def _label_pairs(group: RowInt, state: TokenInt) -> TokenInt:

@@ -150,7 +150,7 @@ def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
     >>> effective_sample_size(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[True, True, True, True]]))
     tensor(0.5000)
     """
-    counted = masked(weight, mask)
+    counted = torch.atleast_2d(masked(weight, mask))
     total, squares = counted.sum((-2, -1)), counted.square().sum((-2, -1))
     divisor = count_true(mask).sum(-1) * squares
     return torch.where(divisor > 0, total.square() / torch.where(divisor > 0, divisor, 1), 0)

@@ -109,9 +109,9 @@ def write_episode_tokens(step: TensorDict, where: Sequence[str]) -> TensorDict:
     return with_fields(step, episode_tokens=torch.stack(tokens, -1))
 
 
-def tokens_of_episodes(part: TensorDict, term: int) -> Tensor | None:
-    """Return `episode_tokens` of one term, [rows]; None if there is no such field."""
-    return part["episode_tokens"][..., term] if "episode_tokens" in part.keys() else None
+def tokens_of_episodes(part: TensorDict, term: int) -> Tensor | tuple[()]:
+    """Return `episode_tokens` of one term, [rows]; () if there is no such field."""
+    return part["episode_tokens"][..., term] if "episode_tokens" in part.keys() else ()
 
 
 def count_rows(step: TensorDict, where: str) -> Count:
@@ -123,14 +123,14 @@ def count_rows(step: TensorDict, where: str) -> Count:
     return (rows > 0).sum(-1)
 
 
-def rows_in_part(mask: TokenBool, row_tokens: Tensor | None) -> Tensor:
+def rows_in_part(mask: TokenBool, row_tokens: Tensor | tuple[()] | None) -> Tensor:
     """Count the rows with a token in `mask`. A row of an episode counts as its fraction of the episode's tokens.
 
     >>> mask = torch.tensor([[True, True], [True, False], [False, False]])
-    >>> rows_in_part(mask, None), rows_in_part(mask, torch.tensor([2, 4, 4]))
+    >>> rows_in_part(mask, ()), rows_in_part(mask, torch.tensor([2, 4, 4]))
     (tensor(2), tensor(1.2500, dtype=torch.float64))
     """
-    if row_tokens is None:
+    if not isinstance(row_tokens, Tensor):
         return count_true(any_true(mask))
     return (count_true(mask).double() / row_tokens.clamp(min=1)).sum(-1)
 

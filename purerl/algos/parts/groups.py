@@ -40,11 +40,12 @@ def group_index(group: RowInt) -> RowInt:
     >>> group_index(torch.tensor([7, -3, 7, 100]))
     tensor([1, 0, 1, 2])
     """
-    order = group.argsort(-1)
-    ordered = group.gather(-1, order)
+    label = torch.atleast_1d(group)
+    order = label.argsort(-1)
+    ordered = label.gather(-1, order)
     is_first = ordered[..., 1:] != ordered[..., :-1]
     number = torch.nn.functional.pad(is_first.long(), (1, 0)).cumsum(-1)
-    return torch.zeros_like(order).scatter(-1, order, number)
+    return torch.zeros_like(order).scatter(-1, order, number).reshape(group.shape)
 
 
 def group_sum(x: RowFloat, group: RowInt) -> RowFloat:
@@ -79,8 +80,9 @@ def group_token_sum(x: TokenFloat, group: RowInt) -> TokenFloat:
             [ 2., 20.],
             [ 5., 50.]])
     """
-    index = group_index(group).unsqueeze(-1).expand_as(x)
-    return torch.zeros_like(x).scatter_add(-2, index, x).gather(-2, index)
+    rows = torch.atleast_2d(x)
+    index = group_index(group).unsqueeze(-1).expand_as(rows)
+    return torch.zeros_like(rows).scatter_add(-2, index, rows).gather(-2, index).reshape(x.shape)
 
 
 def group_token_max(x: TokenFloat, group: RowInt) -> TokenFloat:
@@ -93,8 +95,10 @@ def group_token_max(x: TokenFloat, group: RowInt) -> TokenFloat:
             [ 2., 20.],
             [ 4., 40.]])
     """
-    index = group_index(group).unsqueeze(-1).expand_as(x)
-    return torch.full_like(x, -torch.inf).scatter_reduce(-2, index, x, "amax").gather(-2, index)
+    rows = torch.atleast_2d(x)
+    index = group_index(group).unsqueeze(-1).expand_as(rows)
+    highest = torch.full_like(rows, -torch.inf).scatter_reduce(-2, index, rows, "amax")
+    return highest.gather(-2, index).reshape(x.shape)
 
 
 def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFloat:
