@@ -369,8 +369,8 @@ def _check_episodes(batch: TensorDict) -> None:
 
 
 def _check_rewards(batch: TensorDict) -> None:
-    counted = batch["mask"].any(-1)
-    for name, value in batch.items():
+    counted, fields = batch["mask"].any(-1), dict[str, Any](batch.items())
+    for name, value in fields.items():
         if FIELDS[name].unit != "reward" or not FIELDS[name].is_input:
             continue
         is_wrong = value.isinf() if name == "components" else ~value.isfinite()

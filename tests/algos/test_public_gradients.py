@@ -176,7 +176,7 @@ def test_every_function_of_a_batch_is_in_a_list():
 def test_gradient_of_a_batch_is_the_derivative(name):
     def function(*values: Tensor) -> tuple[Tensor, ...]:
         result = BY_BATCH[name](with_fields(batch, **dict(zip(names, values, strict=True))))
-        found = result.values() if isinstance(result, TensorDict) else [result]
+        found: Any = result.values() if isinstance(result, TensorDict) else [result]
         return tuple(y for y in found if y.is_floating_point() and y.requires_grad)
 
     batch = _batch()

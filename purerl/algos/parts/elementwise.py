@@ -24,9 +24,9 @@ def clip(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     >>> clip(torch.tensor([0.1, 2.0, 9.0]), 0.5, torch.tensor(5.0))
     tensor([0.5000, 2.0000, 5.0000])
     """
-    if isinstance(low, Tensor) == isinstance(high, Tensor):
-        return x.clamp(low, high)
-    return x.clamp(min=low).clamp(max=high)
+    if isinstance(low, Tensor) != isinstance(high, Tensor):
+        return x.clamp(min=low).clamp(max=high)
+    return x.clamp(low, high)  # pyright: ignore[reportCallIssue, reportArgumentType] -- two numbers, or two tensors
 
 
 def log(x: float | Tensor) -> float | Tensor:
