@@ -163,7 +163,7 @@ def arguments(name: str, *, seed: int = 0) -> dict[str, Any]:
 
 
 def results_of(name: str, given: dict[str, Any]) -> tuple[Tensor, ...]:
-    """What the function returns, as a tuple of tensors."""
+    """The results of the function, as a tuple of tensors."""
     result = PUBLIC[name](**given)
     found = result if isinstance(result, tuple) else (result,)
     return tuple(torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64) for value in found)
