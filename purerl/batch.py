@@ -36,6 +36,7 @@ __all__ = [
     "check_batch",
     "collate",
     "empty_batch",
+    "require_tensors",
     "select_fields",
     "with_fields",
 ]
@@ -185,6 +186,7 @@ _ALIASES = {
 
 def with_fields(batch: TensorDict, **fields: Tensor) -> TensorDict:
     """A new batch with `fields` replaced or added. It shares all other tensors with `batch`, which is unchanged."""
+    _require_batch(batch)
     return batch.copy().update(fields)
 
 
@@ -195,8 +197,30 @@ def select_fields(batch: TensorDict, names: Iterable[str]) -> TensorDict:
 
     Raises: KeyError for a field that `batch` does not have.
     """
+    _require_batch(batch)
     optional = [name for name in OPTIONAL_STRUCTURE if name in batch.keys()]
     return batch.select(*dict.fromkeys((*STRUCTURE, *names, *optional)))
+
+
+def require_tensors(batch: TensorDict, names: Iterable[str] = ()) -> None:
+    """Refuse a batch that is no TensorDict, and one in which a field of `STRUCTURE` or `names` is no tensor.
+
+    Other fields may hold anything. They are passed on unchanged.
+
+    Raises: BatchError that names the field.
+    """
+    _require_batch(batch)
+    for name in (*STRUCTURE, *names):
+        value = batch.get(name, None)
+        if value is not None and not isinstance(value, Tensor):
+            got, need = type(value).__name__, f"a tensor, {FIELDS.get(name, name)!r}"
+            raise BatchError(f"field {name!r}", got=got, need=need, do="give each of its values a number")
+
+
+def _require_batch(batch: TensorDict) -> None:
+    if not hasattr(batch, "batch_size"):
+        do = "create it with collate(rows), or with TensorDict(fields, batch_size=[number of rows])"
+        raise BatchError("a batch", got=type(batch).__name__, need="a TensorDict", do=do)
 
 
 def collate(rows: Sequence[Mapping[str, Any]]) -> TensorDict:
@@ -264,11 +288,14 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
 
     Instead of float32 any float dtype is accepted, if it is the same in all fields. An action token at position 0 is
     refused, because there is no token before it from which it could be predicted. The rows of an episode must be in one
-    group.
+    group. Rewards must be finite in rows with a counted token; a component that is NaN is one that the row does not
+    have.
 
     Raises: BatchError that names the field.
     """
+    require_tensors(batch)
     _check_known(batch.keys())
+    require_tensors(batch, batch.keys())
     for name in (*STRUCTURE, *reads):
         if name not in batch.keys():
             need = f"{FIELDS[name]!r}: {FIELDS[name].meaning}"
@@ -292,6 +319,7 @@ def check_batch(batch: TensorDict, reads: Iterable[str] = ()) -> TensorDict:
             )
     _check_masks(batch)
     _check_episodes(batch)
+    _check_rewards(batch)
     return batch
 
 
@@ -338,3 +366,18 @@ def _check_episodes(batch: TensorDict) -> None:
             groups = pairs[1][pairs[0] == label].tolist()
             need = "rows of an episode have the same prompt, so they are in one group"
             raise BatchError(f"episode {label}", got=f"groups {', '.join(map(str, groups))}", need=need)
+
+
+def _check_rewards(batch: TensorDict) -> None:
+    counted, fields = batch["mask"].any(-1), dict[str, Any](batch.items())
+    for name, value in fields.items():
+        if FIELDS[name].unit != "reward" or not FIELDS[name].is_input:
+            continue
+        is_wrong = value.isinf() if name == "components" else ~value.isfinite()
+        is_read = counted if name in ROW_FIELDS else counted.unsqueeze(-1) & batch["attention_mask"]
+        where = (is_wrong & (is_read if value.ndim == is_read.ndim else is_read.unsqueeze(-1))).nonzero()
+        if len(where):
+            row, *rest = where[0].tolist()
+            got = f"{value[tuple(where[0])].item()} in row {row}" + "".join(f", position {k}" for k in rest)
+            need = "a finite number" + (", or NaN if the row has no such component" if name == "components" else "")
+            raise BatchError(f"field {name!r}", got=got, need=need, do="leave out rows without a reward")

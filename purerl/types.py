@@ -3,7 +3,8 @@
     rows     sequences: prompt, completion and tool output of a row are one sequence
     time     positions of a row, right-padded to the maximum length in the batch
     k        the k most likely tokens at a position, in descending order of probability
-    *batch   any leading axes, so that every function runs under ``torch.func.vmap``
+    *batch   any leading axes, so that every function runs under ``torch.func.vmap``; over rows too, because a tensor
+             without the axis `rows` is read as one row
 
 Signatures in `purerl.algos` use these aliases. By default they are plain ``Tensor``, which costs nothing and works with
 ``torch.compile``. If the environment variable ``PURERL_CHECK_SHAPES`` is 1, as in the tests, they are jaxtyping

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -34,7 +34,7 @@ from purerl.algos.parts.episodes import (
 )
 from purerl.algos.parts.zeros import zero_outside
 from purerl.algos.weighted import Largest, Weighted, merge
-from purerl.batch import with_fields
+from purerl.batch import require_tensors, with_fields
 from purerl.kernels.masks import count_true
 from purerl.types import RowBool, Scalar, TensorDict, TokenBool, TokenFloat
 
@@ -156,16 +156,28 @@ class Transform(NamedTuple):
     apply: Callable[[State, TensorDict], tuple[State, TensorDict]]
 
 
-class Counts(NamedTuple):
+class _Counts(NamedTuple):
+    tokens: Scalar
+    rows: Scalar
+    row_tokens: Tensor | tuple[()]
+
+
+class Counts(_Counts):
     """The number of tokens that a term covers in a whole optimizer step, and of rows with at least one of them.
 
     If the step has `episode`, `rows` is the number of episodes. A reduction gets the number of tokens of each row's
-    episode as `row_tokens`, [rows]. It is None if every row is an episode of its own.
+    episode as `row_tokens`, [rows]. It is () if every row is an episode of its own: None is stored as (), because
+    `torch.func.vmap` can map over an empty tuple, and not over None.
+
+    >>> counts = Counts(torch.tensor([12, 6]), torch.tensor([3, 3]))
+    >>> torch.func.vmap(lambda loss, counts: loss.sum() / counts.tokens)(torch.ones(2, 3, 4), counts)
+    tensor([1., 2.])
     """
 
-    tokens: Scalar
-    rows: Scalar
-    row_tokens: Tensor | None = None
+    __slots__ = ()
+
+    def __new__(cls, tokens: Scalar, rows: Scalar, row_tokens: Tensor | tuple[()] | None = None) -> Self:
+        return super().__new__(cls, tokens, rows, () if row_tokens is None else row_tokens)
 
 
 class Term(NamedTuple):
@@ -302,6 +314,7 @@ def select_rows(algorithm: Algorithm, batch: TensorDict, *, episodes: tuple[int,
 
     It gets the same batch as `algorithm.advantage`, but without fields that models have not computed yet.
     """
+    require_tensors(batch, algorithm.reads)
     joined, index = join_episodes(batch, [name for name in algorithm.reads if name in batch.keys()], episodes)
     return rows_of_episodes(algorithm.select(joined), index)
 
@@ -319,6 +332,7 @@ def compute_advantages(
     rows of an episode get what it writes. The shape of this batch is read from the values. Under `torch.func.vmap` and
     `torch.compile`, give it as `episodes`: the number of episodes, and of action tokens of the longest, or more.
     """
+    require_tensors(batch, algorithm.reads)
     joined, index = join_episodes(batch, algorithm.reads, episodes)
     state, after = algorithm.advantage.apply(state, joined)
     return state, split_episodes(batch, joined, after, index)
@@ -330,6 +344,7 @@ def prepare_step(objective: Objective, step: TensorDict) -> tuple[TensorDict, di
     Before that, floats outside `mask` are set to 0. If the step has `episode`, the rows of an episode count as one, and
     `episode_tokens` is written.
     """
+    require_tensors(step, objective.reads)
     step = objective.prepare(zero_outside(step, step["mask"]))
     step = write_episode_tokens(step, [term.where for term in objective.terms])
     return step, {t.name: Counts(count_true(step[t.where]).sum(-1), count_rows(step, t.where)) for t in objective.terms}
@@ -344,6 +359,7 @@ def compute_loss(
     has written it. The loss of a step is the sum of the losses of its parts. The metric ``loss/<term>`` is the value of
     a term.
     """
+    require_tensors(part, (*objective.reads, *objective.outputs))
     zeroed = {where: zero_outside(part, part[where]) for where in {term.where for term in objective.terms}}
     metrics, losses = dict(objective.metrics(zero_outside(part.detach(), part["mask"]))), []
     for index, term in enumerate(objective.terms):

@@ -48,9 +48,10 @@ from torch.func import grad, vmap
 from purerl.algos.algebra import Counts, Objective, compute_loss
 from purerl.algos.parts.corrections import effective_sample_size
 from purerl.algos.parts.surrogates import clip_indicator
+from purerl.algos.parts.whiten import center
 from purerl.batch import with_fields
 from purerl.errors import InputError
-from purerl.kernels.masks import count_true
+from purerl.kernels.masks import count_true, masked
 from purerl.types import RowFloat, Scalar, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
@@ -78,7 +79,7 @@ def token_average(x: TokenFloat, mask: TokenBool) -> Scalar:
     >>> token_average(torch.tensor([[1.0, 3.0, 9.0]]), torch.tensor([[True, True, False]]))
     tensor(2.)
     """
-    return torch.where(mask, x, 0).sum((-2, -1)) / count_true(mask).sum(-1).clamp(min=1)
+    return torch.atleast_2d(masked(x, mask)).sum((-2, -1)) / count_true(mask).sum(-1).clamp(min=1)
 
 
 def chi_square(ratio: TokenFloat, mask: TokenBool) -> Scalar:
@@ -127,8 +128,7 @@ def explained_variance(value: TokenFloat, returns: TokenFloat, mask: TokenBool) 
 
 
 def _variance(x: TokenFloat, mask: TokenBool) -> Scalar:
-    mean = token_average(x, mask)
-    return token_average((x - mean[..., None, None]).square(), mask)
+    return token_average(center(x, mask).square(), mask)
 
 
 def gradient_noise_scale(row_norms: RowFloat, norm: Scalar) -> Scalar:

@@ -47,6 +47,7 @@ from purerl.algos.algebra import Algorithm, bind, read_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.corrections import sequence_importance_ratio
 from purerl.algos.parts.divergences import k1
+from purerl.algos.parts.elementwise import clip
 from purerl.algos.parts.policy import approx_kl, policy_objective
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens, first_counted, row_mean
@@ -76,7 +77,7 @@ def clipped_row_weight(
     logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool, *, clip_low: float, clip_high: float
 ) -> RowFloat:
     """clip(exp(sum_t (logp_t - old_logp_t)), 1 - clip_low, 1 + clip_high) of each row, without gradient: [rows]."""
-    return sequence_importance_ratio(logp.detach(), old_logp, mask).clamp(1 - clip_low, 1 + clip_high)
+    return clip(sequence_importance_ratio(logp.detach(), old_logp, mask), 1 - clip_low, 1 + clip_high)
 
 
 def balance_loss(log_partition: RowFloat, log_ratio: RowFloat, advantage: RowFloat, *, beta: float) -> RowFloat:

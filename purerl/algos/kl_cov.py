@@ -43,7 +43,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import torch
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, of_fields, write_field
@@ -55,6 +54,7 @@ from purerl.algos.parts.selection import high_covariance_tokens
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import importance_surrogate
 from purerl.algos.parts.transforms import outcome_advantage
+from purerl.kernels.masks import masked
 from purerl.types import TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "distance_penalty"]
@@ -72,7 +72,7 @@ class Config:
 
 def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBool) -> TokenFloat:
     """abs(logp - old_logp) at penalized tokens, 0 at other tokens. Shapes: [rows, time]."""
-    return torch.where(penalized, absolute_log_ratio(logp, old_logp), 0)
+    return masked(absolute_log_ratio(logp, old_logp), penalized)
 
 
 def algorithm(config: Config = Config()) -> Algorithm:

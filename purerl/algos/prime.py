@@ -70,7 +70,7 @@ from purerl.algos.parts.selection import groups_with_variance
 from purerl.algos.parts.settings import number
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.algos.parts.transforms import whiten_advantage
-from purerl.kernels.masks import any_true
+from purerl.kernels.masks import any_true, masked
 from purerl.types import RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm", "implicit_reward_loss", "leave_one_out_process"]
@@ -183,4 +183,4 @@ def _process_and_outcome_return(
     process = leave_one_out_process(beta * k1(batch["reward_model_logp"], batch["ref_logp"]), group, mask)
     outcome = leave_one_out_advantage(batch["reward"].sum(-1), group, any_true(mask))
     reward = process_coef * process + outcome_coef * at_last_action(outcome, action)
-    return torch.where(mask, discounted_returns(reward, action, discount=1.0), 0)
+    return masked(discounted_returns(reward, action, discount=1.0), mask)

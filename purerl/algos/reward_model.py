@@ -47,7 +47,7 @@ from purerl.algos.parts.preferences import bradley_terry_loss, centering_loss, p
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens, last_counted
 from purerl.algos.parts.settings import number, optional
-from purerl.kernels.masks import any_true
+from purerl.kernels.masks import any_true, masked
 from purerl.types import RowFloat, TensorDict, TokenFloat
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -120,7 +120,7 @@ def _metrics(batch: TensorDict) -> dict[str, Weighted]:
     rows = counted.sum(-1)
     values = {
         "accuracy": (counted & (difference > 0)).sum(-1),
-        "margin": torch.where(counted, difference, 0).sum(-1),
-        "score": torch.where(counted, _score(batch), 0).sum(-1),
+        "margin": masked(difference, counted).sum(-1),
+        "score": masked(_score(batch), counted).sum(-1),
     }
     return {name: Weighted(value, rows) for name, value in values.items()}

@@ -35,7 +35,6 @@ Differences from the paper:
 
 from __future__ import annotations
 
-import torch
 from attrs import frozen
 
 from purerl.algos import ppo
@@ -47,6 +46,7 @@ from purerl.algos.parts.settings import number, optional
 from purerl.algos.parts.transforms import whiten_advantage
 from purerl.algos.sft import negative_log_likelihood
 from purerl.batch import with_fields
+from purerl.kernels.masks import masked
 from purerl.types import TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "algorithm"]
@@ -98,7 +98,7 @@ def _decoupled_gae(batch: TensorDict, *, discount: float, trace_alpha: float, co
     returns = discounted_returns(reward, action, discount=discount)
     return with_fields(
         batch,
-        advantage=torch.where(mask, advantage, 0),
-        returns=torch.where(mask, returns, 0),
+        advantage=masked(advantage, mask),
+        returns=masked(returns, mask),
         correct=mask & (reward.sum(-1, keepdim=True) > correct_above),
     )

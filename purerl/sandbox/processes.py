@@ -32,6 +32,7 @@ _ENVIRONMENT = {
     "HOME": "/sandbox",
     "TMPDIR": "/tmp",  # noqa: S108 - in the sandbox
     "LANG": "C.UTF-8",
+    "PYTHONINTMAXSTRDIGITS": "0",  # a program may print integers of any length; its time is limited
     "PYTHONHASHSEED": "0",  # the order of sets, and so the output of a program, is the same in each run
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",

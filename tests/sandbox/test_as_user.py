@@ -16,6 +16,7 @@ _FILES = (
     "test_attacks_on_network.py",
     "test_attacks_on_limits.py",
     "test_running.py",
+    "test_streams.py",
 )
 
 

@@ -7,6 +7,7 @@ import math
 import torch
 
 from purerl.algos.parts.groups import group_deviation, group_mean, group_size
+from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["MAX_WEIGHT", "beta_log_density", "beta_normalized_advantage", "fitted_beta"]
@@ -31,7 +32,7 @@ def fitted_beta(rate: RowFloat, group: RowInt, counted: RowBool) -> tuple[RowFlo
     >>> fitted_beta(rate, torch.tensor([1, 1, 2]), counted)
     (tensor([1.2667, 1.2667, 1.2667]), tensor([1.4000, 1.4000, 1.4000]))
     """
-    share = torch.where(counted, 1 / group_size(counted, group, dtype=rate.dtype), 0)  # 1 for each prompt
+    share = masked(1 / group_size(counted, group, dtype=rate.dtype), counted)  # 1 for each prompt
     prompts = share.sum(-1, keepdim=True)
     mean = (share * rate).sum(-1, keepdim=True) / prompts.clamp(min=1)
     square = (share * (rate - mean).square()).sum(-1, keepdim=True)

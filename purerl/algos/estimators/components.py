@@ -12,6 +12,7 @@ from torch import Tensor
 
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.errors import ConfigError
+from purerl.kernels.masks import as_mask
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["component_normalized_advantage", "weighted_sum"]
@@ -29,14 +30,15 @@ def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
     tensor([3.])
     """
     k = components.shape[-1]
-    if len(weights) not in (0, k):
+    if weights and len(weights) != k:
         need, do = (
             f"{k}, one for each component, or none",
             "give each reward component a weight, or leave weights empty",
         )
         raise ConfigError("weights", got=f"{len(weights)}: {weights}", need=need, do=do)
-    factors = torch.tensor(weights or (1.0,) * k, dtype=components.dtype, device=components.device)
-    return (components.nan_to_num() * factors).sum(-1)
+    like = {"dtype": components.dtype, "device": components.device}
+    factors = [torch.as_tensor(weight, **like) for weight in weights or (1.0,)]
+    return (components.nan_to_num() * torch.stack(factors)).sum(-1)
 
 
 def component_normalized_advantage(
@@ -56,6 +58,6 @@ def component_normalized_advantage(
     tensor([ 0.7071, -0.7071])
     """
     by_component = components.movedim(-1, 0)
-    applies = counted & ~by_component.isnan()
+    applies = as_mask(counted) & ~by_component.isnan()
     normalized = group_normalized_advantage(by_component.nan_to_num(), group.expand_as(by_component), applies)
     return weighted_sum(normalized.movedim(0, -1), weights=weights)

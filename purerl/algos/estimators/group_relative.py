@@ -22,9 +22,11 @@ from collections.abc import Callable
 
 import torch
 
+from purerl.algos.parts.elementwise import square_root
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean, group_size, group_std, group_sum
 from purerl.algos.parts.selection import has_variance
 from purerl.algos.parts.whiten import standard_deviation
+from purerl.kernels.masks import as_mask, masked
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = [
@@ -70,7 +72,7 @@ def group_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool)
     """
     deviation = group_deviation(score, group, counted)
     divisor = (group_size(counted, group, dtype=score.dtype) - 1).clamp(min=1)
-    return deviation / ((group_sum(deviation.square(), group) / divisor).sqrt() + EPS)
+    return deviation / (square_root(group_sum(deviation.square(), group) / divisor) + EPS)
 
 
 def group_standardized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -103,7 +105,7 @@ def best_of_group_advantage(score: RowFloat, group: RowInt, counted: RowBool) ->
     >>> best_of_group_advantage(torch.tensor([1.0, 0.0, 2.0, 2.0]), torch.tensor([3, 3, 5, 5]), counted)
     tensor([4., 0., 0., 0.])
     """
-    is_best = counted & (score == group_max(torch.where(counted, score, -torch.inf), group))
+    is_best = counted & (score == group_max(masked(score, counted, -torch.inf), group))
     selected = (is_best & has_variance(score, group, counted)).to(score.dtype)
     rows = counted.to(score.dtype).sum(-1, keepdim=True)
     return selected * rows / selected.sum(-1, keepdim=True).clamp(min=1)
@@ -134,7 +136,7 @@ def batch_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool)
     tensor([ 1.0000, -1.0000,  0.0000,  0.0000])
     """
     std = standard_deviation(score.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
-    return group_deviation(score, group, counted) / (std + EPS)
+    return (group_deviation(score, group, counted) / (std + EPS)).reshape(score.shape)
 
 
 def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -151,7 +153,7 @@ def mean_normalized_advantage(score: RowFloat, group: RowInt, counted: RowBool) 
     tensor([ 1., -1.])
     """
     mean = group_mean(score, group, counted)
-    is_positive = mean > EPS * group_max(torch.where(counted, score.abs(), 0), group)
+    is_positive = mean > EPS * group_max(masked(score.abs(), counted), group)
     return torch.where(is_positive, group_deviation(score, group, counted) / torch.where(is_positive, mean, 1), 0)
 
 
@@ -187,11 +189,11 @@ def length_weighted_advantage(score: RowFloat, length: RowFloat, group: RowInt, 
     >>> length_weighted_advantage(torch.tensor([1.0, 0.0]), torch.tensor([1.0, 3.0]), group, counted)
     tensor([ 0.7500, -0.2500])
     """
-    highest = group_max(torch.where(counted, score, -torch.inf), group)
-    shifted, weight = torch.where(counted, score - highest, 0), torch.where(counted, length, 0)
+    highest = group_max(masked(score, counted, -torch.inf), group)
+    shifted, weight = masked(score - highest, counted), masked(length, counted)
     total = group_sum(weight, group)
     mean = group_sum(weight * shifted, group) / torch.where(total > 0, total, 1)
-    return torch.where(counted, shifted - mean, 0)
+    return masked(shifted - mean, counted)
 
 
 def singleton_score(
@@ -205,7 +207,7 @@ def singleton_score(
     >>> singleton_score(torch.tensor([1.0, 0.0, 0.5]), group, counted, estimator=group_centered_advantage)
     tensor([ 0.5000, -0.5000,  0.5000])
     """
-    is_single = counted & (group_size(counted, group, dtype=score.dtype) == 1)
+    is_single = as_mask(counted) & (group_size(counted, group, dtype=score.dtype) == 1)
     return torch.where(is_single, score, estimator(score, group, counted))
 
 
@@ -223,7 +225,8 @@ def win_rate_advantage(score: RowFloat, group: RowInt, counted: RowBool) -> RowF
     >>> win_rate_advantage(torch.tensor([9.0, 1.0, 1.0]), torch.tensor([3, 3, 3]), counted)
     tensor([ 0.3333, -0.1667, -0.1667])
     """
+    shape, (score, group, counted) = score.shape, torch.atleast_1d(score, group, as_mask(counted))
     row, rival = score.unsqueeze(-1), score.unsqueeze(-2)
     is_pair = (group.unsqueeze(-1) == group.unsqueeze(-2)) & counted.unsqueeze(-1) & counted.unsqueeze(-2)
     wins = (is_pair & (row > rival)).sum(-1) - (is_pair & (row < rival)).sum(-1)
-    return wins.to(score.dtype) / (2 * group_size(counted, group, dtype=score.dtype))
+    return (wins.to(score.dtype) / (2 * group_size(counted, group, dtype=score.dtype))).reshape(shape)

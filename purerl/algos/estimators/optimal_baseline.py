@@ -6,6 +6,7 @@ import torch
 
 from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from purerl.algos.parts.groups import group_token_max, group_token_sum
+from purerl.kernels.masks import masked
 from purerl.types import RowInt, TokenBool, TokenFloat
 
 __all__ = ["optimal_token_advantage"]
@@ -46,9 +47,9 @@ def optimal_token_advantage(
     index = action_index(action)
     squared_gradient = (1 - 2 * logp.clamp(max=0).exp() + sum_pi_squared).clamp(min=0)
     is_reached = segment_sum(mask.to(returns.dtype), index)
-    weight = is_reached * segment_sum(torch.where(mask, squared_gradient, 0), index).cumsum(-1)
+    weight = is_reached * segment_sum(masked(squared_gradient, mask), index).cumsum(-1)
     compact_returns = segment_sum(returns, index)
     highest = group_token_max(torch.where(is_reached > 0, compact_returns, -torch.inf), group)
     shifted = torch.where(is_reached > 0, compact_returns - highest, 0)
     baseline = group_token_sum(weight * shifted, group) / (group_token_sum(weight, group) + EPS)
-    return torch.where(mask, gather_to_actions(shifted - baseline, index, action), 0)
+    return masked(gather_to_actions(shifted - baseline, index, action), mask)

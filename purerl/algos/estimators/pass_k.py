@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.parts.groups import group_max, group_size, group_sum
+from purerl.kernels.masks import as_mask, masked
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["leave_one_out_max_advantage", "pass_k_advantage"]
@@ -28,7 +29,7 @@ def leave_one_out_max_advantage(score: RowFloat, group: RowInt, counted: RowBool
     >>> leave_one_out_max_advantage(torch.tensor([1.0, 0.25, 0.0]), group, counted)
     tensor([0.7500, 0.0000, 0.0000])
     """
-    counted_score = torch.where(counted, score, -torch.inf)
+    counted_score = masked(score, counted, -torch.inf)
     is_best = counted & (counted_score == group_max(counted_score, group))
     second = group_max(torch.where(is_best, -torch.inf, counted_score), group)
     # One row is the best, and it is not the only row of its group.
@@ -54,7 +55,7 @@ def pass_k_advantage(score: RowFloat, group: RowInt, counted: RowBool, *, k: int
     >>> pass_k_advantage(torch.tensor([1.0, 0.0, 0.0, 0.0]), group, counted, k=2)
     tensor([ 1.0000, -0.3333, -0.3333, -0.3333])
     """
-    is_incorrect = counted & (score <= 0)
+    is_incorrect = as_mask(counted) & (score <= 0)
     size, incorrect = group_size(counted, group, dtype=score.dtype), group_sum(is_incorrect.to(score.dtype), group)
     fail_rate = _all_from_subset(incorrect, size, k)
     std = (fail_rate * (1 - fail_rate)).sqrt()

@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from purerl.algos.parts.surrogates import token_ratio
-from purerl.kernels.masks import as_bytes, count_true, first_true
+from purerl.kernels.masks import as_bytes, count_true, first_true, masked
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat
 
@@ -61,7 +61,7 @@ def gae(
     next_value = pad(torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)[..., 1:], (0, 1))
     rewards = reward + discount * (1 - lambda_) * next_value
     lambda_return = _discounted_sum(rewards, action, start, discount * lambda_)
-    return torch.where(action, lambda_return - value, 0)
+    return masked(lambda_return - value, action)
 
 
 def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtype) -> Tensor:
@@ -110,8 +110,8 @@ def vtrace_target(
     Log-ratios are clamped to +-20. Shapes: [rows, time] each; log-probabilities in nats, the others in units of reward.
     Source: IMPALA, Espeholt et al. 2018 (1802.01561, eq. 1).
     """
-    index, ratio = action_index(action), torch.where(action, token_ratio(logp, rollout_logp), 0)
-    value, ratio = segment_sum(torch.where(action, value, 0), index), segment_sum(ratio, index)
+    index, ratio = action_index(action), masked(token_ratio(logp, rollout_logp), action)
+    value, ratio = segment_sum(masked(value, action), index), segment_sum(ratio, index)
     next_value = pad(value[..., 1:], (0, 1))
     delta = ratio.clamp(max=rho_clip) * (segment_sum(reward, index) + discount * next_value - value)
     error = reverse_recurrence(delta, discount * lambda_ * ratio.clamp(max=trace_clip))
@@ -137,9 +137,9 @@ def vtrace_advantage(
     Shapes: [rows, time] each; log-probabilities in nats, the others in units of reward.
     Source: IMPALA, Espeholt et al. 2018 (1802.01561, sec. 4.2).
     """
-    index, ratio = action_index(action), torch.where(action, token_ratio(logp, rollout_logp), 0).clamp(max=rho_clip)
-    next_target = pad(segment_sum(torch.where(action, target, 0), index)[..., 1:], (0, 1))
-    error = segment_sum(reward, index) + discount * next_target - segment_sum(torch.where(action, value, 0), index)
+    index, ratio = action_index(action), masked(token_ratio(logp, rollout_logp), action).clamp(max=rho_clip)
+    next_target = pad(segment_sum(masked(target, action), index)[..., 1:], (0, 1))
+    error = segment_sum(reward, index) + discount * next_target - segment_sum(masked(value, action), index)
     return ratio * gather_to_actions(error, index, action)
 
 

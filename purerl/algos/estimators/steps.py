@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.actions import action_index, segment_sum
 from purerl.algos.parts.groups import group_index
+from purerl.kernels.masks import masked
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat, TokenInt
 
@@ -29,7 +30,7 @@ def find_steps(turn: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
     (tensor([[0, 0, 0, 0, 1]]), tensor([[False,  True, False, False,  True]]))
     """
     index = action_index(action)
-    turn_of_action = torch.zeros_like(turn).scatter_add(-1, index, torch.where(action, turn, 0))
+    turn_of_action = torch.zeros_like(turn).scatter_add(-1, index, masked(turn, action))
     is_change = pad(turn_of_action[..., 1:] != turn_of_action[..., :-1], (1, 0), value=False)
     is_start = action & (is_change.gather(-1, index) | (index == 0))
     return is_change.cumsum(-1).gather(-1, index), is_start
@@ -59,13 +60,15 @@ def step_relative_advantage(
     Shapes: `group` is [rows], the others are [rows, time]; `reward` in units of reward, `discount` per step.
     Source: GiGPO (2505.10978, sec. 4.2).
     """
+    shape, (reward, turn, anchor) = reward.shape, torch.atleast_2d(reward, turn, anchor)
+    action, mask = torch.atleast_2d(action, mask)
     step, is_start = find_steps(turn, action)
     returns = reverse_recurrence(segment_sum(reward, step), discount)
     state = torch.zeros_like(anchor).scatter_add(-1, step, torch.where(is_start, anchor, 0))
     counted = segment_sum(mask.to(reward.dtype), step) > 0
     label = _label_pairs(group, state)
     flat = group_normalized_advantage(returns.flatten(-2), label.flatten(-2), counted.flatten(-2))
-    return torch.where(mask, flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), 0)
+    return masked(flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), mask).reshape(shape)
 
 
 def _label_pairs(group: RowInt, state: TokenInt) -> TokenInt:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt, Scalar
 
 __all__ = ["table_lookup", "update_beta_counts", "update_moments", "update_moving_average"]
@@ -29,7 +30,7 @@ def table_lookup(table: Tensor, key: RowInt) -> RowFloat:
 def _sum_by_entry(table: Tensor, x: RowFloat, key: RowInt, counted: RowBool) -> Tensor:
     """Sum `x` over the counted rows of each entry of `table`."""
     zeros = torch.zeros_like(table).expand(*key.shape[:-1], -1)
-    return zeros.scatter_add(-1, key, torch.where(counted, x, 0).to(table.dtype))
+    return zeros.scatter_add(-1, key, masked(x, counted).to(table.dtype))
 
 
 def update_moving_average(table: Tensor, score: RowFloat, key: RowInt, counted: RowBool, *, decay: float) -> Tensor:
@@ -90,8 +91,8 @@ def update_moments(
     (tensor(4.), tensor(4.), tensor(20.))
     """
     rows = counted.sum(-1).to(score.dtype)
-    batch_mean = torch.where(counted, score, 0).sum(-1) / rows.clamp(min=1)
-    batch_squares = torch.where(counted, score - batch_mean.unsqueeze(-1), 0).square().sum(-1)
+    batch_mean = masked(score, counted).sum(-1) / rows.clamp(min=1)
+    batch_squares = masked(score - batch_mean.unsqueeze(-1), counted).square().sum(-1)
     total, distance = count + rows, batch_mean - mean
     share = rows / total.clamp(min=1)
     return total, mean + share * distance, squares + batch_squares + count * share * distance.square()

@@ -45,6 +45,7 @@ from purerl.algos.parts.settings import choice, flag, integer, number
 from purerl.algos.parts.transforms import _outcome_advantage
 from purerl.algos.parts.whiten import standard_deviation
 from purerl.errors import ConfigError
+from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["Config", "exemptions", "modify"]
@@ -145,5 +146,5 @@ def _batch_std(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) -
 
 def _mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     mean = group_mean(score, group, counted)
-    largest = group_max(torch.where(counted, score.abs(), 0), group)
+    largest = group_max(masked(score.abs(), counted), group)
     return torch.where(mean > group_relative.EPS * largest, mean, torch.inf)

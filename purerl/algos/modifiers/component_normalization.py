@@ -32,7 +32,7 @@ from purerl.algos.parts.rows import at_last_action
 from purerl.algos.parts.settings import choice, numbers
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.kernels.masks import any_true
+from purerl.kernels.masks import any_true, masked
 from purerl.types import TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "exemptions", "modify"]
@@ -83,7 +83,7 @@ def _normalized(batch: TensorDict, *, by: str, weights: tuple[float, ...]) -> Te
     components, counted = batch["components"], any_true(batch["mask"])
     group = batch["group"] if by == "group" else torch.zeros_like(batch["group"])
     score = component_normalized_advantage(components, group, counted, weights=weights)
-    change = torch.where(counted, score - components.nan_to_num().sum(-1), 0)
+    change = masked(score - components.nan_to_num().sum(-1), counted)
     return with_fields(
         batch, reward=batch["reward"] + at_last_action(change.to(batch["reward"].dtype), batch["action"])
     )

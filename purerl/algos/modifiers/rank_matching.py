@@ -33,7 +33,7 @@ from purerl.algos.parts.preferences import log_ratio_of, pair_difference, relati
 from purerl.algos.parts.settings import choice
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.kernels.masks import any_true
+from purerl.kernels.masks import any_true, as_mask, masked
 from purerl.types import RowBool, RowFloat, RowInt, TensorDict
 
 __all__ = ["EXEMPTIONS", "Config", "modify", "rank_labels", "rank_matched_margin"]
@@ -60,8 +60,8 @@ def rank_matched_margin(policy: RowFloat, reference: RowFloat, counted: RowBool)
     >>> rank_matched_margin(policy, reference, torch.tensor([True, True, True]))
     tensor([30., 10., 20.])
     """
-    ordered = torch.where(counted, reference, torch.inf).sort(-1).values
-    return torch.where(counted, ordered.gather(-1, _ranks(policy, counted)), 0)
+    ordered = masked(reference, counted, torch.inf).sort(-1).values
+    return masked(ordered.gather(-1, _ranks(policy, counted)), counted)
 
 
 def rank_labels(log_ratio: RowFloat, chosen: RowBool, counted: RowBool) -> RowInt:
@@ -73,12 +73,12 @@ def rank_labels(log_ratio: RowFloat, chosen: RowBool, counted: RowBool) -> RowIn
     >>> rank_labels(log_ratio, chosen, torch.tensor([True, True, True, True]))
     tensor([1, 0, 0, 1])
     """
-    ranks = (_ranks(log_ratio, counted & kind) for kind in (chosen, ~chosen))
+    ranks = (_ranks(log_ratio, as_mask(counted) & kind) for kind in (as_mask(chosen), ~chosen))
     return torch.where(chosen, *ranks)
 
 
 def _ranks(x: RowFloat, counted: RowBool) -> RowInt:
-    return torch.where(counted, x, torch.inf).argsort(-1).argsort(-1)
+    return masked(x, counted, torch.inf).argsort(-1).argsort(-1)
 
 
 def modify(config: Config, algorithm: Algorithm) -> Algorithm:

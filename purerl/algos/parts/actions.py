@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from purerl.kernels.masks import as_mask, masked
 from purerl.types import TokenBool, TokenFloat, TokenInt
 
 __all__ = ["action_index", "gather_to_actions", "move_rewards_to_actions", "segment_sum"]
@@ -24,7 +25,7 @@ def action_index(action: TokenBool) -> TokenInt:
     >>> action_index(torch.tensor([[False, True, False, True]]))
     tensor([[0, 0, 0, 1]])
     """
-    return (action.cumsum(-1) - 1).clamp(min=0)
+    return (as_mask(action).cumsum(-1) - 1).clamp(min=0)
 
 
 def segment_sum(x: TokenFloat, index: TokenInt) -> TokenFloat:
@@ -47,7 +48,7 @@ def gather_to_actions(x: TokenFloat, index: TokenInt, action: TokenBool) -> Toke
     >>> gather_to_actions(torch.tensor([[7.0, 8.0, 0.0]]), action_index(action), action)
     tensor([[7., 0., 8.]])
     """
-    return torch.where(action, x.gather(-1, index), 0)
+    return masked(x.gather(-1, index), action)
 
 
 def move_rewards_to_actions(reward: TokenFloat, action: TokenBool) -> TokenFloat:

@@ -12,8 +12,9 @@ import torch
 
 from purerl.algos.algebra import Bound, Transform, Weighted, bind
 from purerl.algos.parts.divergences import k1
+from purerl.algos.parts.elementwise import clip
 from purerl.batch import with_fields
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, count_true, masked
 from purerl.types import Count, Scalar, TensorDict
 
 __all__ = [
@@ -73,7 +74,7 @@ def adapt_entropy_coef(
     >>> adapt_entropy_coef(torch.tensor(0.25), torch.tensor(0.1), target=0.2, step_size=0.125, max_coef=1.0)
     tensor(0.3750)
     """
-    return (coefficient + step_size * (target - entropy).sign()).clamp(0, max_coef)
+    return clip(coefficient + step_size * (target - entropy).sign(), 0, max_coef)
 
 
 # --- transforms --------------------------------------------------------------------------------------------------
@@ -110,7 +111,7 @@ def adaptive_kl_coefficient(field: str, *, coef: float, target: float, horizon: 
 def _adapt_to_kl(state: Scalar, batch: TensorDict, *, target: float, horizon: float) -> tuple[Scalar, Scalar]:
     mask, divergence = batch["mask"], k1(batch["old_logp"], batch["ref_logp"])
     rows = count_true(any_true(mask))
-    mean = torch.where(mask, divergence, 0).sum((-2, -1)) / rows.clamp(min=1)
+    mean = masked(divergence, mask).sum((-2, -1)) / rows.clamp(min=1)
     return adapt_kl_coef(state, mean, rows, target=target, horizon=horizon), state.to(divergence.dtype)
 
 
@@ -132,7 +133,7 @@ def _adapt_to_entropy(
 ) -> tuple[Scalar, Scalar]:
     mask, entropy = batch["mask"], batch["old_entropy"]
     tokens = count_true(mask).sum(-1)
-    mean = torch.where(mask, entropy, 0).sum((-2, -1)) / tokens.clamp(min=1)
+    mean = masked(entropy, mask).sum((-2, -1)) / tokens.clamp(min=1)
     adapted = adapt_entropy_coef(state, mean, target=target, step_size=step_size, max_coef=max_coef)
     return torch.where(tokens > 0, adapted, state), torch.where(mean <= target, state, 0).to(entropy.dtype)
 
@@ -144,5 +145,5 @@ def with_coefficient(metrics: Callable, field: str) -> Bound:
 
 def _with_coefficient(batch: TensorDict, *, metrics: Callable, field: str) -> dict[str, Weighted]:
     counted = any_true(batch["mask"])
-    mean = Weighted(torch.where(counted, batch[field], 0).sum(-1), count_true(counted))
+    mean = Weighted(masked(batch[field], counted).sum(-1), count_true(counted))
     return {**metrics(batch), field: mean}

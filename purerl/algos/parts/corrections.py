@@ -49,13 +49,14 @@ from purerl.algos.algebra import (
     read_field,
     stateless,
 )
+from purerl.algos.parts.elementwise import clip
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.rows import broadcast_to_tokens, row_mean
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, sequence_log_ratio, token_ratio
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, count_true, masked
 from purerl.types import RowFloat, Scalar, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
@@ -131,7 +132,7 @@ def clamped_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tenso
     >>> clamped_ratio(torch.tensor([[0.1, 2.0, 9.0]]), min_ratio=0.5, max_ratio=5.0)
     tensor([[0.5000, 2.0000, 5.0000]])
     """
-    return ratio.clamp(min_ratio, max_ratio)
+    return clip(ratio, min_ratio, max_ratio)
 
 
 def _is_between(x: Tensor, low: float, high: float) -> Tensor:
@@ -149,7 +150,7 @@ def effective_sample_size(weight: TokenFloat, mask: TokenBool) -> Scalar:
     >>> effective_sample_size(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[True, True, True, True]]))
     tensor(0.5000)
     """
-    counted = torch.where(mask, weight, 0)
+    counted = torch.atleast_2d(masked(weight, mask))
     total, squares = counted.sum((-2, -1)), counted.square().sum((-2, -1))
     divisor = count_true(mask).sum(-1) * squares
     return torch.where(divisor > 0, total.square() / torch.where(divisor > 0, divisor, 1), 0)
@@ -189,7 +190,7 @@ def token_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
 
 def _token_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
     factor = weight(token_ratio(batch["old_logp"], batch["rollout_logp"]))
-    return with_fields(batch, weight=torch.where(batch["mask"], batch["weight"] * factor, 0))
+    return with_fields(batch, weight=masked(batch["weight"] * factor, batch["mask"]))
 
 
 def sequence_weight(weight: Callable[[Tensor], Tensor]) -> Bound:

@@ -22,13 +22,13 @@ Teacher and policy share a tokenizer. Log-probabilities are [rows, time] or [row
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
+from purerl.algos.parts.elementwise import log, log1p
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
+from purerl.kernels.masks import masked
 from purerl.types import TensorDict, TokenBool, TokenFloat, TopKFloat
 
 __all__ = [
@@ -73,7 +73,7 @@ def prefix_weight(advantage: TokenFloat, mask: TokenBool, *, weight_coef: float)
     >>> prefix_weight(torch.tensor([[-3.0, 1.0, 4.0]]), torch.tensor([[True, True, False]]), weight_coef=0.5)
     tensor([[1.5000, 1.1250, 1.0000]])
     """
-    size = torch.where(mask, advantage.abs(), 0)
+    size = masked(advantage.abs(), mask)
     before, total = size.cumsum(-1) - size, size.sum(-1, keepdim=True)
     return 1 + weight_coef * (1 - before / torch.where(total > 0, total, 1))
 
@@ -92,7 +92,7 @@ def topk_jsd(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat, *, beta: float)
     tensor([[0.]])
     """
     policy, teacher = _with_rest(topk_logp), _with_rest(teacher_topk_logp)
-    mixture = torch.logaddexp(teacher + math.log(beta), policy + math.log1p(-beta))
+    mixture = torch.logaddexp(teacher + log(beta), policy + log1p(-beta))
     from_teacher, from_policy = ((x.exp() * (x - mixture)).sum(-1) for x in (teacher, policy))
     return beta * from_teacher + (1 - beta) * from_policy
 
@@ -139,7 +139,7 @@ def add_teacher_advantage(*, distillation_coef: float) -> Transform:
 
 def _add_teacher_advantage(batch: TensorDict, *, distillation_coef: float) -> TokenFloat:
     added = teacher_advantage(batch["teacher_logp"], batch["old_logp"], distillation_coef=distillation_coef)
-    return batch["advantage"] + torch.where(batch["mask"], added, 0)
+    return batch["advantage"] + masked(added, batch["mask"])
 
 
 def _zeros_like(logp: TokenFloat) -> TokenFloat:

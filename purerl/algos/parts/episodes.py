@@ -28,7 +28,7 @@ from purerl.algos.parts.actions import action_index
 from purerl.algos.parts.groups import group_index
 from purerl.algos.parts.zeros import zero_outside_actions
 from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, with_fields
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, count_true, masked
 from purerl.types import Count, TensorDict, TokenBool
 
 __all__ = [
@@ -109,9 +109,9 @@ def write_episode_tokens(step: TensorDict, where: Sequence[str]) -> TensorDict:
     return with_fields(step, episode_tokens=torch.stack(tokens, -1))
 
 
-def tokens_of_episodes(part: TensorDict, term: int) -> Tensor | None:
-    """Return `episode_tokens` of one term, [rows]; None if there is no such field."""
-    return part["episode_tokens"][..., term] if "episode_tokens" in part.keys() else None
+def tokens_of_episodes(part: TensorDict, term: int) -> Tensor | tuple[()]:
+    """Return `episode_tokens` of one term, [rows]; () if there is no such field."""
+    return part["episode_tokens"][..., term] if "episode_tokens" in part.keys() else ()
 
 
 def count_rows(step: TensorDict, where: str) -> Count:
@@ -123,14 +123,14 @@ def count_rows(step: TensorDict, where: str) -> Count:
     return (rows > 0).sum(-1)
 
 
-def rows_in_part(mask: TokenBool, row_tokens: Tensor | None) -> Tensor:
+def rows_in_part(mask: TokenBool, row_tokens: Tensor | tuple[()] | None) -> Tensor:
     """Count the rows with a token in `mask`. A row of an episode counts as its fraction of the episode's tokens.
 
     >>> mask = torch.tensor([[True, True], [True, False], [False, False]])
-    >>> rows_in_part(mask, None), rows_in_part(mask, torch.tensor([2, 4, 4]))
+    >>> rows_in_part(mask, ()), rows_in_part(mask, torch.tensor([2, 4, 4]))
     (tensor(2), tensor(1.2500, dtype=torch.float64))
     """
-    if row_tokens is None:
+    if not isinstance(row_tokens, Tensor):
         return count_true(any_true(mask))
     return (count_true(mask).double() / row_tokens.clamp(min=1)).sum(-1)
 
@@ -193,4 +193,4 @@ def _split(name: str, value: Tensor, batch: TensorDict, index: EpisodeIndex) -> 
     if name in ROW_FIELDS:
         return rows_of_episodes(value, index)
     flat = value.flatten(-2).gather(-1, index.token.flatten(-2).expand(*value.shape[:-2], -1))
-    return torch.where(batch["action"], flat.unflatten(-1, batch["action"].shape[-2:]), 0).to(value.dtype)
+    return masked(flat.unflatten(-1, batch["action"].shape[-2:]), batch["action"]).to(value.dtype)

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, count_true
+from purerl.algos.parts.elementwise import square_root
+from purerl.kernels.masks import any_true, as_mask, count_true, masked
 from purerl.types import RowBool, RowFloat, RowInt, TokenBool, TokenFloat
 
 __all__ = [
@@ -39,11 +40,12 @@ def group_index(group: RowInt) -> RowInt:
     >>> group_index(torch.tensor([7, -3, 7, 100]))
     tensor([1, 0, 1, 2])
     """
-    order = group.argsort(-1)
-    ordered = group.gather(-1, order)
+    label = torch.atleast_1d(group)
+    order = label.argsort(-1)
+    ordered = label.gather(-1, order)
     is_first = ordered[..., 1:] != ordered[..., :-1]
     number = torch.nn.functional.pad(is_first.long(), (1, 0)).cumsum(-1)
-    return torch.zeros_like(group).scatter(-1, order, number)
+    return torch.zeros_like(order).scatter(-1, order, number).reshape(group.shape)
 
 
 def group_sum(x: RowFloat, group: RowInt) -> RowFloat:
@@ -78,8 +80,9 @@ def group_token_sum(x: TokenFloat, group: RowInt) -> TokenFloat:
             [ 2., 20.],
             [ 5., 50.]])
     """
-    index = group_index(group).unsqueeze(-1).expand_as(x)
-    return torch.zeros_like(x).scatter_add(-2, index, x).gather(-2, index)
+    rows = torch.atleast_2d(x)
+    index = group_index(group).unsqueeze(-1).expand_as(rows)
+    return torch.zeros_like(rows).scatter_add(-2, index, rows).gather(-2, index).reshape(x.shape)
 
 
 def group_token_max(x: TokenFloat, group: RowInt) -> TokenFloat:
@@ -92,8 +95,10 @@ def group_token_max(x: TokenFloat, group: RowInt) -> TokenFloat:
             [ 2., 20.],
             [ 4., 40.]])
     """
-    index = group_index(group).unsqueeze(-1).expand_as(x)
-    return torch.full_like(x, -torch.inf).scatter_reduce(-2, index, x, "amax").gather(-2, index)
+    rows = torch.atleast_2d(x)
+    index = group_index(group).unsqueeze(-1).expand_as(rows)
+    highest = torch.full_like(rows, -torch.inf).scatter_reduce(-2, index, rows, "amax")
+    return highest.gather(-2, index).reshape(x.shape)
 
 
 def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFloat:
@@ -101,7 +106,7 @@ def group_size(counted: RowBool, group: RowInt, *, dtype: torch.dtype) -> RowFlo
 
     Shapes: [rows] each.
     """
-    return group_sum(counted.to(dtype), group).clamp(min=1)
+    return group_sum(as_mask(counted).to(dtype), group).clamp(min=1)
 
 
 def group_mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -112,7 +117,7 @@ def group_mean(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     >>> group_mean(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, False]))
     tensor([2., 2., 0.])
     """
-    return group_sum(torch.where(counted, score, 0), group) / group_size(counted, group, dtype=score.dtype)
+    return group_sum(masked(score, counted), group) / group_size(counted, group, dtype=score.dtype)
 
 
 def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -126,10 +131,10 @@ def group_deviation(score: RowFloat, group: RowInt, counted: RowBool) -> RowFloa
     >>> group_deviation(torch.tensor([3.0, 1.0, 9.0]), torch.tensor([0, 0, 1]), torch.tensor([True, True, True]))
     tensor([ 1., -1.,  0.])
     """
-    highest = group_max(torch.where(counted, score, -torch.inf), group).detach()
-    below = torch.where(counted, score - highest, 0)
+    highest = group_max(masked(score, counted, -torch.inf), group).detach()
+    below = masked(score - highest, counted)
     size = group_size(counted, group, dtype=score.dtype)
-    return torch.where(counted, below - group_sum(below, group) / size, 0)
+    return masked(below - group_sum(below, group) / size, counted)
 
 
 def group_log_softmax(x: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
@@ -143,11 +148,11 @@ def group_log_softmax(x: RowFloat, group: RowInt, counted: RowBool) -> RowFloat:
     >>> group_log_softmax(torch.tensor([3.0, 1.0, 9.0]).log(), group, counted).exp()
     tensor([0.7500, 0.2500, 1.0000])
     """
-    highest = group_max(torch.where(counted, x, -torch.inf), group).detach()
-    below = torch.where(counted, x - highest, 0)
-    total = group_sum(torch.where(counted, below.exp(), 0), group)
+    highest = group_max(masked(x, counted, -torch.inf), group).detach()
+    below = masked(x - highest, counted)
+    total = group_sum(masked(below.exp(), counted), group)
     # The largest row has exp(0), so that clamping changes only groups without a counted row.
-    return torch.where(counted, below - total.clamp(min=1).log(), 0)
+    return masked(below - total.clamp(min=1).log(), counted)
 
 
 def group_std(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) -> RowFloat:
@@ -160,7 +165,7 @@ def group_std(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) ->
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
     squares = group_sum(group_deviation(score, group, counted).square(), group)
-    return (squares / (group_size(counted, group, dtype=score.dtype) - ddof).clamp(min=1)).sqrt()
+    return square_root(squares / (group_size(counted, group, dtype=score.dtype) - ddof).clamp(min=1))
 
 
 def group_std_of_others(score: RowFloat, group: RowInt, counted: RowBool, *, ddof: int) -> RowFloat:
@@ -179,7 +184,7 @@ def group_std_of_others(score: RowFloat, group: RowInt, counted: RowBool, *, ddo
     size, square = group_size(counted, group, dtype=score.dtype), group_deviation(score, group, counted).square()
     total = group_sum(square, group)
     others = total - square * size / (size - 1).clamp(min=1)
-    return (torch.where(others > 1e-6 * total, others, 0) / (size - 1 - ddof).clamp(min=1)).sqrt()
+    return square_root(torch.where(others > 1e-6 * total, others, 0) / (size - 1 - ddof).clamp(min=1))
 
 
 def prompt_weight(group: RowInt, mask: TokenBool) -> RowFloat:

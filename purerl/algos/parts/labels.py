@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import torch
 
+from purerl.kernels.masks import as_mask, masked
 from purerl.types import RowBool, RowFloat, TokenBool
 
 __all__ = ["kto_loss", "matched_tokens", "mismatched_kl"]
@@ -27,8 +28,8 @@ def mismatched_kl(log_ratio: RowFloat, mismatched: RowBool, counted: RowBool) ->
     >>> mismatched_kl(log_ratio, mismatched, torch.tensor([True, True, True]))
     tensor([2., 2., 2.])
     """
-    is_used = mismatched & counted
-    total = torch.where(is_used, log_ratio, 0).sum(-1, keepdim=True)
+    is_used = as_mask(mismatched) & as_mask(counted)
+    total = masked(log_ratio, is_used).sum(-1, keepdim=True)
     rows = is_used.to(log_ratio.dtype).sum(-1, keepdim=True)
     return (total / rows.clamp(min=1)).clamp(min=0).expand_as(log_ratio)
 
@@ -39,7 +40,7 @@ def matched_tokens(mismatched: RowBool, mask: TokenBool) -> TokenBool:
     >>> matched_tokens(torch.tensor([True, False]), torch.tensor([[True], [True]])).squeeze(-1)
     tensor([False,  True])
     """
-    return mask & ~mismatched.unsqueeze(-1)
+    return as_mask(mask) & ~as_mask(mismatched).unsqueeze(-1)
 
 
 def kto_loss(
@@ -63,5 +64,5 @@ def kto_loss(
     >>> kto_loss(torch.zeros(2), torch.tensor([True, False]), torch.zeros(2), beta=0.1, **weights)
     tensor([0.5000, 1.0000])
     """
-    error = beta * (log_ratio - reference_point)
+    error, desirable = beta * (log_ratio - reference_point), as_mask(desirable)
     return torch.where(desirable, desirable_weight * torch.sigmoid(-error), undesirable_weight * torch.sigmoid(error))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import torch
-
 from purerl.algos.algebra import Bound, Weighted, bind
-from purerl.kernels.masks import count_true
+from purerl.kernels.masks import count_true, masked
 from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["token_means"]
@@ -21,4 +19,4 @@ def token_means(**metrics: Callable[[TensorDict], TokenFloat]) -> Bound:
 def _token_means(batch: TensorDict, *, metrics: tuple[tuple[str, Callable], ...]) -> dict[str, Weighted]:
     mask = batch["mask"]
     tokens = count_true(mask).sum(-1)
-    return {name: Weighted(torch.where(mask, metric(batch), 0).sum((-2, -1)), tokens) for name, metric in metrics}
+    return {name: Weighted(masked(metric(batch), mask).sum((-2, -1)), tokens) for name, metric in metrics}

@@ -22,11 +22,10 @@ Shapes: [rows] each; the result is [rows]. Every loss and its gradient are finit
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch.nn.functional import logsigmoid
 
+from purerl.algos.parts.elementwise import log, log1p
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
 from purerl.types import RowFloat
 
@@ -94,8 +93,8 @@ def exo_pair(chosen: RowFloat, rejected: RowFloat, *, beta: float, smoothing: fl
     The minimum is at q = 1 - s. Source: EXO (2402.00856, eq. 16).
     """
     logit = beta * (chosen - rejected)
-    right = torch.sigmoid(logit) * (logsigmoid(logit) - math.log1p(-smoothing))
-    wrong = torch.sigmoid(-logit) * (logsigmoid(-logit) - math.log(smoothing))
+    right = torch.sigmoid(logit) * (logsigmoid(logit) - log1p(-smoothing))
+    wrong = torch.sigmoid(-logit) * (logsigmoid(-logit) - log(smoothing))
     return right + wrong
 
 

@@ -34,7 +34,7 @@ from purerl.algos.parts.reductions import sequence_mean_of_token_mean
 from purerl.algos.parts.rows import broadcast_to_tokens, row_sum
 from purerl.algos.parts.surrogates import sequence_log_ratio
 from purerl.errors import ConfigError
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, as_mask, count_true, masked
 from purerl.types import RowBool, RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
@@ -70,7 +70,7 @@ def pair_log_ratios(log_ratio: RowFloat, chosen: RowBool, group: RowInt) -> tupl
     >>> pair_log_ratios(torch.tensor([-2.0, -5.0]), torch.tensor([True, False]), torch.tensor([4, 4]))
     (tensor([-2., -2.]), tensor([-5., -5.]))
     """
-    return group_sum(torch.where(chosen, log_ratio, 0), group), group_sum(torch.where(chosen, 0, log_ratio), group)
+    return group_sum(masked(log_ratio, chosen), group), group_sum(masked(log_ratio, ~chosen), group)
 
 
 def pair_difference(x: RowFloat, chosen: RowBool, group: RowInt) -> RowFloat:
@@ -81,7 +81,7 @@ def pair_difference(x: RowFloat, chosen: RowBool, group: RowInt) -> RowFloat:
     >>> pair_difference(torch.tensor([3.0, 1.0]), torch.tensor([True, False]), torch.tensor([4, 4]))
     tensor([2., 2.])
     """
-    return group_sum(torch.where(chosen, x, -x), group)
+    return group_sum(torch.where(as_mask(chosen), x, -x), group)
 
 
 def pair_mask(chosen: RowBool, group: RowInt, mask: TokenBool) -> TokenBool:
@@ -95,7 +95,7 @@ def pair_mask(chosen: RowBool, group: RowInt, mask: TokenBool) -> TokenBool:
     tensor([ True,  True, False])
     """
     counted = any_true(mask)
-    has_one = [group_sum((counted & kind).float(), group) == 1 for kind in (chosen, ~chosen)]
+    has_one = [group_sum((counted & kind).float(), group) == 1 for kind in (as_mask(chosen), ~chosen)]
     return mask & torch.stack(has_one).all(0).unsqueeze(-1)
 
 
@@ -220,7 +220,7 @@ def _shifted(batch: TensorDict, *, log_ratio: Callable, shift: str) -> RowFloat:
 def _metrics(batch: TensorDict, *, log_ratio: Callable, beta: float) -> dict[str, Weighted]:
     counted = any_true(batch["mask"])
     pair = pair_log_ratios(beta * log_ratio(batch), batch["chosen"], batch["group"])
-    chosen, rejected = (torch.where(counted, reward, 0) for reward in pair)
+    chosen, rejected = (masked(reward, counted) for reward in pair)
     values = {
         "accuracy": counted & (chosen > rejected),
         "margin": chosen - rejected,

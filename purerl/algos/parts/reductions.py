@@ -24,9 +24,10 @@ counted token, where all rows of an episode count as one. Without counted tokens
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from purerl.algos.algebra import Counts
-from purerl.kernels.masks import count_true
+from purerl.kernels.masks import count_true, masked
 from purerl.types import Scalar, TokenBool, TokenFloat
 
 __all__ = [
@@ -45,7 +46,7 @@ def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 
     `counts` is not used. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     """
-    return torch.where(mask, loss, 0).sum((-2, -1))
+    return torch.atleast_2d(masked(loss, mask)).sum((-2, -1))
 
 
 def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
@@ -68,8 +69,8 @@ def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Count
     is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     Source: GRPO (2402.03300).
     """
-    tokens = count_true(mask) if counts.row_tokens is None else counts.row_tokens
-    means = torch.where(mask, loss, 0).sum(-1) / tokens.clamp(min=1)
+    tokens = counts.row_tokens if isinstance(counts.row_tokens, Tensor) else count_true(mask)
+    means = masked(loss, mask).sum(-1) / tokens.clamp(min=1)
     return means.sum(-1) / counts.rows.clamp(min=1)
 
 

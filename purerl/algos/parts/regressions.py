@@ -10,9 +10,8 @@ Arguments are [rows]: `log_ratio`, with gradient, and `advantage`, in units of r
 
 from __future__ import annotations
 
-import torch
-
 from purerl.algos.parts.groups import group_deviation, group_log_softmax, group_size, group_sum
+from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt
 
 __all__ = ["advantage_regression", "gvpo_loss", "sppo_loss", "target_cross_entropy"]
@@ -26,6 +25,7 @@ def sppo_loss(log_ratio: RowFloat, advantage: RowFloat, *, eta: float) -> RowFlo
     `advantage` is the win rate of the row minus 1/2 (`win_rate_advantage`). Shapes: [rows] each.
     Source: SPPO (2405.00675).
 
+    >>> import torch
     >>> sppo_loss(torch.tensor([3.0]), torch.tensor([0.5]), eta=4.0)
     tensor([1.])
     """
@@ -40,6 +40,7 @@ def advantage_regression(log_ratio: RowFloat, advantage: RowFloat, *, beta: floa
     `log_ratio` is relative to the reference model, and `advantage` is the reward of the row minus the optimal value of
     its prompt (`optimal_value`). Shapes: [rows] each. Source: A*-PO (2505.20686).
 
+    >>> import torch
     >>> advantage_regression(torch.tensor([4.0, 4.0]), torch.tensor([1.0, -1.0]), beta=0.25)
     tensor([0., 4.])
     """
@@ -55,6 +56,7 @@ def gvpo_loss(log_ratio: RowFloat, advantage: RowFloat, group: RowInt, counted: 
     unbiased variance of beta * L_i - s_i. A constant in L cancels, for example the logarithm of a partition function,
     so it need not be known. The loss is 0 in a group of one row. Shapes: [rows] each. Source: GVPO (2504.19599).
 
+    >>> import torch
     >>> counted, group = torch.tensor([True, True]), torch.tensor([5, 5])
     >>> gvpo_loss(torch.tensor([2.0, 0.0]), torch.tensor([0.5, -0.5]), group, counted, beta=1.0)
     tensor([0.2500, 0.2500])
@@ -76,9 +78,10 @@ def target_cross_entropy(
     `logp`, L, and `old_logp`, L_old, are the log-probabilities of whole rows. Every row gets the loss of its group. The
     gradient with respect to L_i is p_i - q_i. Shapes: [rows] each. Source: TPO (2604.06159, eqs. 1 to 3).
 
+    >>> import torch
     >>> logp, group, counted = torch.zeros(2), torch.tensor([5, 5]), torch.tensor([True, True])
     >>> target_cross_entropy(logp, logp, torch.tensor([1.0, -1.0]), group, counted, eta=1.0)
     tensor([0.6931, 0.6931])
     """
     target = group_log_softmax(old_logp + advantage / eta, group, counted).exp()
-    return group_sum(torch.where(counted, -target * group_log_softmax(logp, group, counted), 0), group)
+    return group_sum(masked(-target * group_log_softmax(logp, group, counted), counted), group)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import pad
 
+from purerl.kernels.masks import as_mask, masked
 from purerl.types import RowBool, RowFloat
 
 __all__ = ["best_weight", "extreme_weight", "power_weight", "resample"]
@@ -61,9 +62,9 @@ def best_weight(score: RowFloat, counted: RowBool) -> RowFloat:
 
 
 def _is_highest(score: RowFloat, counted: RowBool) -> RowBool:
-    counted_score = torch.where(counted, score, -torch.inf)
+    counted_score = torch.atleast_1d(masked(score, counted, -torch.inf))
     # The padding avoids the error of `amax` for a batch without rows.
-    return counted & (score == pad(counted_score, (0, 1), value=-torch.inf).amax(-1, keepdim=True))
+    return counted & (score == pad(counted_score, (0, 1), value=-torch.inf).amax(-1, keepdim=True)).reshape(score.shape)
 
 
 def resample(weight: RowFloat, noise: RowFloat, counted: RowBool) -> RowFloat:
@@ -79,10 +80,11 @@ def resample(weight: RowFloat, noise: RowFloat, counted: RowBool) -> RowFloat:
     >>> resample(weight, noise, torch.tensor([True, True, False]))
     tensor([2., 0., 0.])
     """
-    order = torch.where(counted, noise, -1).argsort(dim=-1, stable=True)
+    shape, (weight, noise, counted) = weight.shape, torch.atleast_1d(weight, noise, as_mask(counted))
+    order = masked(noise, counted, -1).argsort(dim=-1, stable=True)
     is_draw, uniform = counted.gather(-1, order), noise.gather(-1, order)
     cumulative = torch.where(is_draw, weight.gather(-1, order), 0).cumsum(-1)
     is_below = cumulative.unsqueeze(-2) <= (uniform * cumulative[..., -1:]).unsqueeze(-1)
     drawn = is_below.sum(-1).clamp(max=weight.shape[-1] - 1)
     copies = torch.zeros_like(weight).scatter_add(-1, drawn, is_draw.to(weight.dtype))
-    return torch.zeros_like(weight).scatter(-1, order, copies)
+    return torch.zeros_like(weight).scatter(-1, order, copies).reshape(shape)

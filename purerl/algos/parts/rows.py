@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, as_bytes, count_true
+from purerl.kernels.masks import any_true, as_bytes, as_mask, count_true, masked
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "last_counted", "row_max", "row_mean", "row_sum"]
@@ -15,7 +15,7 @@ __all__ = ["at_last_action", "broadcast_to_tokens", "first_counted", "last_count
 
 def row_sum(x: TokenFloat, mask: TokenBool) -> RowFloat:
     """Sum `x` over the counted tokens of each row: [rows, time] -> [rows]."""
-    return torch.where(mask, x, 0).sum(-1)
+    return masked(x, mask).sum(-1)
 
 
 def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -24,7 +24,7 @@ def row_mean(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_mean(torch.tensor([[1.0, 3.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([2., 0.])
     """
-    return torch.where(mask, x, 0).sum(-1) / count_true(mask).clamp(min=1)
+    return masked(x, mask).sum(-1) / count_true(mask).clamp(min=1)
 
 
 def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -33,7 +33,7 @@ def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_max(torch.tensor([[-3.0, -1.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([-1.,  0.])
     """
-    return torch.where(any_true(mask), torch.where(mask, x, -torch.inf).amax(-1), 0)
+    return torch.where(any_true(mask), masked(x, mask, -torch.inf).amax(-1), 0)
 
 
 def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -42,7 +42,7 @@ def first_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> first_counted(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[False, True, True]]))
     tensor([2.])
     """
-    return torch.where(mask & (mask.cumsum(-1) == 1), x, 0).sum(-1)
+    return masked(x, as_mask(mask) & (mask.cumsum(-1) == 1)).sum(-1)
 
 
 def last_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
@@ -51,8 +51,8 @@ def last_counted(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> last_counted(torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[True, True, False]]))
     tensor([2.])
     """
-    count = mask.cumsum(-1)
-    return torch.where(mask & (count == count[..., -1:]), x, 0).sum(-1)
+    count = as_mask(mask).cumsum(-1)
+    return masked(x, mask & (count == count[..., -1:])).sum(-1)
 
 
 def broadcast_to_tokens(x: RowFloat, mask: TokenBool) -> TokenFloat:
@@ -72,5 +72,5 @@ def at_last_action(x: RowFloat, action: TokenBool) -> TokenFloat:
     >>> at_last_action(torch.tensor([5.0]), torch.tensor([[True, True, False]]))
     tensor([[0., 5., 0.]])
     """
-    actions_so_far = action.cumsum(-1)
-    return torch.where(action & (actions_so_far == actions_so_far[..., -1:]), x.unsqueeze(-1), 0)
+    actions_so_far = as_mask(action).cumsum(-1)
+    return masked(x.unsqueeze(-1), action & (actions_so_far == actions_so_far[..., -1:]))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.whiten import center
-from purerl.kernels.masks import any_true, count_true
+from purerl.kernels.masks import any_true, as_mask, count_true, masked
 from purerl.types import Count, RowBool, RowFloat, RowInt, TensorDict, TokenBool, TokenFloat
 
 __all__ = [
@@ -138,13 +139,13 @@ def second_moment_outliers(
     tensor([[False, False,  True]])
     """
     difference = log_ratio(logp, rollout_logp)
-    candidates = mask & (difference * advantage > 0)
+    candidates = as_mask(mask) & (difference * advantage > 0)
     square = difference.square()
     # The padding is the threshold if no token is dropped.
-    ordered = pad(torch.where(candidates, square, torch.inf).flatten(-2), (0, 1), value=torch.inf).sort().values
+    ordered = pad(_flat(masked(square, candidates, torch.inf)), (0, 1), value=torch.inf).sort().values
     mean = ordered.cumsum(-1) / torch.ones_like(ordered).cumsum(-1)
     num_kept = (mean <= moment_bound)[..., :-1].sum(-1, keepdim=True)  # without the padding
-    return candidates & (square >= ordered.gather(-1, num_kept).unsqueeze(-1))
+    return candidates & (square >= ordered.gather(-1, num_kept).unsqueeze(-1)).reshape(square.shape)
 
 
 def top_k_mask(x: TokenFloat, mask: TokenBool, k: Count) -> TokenBool:
@@ -157,8 +158,13 @@ def top_k_mask(x: TokenFloat, mask: TokenBool, k: Count) -> TokenBool:
     tensor([[False,  True,  True, False]])
     """
     # The padding avoids an index error for a batch without rows.
-    ordered = pad(torch.where(mask, x, -torch.inf).flatten(-2), (0, 1), value=-torch.inf).sort(descending=True).values
-    return mask & (x >= ordered.gather(-1, k.unsqueeze(-1) - 1).unsqueeze(-1))
+    ordered = pad(_flat(masked(x, mask, -torch.inf)), (0, 1), value=-torch.inf).sort(descending=True).values
+    return mask & (x >= ordered.gather(-1, k.unsqueeze(-1) - 1).unsqueeze(-1)).reshape(x.shape)
+
+
+def _flat(x: TokenFloat) -> Tensor:
+    """All tokens of the batch along one axis: [rows, time] -> [rows * time]."""
+    return torch.atleast_2d(x).flatten(-2)
 
 
 def _fraction_of_tokens(mask: TokenBool, fraction: float) -> Count:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import torch
 
+from purerl.algos.parts.elementwise import clip
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
-from purerl.kernels.masks import count_true
+from purerl.kernels.masks import count_true, masked
 from purerl.types import RowFloat, TokenBool, TokenFloat
 
 __all__ = [
@@ -64,7 +65,7 @@ def sequence_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> T
     to +-20. Shapes: [rows, time] each, in nats. Source: GSPO (2507.18071, eq. 7).
     """
     tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
-    mean = (torch.where(mask, log_ratio(logp, old_logp), 0).sum(-1, keepdim=True) / tokens).detach()
+    mean = (masked(log_ratio(logp, old_logp), mask).sum(-1, keepdim=True) / tokens).detach()
     return (mean + log_ratio(logp, logp.detach())).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
@@ -79,7 +80,7 @@ def sequence_log_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) 
     >>> sequence_log_ratio(logp, torch.zeros(1, 3), mask)
     tensor([3.])
     """
-    return torch.where(mask, log_ratio(logp, old_logp), 0).sum(-1)
+    return masked(log_ratio(logp, old_logp), mask).sum(-1)
 
 
 def sequence_product_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: TokenBool) -> TokenFloat:
@@ -123,7 +124,7 @@ def geometric_mean_ratio(
     difference = log_ratio(logp, old_logp)
     clipped = torch.where(advantage > 0, difference.clamp(max=log_clip_high), difference.clamp(min=-log_clip_low))
     tokens = count_true(mask).unsqueeze(-1).clamp(min=1)
-    mean = torch.where(mask, clipped, 0).sum(-1, keepdim=True) / tokens
+    mean = masked(clipped, mask).sum(-1, keepdim=True) / tokens
     return mean.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp().expand_as(logp)
 
 
@@ -160,7 +161,7 @@ def clip_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float,
     >>> clip_surrogate(torch.tensor([[1.5, 0.5]]), torch.tensor([[2.0, 2.0]]), clip_low=0.2, clip_high=0.2)
     tensor([[-2.4000, -1.0000]])
     """
-    return torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1 - clip_low, 1 + clip_high))
+    return torch.maximum(-advantage * ratio, -advantage * clip(ratio, 1 - clip_low, 1 + clip_high))
 
 
 def clip_indicator(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:

@@ -16,7 +16,7 @@ from purerl.algos.parts.divergences import k1, kl_reward
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.whiten import whiten
 from purerl.batch import with_fields
-from purerl.kernels.masks import any_true
+from purerl.kernels.masks import any_true, masked
 from purerl.types import RowFloat, TensorDict, TokenFloat
 
 __all__ = [
@@ -98,7 +98,7 @@ def return_advantage(*, discount: float) -> Transform:
 
 def _return_advantage(batch: TensorDict, *, discount: float) -> TokenFloat:
     returns = discounted_returns(batch["reward"], batch["action"], discount=discount)
-    return torch.where(batch["mask"], returns, 0)
+    return masked(returns, batch["mask"])
 
 
 def gae_advantage(*, discount: float, lambda_: float) -> Transform:
@@ -112,6 +112,4 @@ def gae_advantage(*, discount: float, lambda_: float) -> Transform:
 def _gae_advantage(batch: TensorDict, *, discount: float, lambda_: float) -> TensorDict:
     mask, value = batch["mask"], batch["old_value"]
     advantage = gae(batch["reward"], value, batch["action"], discount=discount, lambda_=lambda_)
-    return with_fields(
-        batch, advantage=torch.where(mask, advantage, 0), returns=torch.where(mask, advantage + value, 0)
-    )
+    return with_fields(batch, advantage=masked(advantage, mask), returns=masked(advantage + value, mask))

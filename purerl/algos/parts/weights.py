@@ -18,6 +18,7 @@ from collections.abc import Callable
 import torch
 
 from purerl.algos.parts.corrections import banded_ratio
+from purerl.algos.parts.elementwise import clip
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import (
     LOG_RATIO_BOUND,
@@ -58,7 +59,7 @@ def clipped_weight(logp: TokenFloat, old_logp: TokenFloat, *, clip_low: float, c
     >>> clipped_weight(torch.tensor([[2.0, -9.0]]), torch.zeros(1, 2), clip_low=0.5, clip_high=4.0)
     tensor([[5.0000, 0.5000]])
     """
-    return token_ratio(logp, old_logp).clamp(1 - clip_low, 1 + clip_high)
+    return clip(token_ratio(logp, old_logp), 1 - clip_low, 1 + clip_high)
 
 
 def asymmetric_weight(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, as_bytes, count_true, first_true
+from purerl.kernels.masks import any_true, as_bytes, count_true, first_true, masked
 from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = ["center", "standard_deviation", "whiten", "whiten_rows"]
@@ -21,7 +21,8 @@ def center(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     One of the values is subtracted before the mean is taken, so the result is exactly 0 if all values are equal. It is
     0 without counted tokens. Shapes: [rows, time] each.
     """
-    return _center(x, mask, count_true(mask).sum(-1))
+    rows, mask = torch.atleast_2d(x, mask)
+    return _center(rows, mask, count_true(mask).sum(-1)).reshape(x.shape)
 
 
 def standard_deviation(x: TokenFloat, mask: TokenBool, *, ddof: int = 1) -> Scalar:
@@ -30,8 +31,9 @@ def standard_deviation(x: TokenFloat, mask: TokenBool, *, ddof: int = 1) -> Scal
     It is exactly 0 if all values are equal, or if fewer than two tokens are counted. Shapes: [rows, time] each; the
     result is a scalar.
     """
+    rows, mask = torch.atleast_2d(x, mask)
     tokens = count_true(mask).sum(-1)
-    return _standard_deviation(_center(x, mask, tokens), tokens, ddof)
+    return _standard_deviation(_center(rows, mask, tokens), tokens, ddof)
 
 
 def whiten(x: TokenFloat, mask: TokenBool, *, eps: float = EPS, ddof: int = 1) -> TokenFloat:
@@ -45,9 +47,10 @@ def whiten(x: TokenFloat, mask: TokenBool, *, eps: float = EPS, ddof: int = 1) -
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
+    rows, mask = torch.atleast_2d(x, mask)
     tokens = count_true(mask).sum(-1)
-    centered = _center(x, mask, tokens)
-    return centered / (_standard_deviation(centered, tokens, ddof)[..., None, None] + eps)
+    centered = _center(rows, mask, tokens)
+    return (centered / (_standard_deviation(centered, tokens, ddof)[..., None, None] + eps)).reshape(x.shape)
 
 
 def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
@@ -64,9 +67,10 @@ def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
 def _center(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
     if not x.numel():
         return x
-    shifted = torch.where(mask, x - _first_counted_value(x.detach(), mask)[..., None, None], 0)
+    shifted = masked(x - _first_counted_value(x.detach(), mask)[..., None, None], mask)
     mean = shifted.sum((-2, -1)) / tokens.clamp(min=1)
-    return torch.addcmul(shifted, mean[..., None, None], as_bytes(mask), value=-1)
+    # The mean is negated, because the gradient of `value=-1` with bytes is wrong: -1 times a byte of 1 is 255.
+    return torch.addcmul(shifted, -mean[..., None, None], as_bytes(mask))
 
 
 def _standard_deviation(centered: TokenFloat, tokens: Count, ddof: int) -> Scalar:

@@ -20,8 +20,12 @@ def zero_outside(batch: TensorDict, mask: TokenBool) -> TensorDict:
     where(mask, exp(x), 0) is NaN if x is infinite. The inputs are therefore set to 0 before the equations, which need
     no mask. Log-probabilities of -inf are replaced as in `parts.log_ratios`.
     """
-    rows, floats = any_true(mask), {name: value for name, value in batch.items() if value.is_floating_point()}
+    rows, floats = any_true(mask), {name: value for name, value in batch.items() if _is_float(value)}
     return with_fields(batch, **{name: _zero_field(name, value, mask, rows) for name, value in floats.items()})
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
 
 
 def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Tensor:

@@ -1,7 +1,9 @@
-"""Reductions of a mask over time. They read the mask as bytes, because torch reduces bool tensors slowly on a CPU.
+"""Functions of a mask. Reductions over time read it as bytes, because torch reduces bool tensors slowly on a CPU.
 
-Contract: `mask` is bool, of shape [..., time]. The functions have no gradient and do not synchronize with an
-accelerator. Each equals the torch expression in the first line of its docstring. The tests use that as the reference.
+Contract: `mask` is bool, of shape [..., time]. Every function refuses another dtype: torch would read 0 and 1 as
+numbers, with `&` and `~` bit by bit, and the bytes of an int64 as eight steps. The reductions have no gradient, and
+nothing synchronizes with an accelerator. Each function equals the torch expression in the first line of its docstring.
+The tests use that as the reference.
 
 >>> import torch
 >>> mask = torch.tensor([[False, True, True], [False, False, False]])
@@ -14,20 +16,46 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["any_true", "as_bytes", "count_true", "first_true"]
+from purerl.errors import InputError
+
+__all__ = ["any_true", "as_bytes", "as_mask", "count_true", "first_true", "masked"]
 
 _IS_VIEW_BATCHED = torch.__version__ >= "2.13"
 """Whether `torch.func.vmap` knows views of another dtype. torch 2.11 does not; 2.12 was not tried."""
 
 
+def as_mask(mask: Tensor) -> Tensor:
+    """``mask``, if it is bool. All other functions of masks call it, or a function that does.
+
+    Raises: InputError for another dtype.
+
+    >>> as_mask(torch.tensor([1, 0]))
+    Traceback (most recent call last):
+    purerl.errors.InputError: a mask that is not bool
+      got:  torch.int64 [2]
+      need: True or False for each token or row
+      do:   give mask.bool()
+    """
+    if mask.dtype != torch.bool:
+        need, do = "True or False for each token or row", "give mask.bool()"
+        raise InputError("a mask that is not bool", got=f"{mask.dtype} {list(mask.shape)}", need=need, do=do)
+    return mask
+
+
+def masked(x: Tensor, mask: Tensor, other: float = 0) -> Tensor:
+    """``torch.where(mask, x, other)``: `x` where the mask is True, `other` elsewhere, also in place of inf and NaN."""
+    return torch.where(as_mask(mask), x, other)
+
+
 def as_bytes(mask: Tensor) -> Tensor:
     """``mask.to(torch.uint8)``, without a copy if torch allows it: 1 where True, 0 elsewhere. Same shape."""
+    mask = as_mask(mask)
     return mask.view(torch.uint8) if _IS_VIEW_BATCHED else mask.to(torch.uint8)
 
 
 def any_true(mask: Tensor) -> Tensor:
     """``mask.any(-1)``: whether any step of a row is True. [..., time] -> [...], bool."""
-    return as_bytes(mask).amax(-1) > 0 if mask.shape[-1] else mask.any(-1)
+    return as_bytes(mask).amax(-1) > 0 if mask.shape[-1] else as_mask(mask).any(-1)
 
 
 def count_true(mask: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from purerl.sandbox.supervisor.program import (
     handle_signals_as_python,
     limit,
     refuse_privileges,
+    restore_signals,
     take_descriptors,
 )
 from purerl.sandbox.supervisor.root import DEVICES, HOME, WRITABLE, add_private, write_files
@@ -152,6 +153,7 @@ def _start(task: Task, setup: Setup, report: socket.socket, turns: int | None) -
     with step("start"):
         close_from(report.fileno() + 1)
         os.setsid()
+        restore_signals()
         if is_python:
             handle_signals_as_python()
         limit(task.bounds, is_alone=setup.is_private, is_session=turns is not None)
@@ -172,8 +174,16 @@ def _start(task: Task, setup: Setup, report: socket.socket, turns: int | None) -
         report.close()
         return program
     with step("command"):
-        os.execvpe(task.command[0], list(task.command), os.environ)  # noqa: S606 - no shell is meant
+        _execute(task.command)
     raise AssertionError
+
+
+def _execute(command: Sequence[str]) -> NoReturn:
+    """Become the program that `command` names. Raises: OSError with this name, not with the last place of the PATH."""
+    try:
+        os.execvpe(command[0], list(command), os.environ)  # noqa: S606 - no shell is meant
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), command[0]) from error
 
 
 def _collect(program: int, report: socket.socket) -> NoReturn:

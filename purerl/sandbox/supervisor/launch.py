@@ -57,7 +57,7 @@ class Sandbox:
         self.cgroup = start.cgroup
         if not self._is_private:
             self._directory = _make_directory()
-        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (os.pipe() for _ in range(3))
+        (stdin, to_stdin), (from_stdout, stdout), (from_stderr, stderr) = (_pipe() for _ in range(3))
         report, theirs = map(self._stack.enter_context, socket.socketpair())
         turns, their_turns = socket.socketpair() if task.kind == "session" else (None, None)
         pipes = FileIO(to_stdin, "wb"), FileIO(from_stdout), FileIO(from_stderr)
@@ -118,6 +118,13 @@ class Sandbox:
         self._stack.close()
         if self.cgroup is not None and not self._is_private:
             self.cgroup.close()
+
+
+def _pipe() -> tuple[int, int]:
+    """A pipe that a program can open again, as /dev/stdin: its user is not the one of this process."""
+    read, write = os.pipe()
+    os.fchmod(read, 0o666)  # of both ends
+    return read, write
 
 
 def _make_directory() -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 from collections.abc import Iterator
@@ -19,6 +18,18 @@ class _StepError(Exception):
         self.step, self.error = step, error
 
 
+def _describe(error: BaseException) -> str:
+    """The text of an error: with its path if it has one, or else with the place in the code that raised it."""
+    text = str(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+    trace = error.__traceback__
+    while trace and trace.tb_next:
+        trace = trace.tb_next
+    if trace is None or (isinstance(error, OSError) and error.filename is not None):
+        return text
+    code = trace.tb_frame.f_code
+    return f"{text} (in {code.co_name}, {os.path.basename(code.co_filename)}, line {trace.tb_lineno})"
+
+
 @contextmanager
 def step(name: str) -> Iterator[None]:
     """Say in which step an error occurs."""
@@ -30,15 +41,16 @@ def step(name: str) -> Iterator[None]:
 
 @contextmanager
 def reporting(connection: socket.socket) -> Iterator[None]:
-    """Send an error to the supervisor, and end this process, which must not go on."""
+    """Send an error to the supervisor, with the path or the call that failed, and end this process."""
     try:
         yield
     except _StepError as failure:
         name, error = failure.step, failure.error
     except BaseException as failure:  # noqa: BLE001 -- a forked process must not return to what its parent does
-        name, error = "start", OSError(errno.EPROTO, repr(failure))
+        name, error = "start", failure
     else:
         return
+    number = error.errno if isinstance(error, OSError) else None
     with suppress(OSError):
-        send(connection, Message({"error": {"step": name, "errno": error.errno, "text": str(error)}}))
+        send(connection, Message({"error": {"step": name, "errno": number, "text": _describe(error)}}))
     os._exit(1)

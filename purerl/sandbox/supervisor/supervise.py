@@ -47,6 +47,9 @@ def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
         except Refusal as error:
             sandbox.end()
             _refuse(owner, error)
+        except ConnectionError as error:  # process 1 has ended before its program started
+            sandbox.end()
+            _refuse(owner, Refusal("start", error.errno, str(error)))
         finally:
             sandbox.close()
     spawners.end()

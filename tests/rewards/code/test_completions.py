@@ -54,6 +54,77 @@ def test_the_label_names_the_language() -> None:
     assert find_program("x = 1", None) == Program("x = 1", None)
 
 
+BASH = "```bash\npython x.py\n```\n"
+DOCSTRING = 'def f():\n    """Add.\n\n{0}```python\n{0}f()\n{0}```\n    """\n    return 1\n'
+
+
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        (f"{PYTHON}Run it:\n{BASH}", Program("x = 1\n", "python")),
+        (f"{CPP}{BASH}{BASH}", Program("int z;\n", "c++")),
+        (f"{PYTHON}```sh\npython x.py\n```\nIt prints\n```text\n1\n```", Program("x = 1\n", "python")),
+        (f"{PYTHON}```console\n$ python x.py\n```\n```json\n{{}}\n```", Program("x = 1\n", "python")),
+        (f"{BASH}{PYTHON}", Program("x = 1\n", "python")),
+        (f"{PLAIN}{BASH}", Program("y = 2\n")),
+        (BASH, Program("python x.py\n", "bash")),
+        (f"{PYTHON}```shell\npython x.py", Program("x = 1\n", "python")),
+    ],
+)
+def test_shell_after_a_program_only_says_how_to_run_it(completion: str, program: Program) -> None:
+    assert find_program(completion, None) == program
+
+
+def test_known_language_decides_between_blocks() -> None:
+    assert find_program(f"{PYTHON}{BASH}", "bash") == Program("python x.py\n", "bash")
+    assert find_program(f"{PYTHON}{BASH}", "python") == Program("x = 1\n", "python")
+
+
+@pytest.mark.parametrize("language", [None, "python"])
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        ("<think>x</think><answer>print(7)</answer>", "print(7)"),
+        ("<answer>\nprint(7)\n</answer>\nDone.", "\nprint(7)\n"),
+        ("So <answer>print(7)", "print(7)"),
+        ("print(7)</answer>", "print(7)"),
+        (f"<answer>\n{PYTHON}</answer>", "x = 1\n"),
+        ("<answer>```python\nprint(7)\n```</answer>", "print(7)\n"),
+        ("<answer>```python\na\n```</answer> or <answer>```python\nb\n```</answer>", "b\n"),
+        (f"{PYTHON}<answer>{PLAIN}</answer>", "y = 2\n"),
+        (f"{PYTHON}<answer></answer>", "x = 1\n"),
+        (f"{PYTHON}<ANSWER>print(7)</ANSWER>", "print(7)"),
+        ('```python\nprint("<answer>7</answer>")\n```', 'print("<answer>7</answer>")\n'),
+        ("print('<answer>7</answer>')", "print('<answer>7</answer>')"),
+        ("<answer>```python\nprint('</answer>')\n```\n</answer>", "print('</answer>')\n"),
+    ],
+)
+def test_program_in_an_answer(completion: str, program: str, language: str | None) -> None:
+    found = find_program(completion, language)
+    assert found is not None
+    assert found.text == program
+
+
+@pytest.mark.parametrize("indent", ["", "    "])
+@pytest.mark.parametrize("quotes", ['"""', "'''"])
+def test_fence_in_a_docstring_is_part_of_the_program(indent: str, quotes: str) -> None:
+    source = DOCSTRING.format(indent).replace('"""', quotes)
+    for text in (f"```python\n{source}```", f"So:\n```\n{source}```\n{BASH}", source, f"<answer>\n{source}</answer>"):
+        found = find_program(text, None)
+        assert found is not None
+        assert found.text.lstrip("\n") == source
+
+
+def test_string_that_does_not_end_hides_no_fence() -> None:
+    broken = '```python\nx = """a\n```\nNo:\n'
+    assert find_program(broken, "python") == Program('x = """a\n', "python")
+    assert find_program(f"{broken}{PYTHON}", "python") == Program("x = 1\n", "python")
+    fixed = '```python\ndef f():\n    """Doc."""\n```\n'
+    assert find_program(f"{broken}{fixed}", "python") == Program('def f():\n    """Doc."""\n', "python")
+    prose = f'It\'s a """docstring, don\'t use it.\n{PYTHON}'
+    assert find_program(prose, "python") == Program("x = 1\n", "python")
+
+
 def test_a_prompt_may_open_the_block() -> None:
     assert open_block("Complete:\n```python\ndef f(x):\n") == ("python", "def f(x):\n", False)
     assert open_block(PYTHON) is None
@@ -62,7 +133,14 @@ def test_a_prompt_may_open_the_block() -> None:
     )
 
 
-@pytest.mark.parametrize("text", ["```" * 10**6, "```\n" * 10**6, "~" * 10**7, " " * 10**7 + "```", "</think>" * 10**6])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "```" * 10**6, "```\n" * 10**6, "~" * 10**7, " " * 10**7 + "```", "</think>" * 10**6, "<answer>" * 10**5,
+        "```\n\"\"\"\n" * 10**5, "```\n" + "\"\\" * 10**5 + "\n```\n", "```\n'''\n\"\"\"\n" * 10**5,
+        "```\n\"\"\"\n" + "```\n" * 10**5, "<answer>```\n" * 10**5,
+    ],
+)  # fmt: skip
 def test_long_completions_take_linear_time(text: str) -> None:
     start = time.process_time()
     find_program(text, "python")

@@ -1,0 +1,53 @@
+"""Elementwise functions of tensors whose settings are numbers or tensors, and whose gradients are finite.
+
+A setting is a number, or a 0-d tensor if `torch.func` maps over it or differentiates by it. torch takes two bounds only
+if both are of the same kind, and `math` has no gradient. The settings of one function may be of both kinds.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+__all__ = ["clip", "log", "log1p", "square_root"]
+
+
+def clip(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+    """Compute ``x.clamp(low, high)``, in which one of the bounds may be a number and the other a tensor.
+
+        y = min(max(x, low), high)
+
+    Shapes: any; the result has the shape of `x`.
+
+    >>> clip(torch.tensor([0.1, 2.0, 9.0]), 0.5, torch.tensor(5.0))
+    tensor([0.5000, 2.0000, 5.0000])
+    """
+    if isinstance(low, Tensor) != isinstance(high, Tensor):
+        return x.clamp(min=low).clamp(max=high)
+    return x.clamp(low, high)  # pyright: ignore[reportCallIssue, reportArgumentType] -- two numbers, or two tensors
+
+
+def log(x: float | Tensor) -> float | Tensor:
+    """Compute the natural logarithm of a number or a tensor. Raises: ValueError for a number that is not above 0."""
+    return x.log() if isinstance(x, Tensor) else math.log(x)
+
+
+def log1p(x: float | Tensor) -> float | Tensor:
+    """Compute log(1 + x) of a number or a tensor. Raises: ValueError for a number that is not above -1."""
+    return x.log1p() if isinstance(x, Tensor) else math.log1p(x)
+
+
+def square_root(square: Tensor) -> Tensor:
+    """Compute the square root, with the gradient 0 at 0, where that of torch is infinite.
+
+    A standard deviation of 0 is that of equal values. The gradient of the mean absolute value has the same convention.
+    Shapes: any.
+
+    >>> x = torch.tensor([4.0, 0.0], requires_grad=True)
+    >>> torch.autograd.grad(square_root(x).sum(), x)[0]
+    tensor([0.2500, 0.0000])
+    """
+    is_zero = square == 0
+    return torch.where(is_zero, 0, torch.where(is_zero, 1, square).sqrt())
