@@ -12,7 +12,6 @@ A model is sharded entirely or not at all. Ranks that read the same rows (`mesh.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +40,7 @@ from purerl.backends.hf.router import LOAD, balance_loss
 from purerl.backends.hf.routes import ROUTES, changed_choices
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
+from purerl.backends.optimizer_steps import skip_reason, step_metrics
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -138,9 +138,8 @@ class HFTrainer:
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """One optimizer step, as `Trainer.step` defines it.
 
-        Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
-        skipped if the gradient is not finite or no token is counted: parameters and AdamW's moments stay as they are,
-        and the schedule advances. (Otherwise momentum would move the weights with a gradient of 0.)
+        Beside the objective's metrics there are those of `step_metrics`. A step is skipped for the reasons of
+        `skip_reason`: parameters, AdamW's moments and its count of steps stay as they are, and the schedule advances.
 
         Raises: BatchError as `score`, and for a missing field that `objective` reads; InputError for a model that is
         not trained, and for an output that this trainer was not built for.
@@ -296,18 +295,15 @@ class HFTrainer:
         """Clip and step, or skip; add the trainer's own metrics."""
         rate = self.config.learning_rate(self.position, self.updates)
         norm = clip_gradients(self.trained.values(), self.config.max_grad_norm)
-        counted = sum(int(count.tokens) for count in counts.values())
-        stepped = math.isfinite(norm) and counted > 0
-        if stepped:
+        reason = skip_reason(norm, counts, skip_zero_gradients=self.config.skip_zero_gradients)
+        if reason is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             self.optimizer.step()
             if self.position == 0 and self.config.optimizer is not None:
                 self._optimizer_state()  # refuses what cannot be stored, before the first checkpoint
         self.position += 1
-        extra = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
-        weight = torch.ones((), dtype=torch.float64)
-        return {**metrics, **{name: Weighted(value * weight, weight) for name, value in extra.items()}}
+        return {**metrics, **step_metrics(norm, reason, learning_rate=rate)}
 
     # --- weights and files -------------------------------------------------------------------------------------------
 
