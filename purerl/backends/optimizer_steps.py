@@ -34,17 +34,21 @@ def skip_reason(norm: float, counts: Mapping[str, Counts], *, skip_zero_gradient
     return "zero_gradient" if norm == 0 and skip_zero_gradients else None
 
 
-def step_metrics(norm: float, reason: str | None, *, learning_rate: float) -> dict[str, Weighted]:
+def step_metrics(
+    norm: float, reason: str | None, *, learning_rate: float, update_lost: float | None = None
+) -> dict[str, Weighted]:
     """The trainer's own metrics of a step that was skipped for `reason`, or taken if it is None.
 
     learning_rate            of the step, also if it was skipped: the schedule advances
     skipped, skipped/REASON  1 if it was skipped (for this reason), otherwise 0
     zero_gradient_fraction   1 if the gradient was 0, otherwise 0, also for a step that was taken
     grad_norm                `norm`; left out if it is not finite, or if no token was counted
+    update_lost              the share of the update that rounding of weights removed; left out if it is None
     """
     extra = {"learning_rate": learning_rate, "zero_gradient_fraction": float(norm == 0)}
     extra |= {"skipped": float(reason is not None)}
     extra |= {f"skipped/{name}": float(name == reason) for name in SKIP_REASONS}
     extra |= {"grad_norm": norm} if reason in (None, "zero_gradient") else {}
+    extra |= {} if update_lost is None else {"update_lost": update_lost}
     weight = torch.ones((), dtype=torch.float64)
     return {name: Weighted(value * weight, weight) for name, value in extra.items()}

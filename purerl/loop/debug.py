@@ -10,6 +10,7 @@ from typing import Any, cast
 from attrs import define, evolve, frozen
 
 from purerl.config.check import algorithm_of, check
+from purerl.config.generators import sampled_model
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, Messages, Prompt
@@ -92,7 +93,7 @@ def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Ge
         return ScriptedGenerator(chat, turns)
     if config.generator is None:
         raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
-    generator = open_generator(config.generator, config.model, config.seed)
+    generator = open_generator(config.generator, sampled_model(config), config.seed)
     use_images(chat, {"generator": generator})
     return generator
 

@@ -35,6 +35,7 @@ from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
+from purerl.backends.hf.rounding import REMAINDER, Rounding, is_narrow
 from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.hf.router import LOAD, balance_loss
 from purerl.backends.hf.routes import ROUTES, changed_choices
@@ -77,6 +78,7 @@ class HFTrainer:
         share: bool,
         router_coefficient: float,
         adapter: Adapter | None = None,
+        seed: int = 0,
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
         self.model = model
@@ -88,7 +90,9 @@ class HFTrainer:
         restore_shards(self.fsdp)  # `verify` has read the model
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        self.optimizer = build_optimizer(module, config) if self.trained else None
+        names = {p: name for name, p in self.trained.items() if is_narrow(p)}
+        self.rounding = Rounding(names, seed, keeps=config.keeps_remainders)
+        self.optimizer = build_optimizer(module, config, self.rounding) if self.trained else None
         self.routes = module.routers and open_records(config.replay_routes, mesh.data, mesh.device, module.routers)
         self.outputs = [o for o in module.outputs if o != ROUTES or isinstance(self.routes, RouteRecords)]
         self._save_plans = SavePlans(mesh.all)
@@ -296,14 +300,17 @@ class HFTrainer:
         rate = self.config.learning_rate(self.position, self.updates)
         norm = clip_gradients(self.trained.values(), self.config.max_grad_norm)
         reason = skip_reason(norm, counts, skip_zero_gradients=self.config.skip_zero_gradients)
+        lost = None
         if reason is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
+            self.rounding.begin(self.position)
             self.optimizer.step()
+            lost = self.rounding.lost(self.mesh.all)
             if self.position == 0 and self.config.optimizer is not None:
                 self._optimizer_state()  # refuses what cannot be stored, before the first checkpoint
         self.position += 1
-        return {**metrics, **step_metrics(norm, reason, learning_rate=rate)}
+        return {**metrics, **step_metrics(norm, reason, learning_rate=rate, update_lost=lost)}
 
     # --- weights and files -------------------------------------------------------------------------------------------
 
@@ -321,6 +328,8 @@ class HFTrainer:
             return
         check_adapter(weights, self.capabilities)
         copy_into(self.module.model, weights, mix=mix)
+        for state in self.optimizer.state.values() if self.optimizer else ():
+            state.pop(REMAINDER, None)  # it belongs to the weights before
         self.replaced = True
 
     def save(self, path: Path) -> dict[str, str]:
