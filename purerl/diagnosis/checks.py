@@ -262,7 +262,8 @@ CHECKS = (
         lost_updates,
         "the updates are smaller than half of the distance between two numbers of the dtype of the weights, and the "
         "trainer rounds them to nearest",
-        "train float32 weights with trainer.mixed_precision, or use the trainer hf, whose trainer.rounding loses nothing",
+        "train float32 weights with trainer.mixed_precision, or use the trainer hf: its rules (trainer.rounding) lose "
+        "nothing",
     ),
     Check(
         "truncation",

@@ -90,7 +90,7 @@ def random_shorts(seed: int, chunk: Chunk, shape: Sequence[int]) -> Tensor:
 
     Shape: that of the chunk, and 4. They are the same for an element in whatever chunk it is.
     """
-    index, stride = torch.zeros((), dtype=torch.int64, device=chunk.values.device), 1
+    index, stride = chunk.values.new_zeros((), dtype=torch.int64), 1
     for axis in reversed(range(len(shape))):
         positions = torch.arange(chunk.values.shape[axis], device=chunk.values.device) + chunk.offsets[axis]
         index = index + positions.view(-1, *[1] * (len(shape) - 1 - axis)) * stride
@@ -107,8 +107,9 @@ class Rounding:
     seed       of the run and the model
     keeps      whether the rule is `compensated`
     position   the number of the optimizer step
-    sums       [parameters, 3] of this rank and this step: exact update times stored update, exact update squared, and
-               how many elements of the parameter this rank has
+
+    It adds up, for each parameter in a step, exact update times stored update, exact update squared, and how many of
+    its elements this rank has.
     """
 
     names: Mapping[Tensor, str]
@@ -162,5 +163,5 @@ class Rounding:
         rows = [torch.stack(parts).sum(0) if parts else torch.zeros(3) for parts in self._sums.values()]
         sums = ranks.sum(torch.stack([row.cpu() for row in rows]).double())
         copies = sums[:, 2] / torch.tensor([float(max(1, p.numel())) for p in self._sums], dtype=torch.float64)
-        stored, exact, _ = (sums / copies.clamp(min=1)[:, None]).sum(0).tolist()
+        stored, exact = (float(total) for total in (sums[:, :2] / copies.clamp(min=1)[:, None]).sum(0))
         return 1 - stored / exact if exact else None
