@@ -1,4 +1,4 @@
-"""Which optimizer steps are skipped, and the metrics that a trainer adds to those of the objective."""
+"""Optimizer steps that are skipped, and the metrics that a trainer adds to those of the objective."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SKIP_REASONS = ("nonfinite_gradient", "no_tokens", "zero_gradient")
 
 
 def skip_reason(norm: float, counts: Mapping[str, Counts], *, skip_zero_gradients: bool) -> str | None:
-    """Why an optimizer step is skipped, one of `SKIP_REASONS`; None if it is taken.
+    """The reason for which an optimizer step is skipped, one of `SKIP_REASONS`; None if it is taken.
 
     norm     of the gradient over all ranks, before clipping: it is the same on every rank, and so is the result
     counts   of the whole step

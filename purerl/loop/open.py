@@ -14,7 +14,6 @@ from attrs import evolve, frozen
 from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
-from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import is_reward
 from purerl.config.roles import (
@@ -47,7 +46,7 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
-from purerl.loop.generators import open_generator
+from purerl.loop.generators import open_sampler
 from purerl.loop.gradients import check_trainers
 from purerl.loop.images import open_processor, use_images, with_store
 from purerl.loop.lengths import check_row_lengths
@@ -238,9 +237,7 @@ def _open(
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates, context.engines)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
-    generator = config.generator and open_generator(
-        config.generator, sampled_model(config), config.seed, context.engines
-    )
+    generator = config.generator and open_sampler(config, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:

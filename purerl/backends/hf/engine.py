@@ -35,7 +35,7 @@ from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
-from purerl.backends.hf.rounding import REMAINDER, Rounding, is_narrow
+from purerl.backends.hf.rounding import drop_remainders, rounding_of
 from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.hf.router import LOAD, balance_loss
 from purerl.backends.hf.routes import ROUTES, changed_choices
@@ -81,17 +81,15 @@ class HFTrainer:
         seed: int = 0,
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
-        self.model = model
         self.images: ImageReader | None = None
-        self.router_coefficient, self.adapter = router_coefficient, adapter
+        self.model, self.router_coefficient, self.adapter = model, router_coefficient, adapter
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
         self.fsdp = fsdp_parts(module)
         restore_shards(self.fsdp)  # `verify` has read the model
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        names = {p: name for name, p in self.trained.items() if is_narrow(p)}
-        self.rounding = Rounding(names, seed, keeps=config.keeps_remainders)
+        self.rounding = rounding_of(self.trained, seed, keeps=config.keeps_remainders)
         self.optimizer = build_optimizer(module, config, self.rounding) if self.trained else None
         self.routes = module.routers and open_records(config.replay_routes, mesh.data, mesh.device, module.routers)
         self.outputs = [o for o in module.outputs if o != ROUTES or isinstance(self.routes, RouteRecords)]
@@ -299,14 +297,11 @@ class HFTrainer:
         """Clip and step, or skip; add the trainer's own metrics."""
         rate = self.config.learning_rate(self.position, self.updates)
         norm = clip_gradients(self.trained.values(), self.config.max_grad_norm)
-        reason = skip_reason(norm, counts, skip_zero_gradients=self.config.skip_zero_gradients)
-        lost = None
+        lost, reason = None, skip_reason(norm, counts, skip_zero_gradients=self.config.skip_zero_gradients)
         if reason is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            self.rounding.begin(self.position)
-            self.optimizer.step()
-            lost = self.rounding.lost(self.mesh.all)
+            lost = self.rounding.step(self.optimizer, self.position, self.mesh.all)
             if self.position == 0 and self.config.optimizer is not None:
                 self._optimizer_state()  # refuses what cannot be stored, before the first checkpoint
         self.position += 1
@@ -328,8 +323,8 @@ class HFTrainer:
             return
         check_adapter(weights, self.capabilities)
         copy_into(self.module.model, weights, mix=mix)
-        for state in self.optimizer.state.values() if self.optimizer else ():
-            state.pop(REMAINDER, None)  # it belongs to the weights before
+        if self.optimizer is not None:
+            drop_remainders(self.optimizer)
         self.replaced = True
 
     def save(self, path: Path) -> dict[str, str]:

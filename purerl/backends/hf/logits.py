@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from purerl.devices.cuda import has_wide_products
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -24,8 +26,8 @@ __all__ = ["WideHead"]
 class WideHead:
     """Makes the output head of `model` return float32, if it is a linear layer of narrow weights.
 
-    On CUDA and ROCm the factors are narrow, and only the result is not rounded. Other devices have no such product:
-    there the head has a copy in float32, which `follow_weights` renews.
+    On devices that have such products, the factors are narrow, and the result is not rounded. On others the head has a
+    copy in float32, which `follow_weights` renews.
     """
 
     def __init__(self, model: PreTrainedModel) -> None:
@@ -39,7 +41,7 @@ class WideHead:
     @torch.no_grad()
     def follow_weights(self) -> None:
         """The weights of the model have changed."""
-        if self._head is not None and not self._head.weight.is_cuda:
+        if self._head is not None and not has_wide_products(self._head.weight):
             self._copy = self._head.weight.float()
 
     def _forward(self, hidden: Tensor) -> Tensor:

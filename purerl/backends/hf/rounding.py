@@ -19,6 +19,7 @@ below 2^-17 of a weight; the remainder here is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from attrs import define, field
@@ -29,7 +30,17 @@ from purerl.backends.sampling import random_bits
 from purerl.ranks import Ranks
 from purerl.seeds import derive_seed
 
-__all__ = ["REMAINDER", "Rounding", "is_narrow", "join", "random_shorts", "round_stochastically", "split"]
+__all__ = [
+    "REMAINDER",
+    "Rounding",
+    "drop_remainders",
+    "is_narrow",
+    "join",
+    "random_shorts",
+    "round_stochastically",
+    "rounding_of",
+    "split",
+]
 
 REMAINDER = "remainder"
 """The name of the 16 bits of each weight that bfloat16 does not have, in the state of an optimizer."""
@@ -101,7 +112,7 @@ def random_shorts(seed: int, chunk: Chunk, shape: Sequence[int]) -> Tensor:
 
 @define(eq=False)
 class Rounding:
-    """How the updates of narrow weights are stored, and how much of them is lost.
+    """Stores the updates of narrow weights, and measures how much of them is lost.
 
     names      of the parameters with narrow weights
     seed       of the run and the model
@@ -122,6 +133,12 @@ class Rounding:
         """Start with the optimizer step number `position`."""
         self.position = position
         self._sums = {parameter: [] for parameter in self.names}
+
+    def step(self, optimizer: Any, position: int, ranks: Ranks) -> float | None:
+        """Let `optimizer` take its step number `position`; return what `lost` does. Collective."""
+        self.begin(position)
+        optimizer.step()
+        return self.lost(ranks)
 
     def noise(self, parameter: Tensor, chunk: Chunk) -> Tensor:
         """Random numbers for `chunk`, a part of `parameter`, as `random_shorts`."""
@@ -165,3 +182,14 @@ class Rounding:
         copies = sums[:, 2] / torch.tensor([float(max(1, p.numel())) for p in self._sums], dtype=torch.float64)
         stored, exact = (float(total) for total in (sums[:, :2] / copies.clamp(min=1)[:, None]).sum(0))
         return 1 - stored / exact if exact else None
+
+
+def rounding_of(trained: Mapping[str, Tensor], seed: int, *, keeps: bool) -> Rounding:
+    """The `Rounding` of those of the parameters `trained`, by name, that are narrow."""
+    return Rounding({parameter: name for name, parameter in trained.items() if is_narrow(parameter)}, seed, keeps=keeps)
+
+
+def drop_remainders(optimizer: Any) -> None:
+    """Remove all remainders from the state of `optimizer`, because the weights have been replaced."""
+    for state in optimizer.state.values():
+        state.pop(REMAINDER, None)
