@@ -190,7 +190,8 @@ def test_remedies_name_settings_and_commands_that_exist() -> None:
     values = {"trainer.lr_scheduler": "cosine", "trainer.lr": "0.001", "trainer.min_lr_ratio": "0.1"}
     values |= {"rollout.stop_strings": '["x"]', "rollout.max_staleness": "1"}
     values |= {"algorithm.entropy_bonus": "0.01", "algorithm.kl_loss": "0.01", "algorithm.rejection": "token"}
-    values |= {"algorithm.importance_weight": "token"}
+    values |= {"algorithm.importance_weight": "token", "trainer.mixed_precision": "bfloat16"}
+    values |= {"trainer.rounding": "stochastic"}
     for setting in sorted(settings):
         resolve("addition", [f"{setting}={values.get(setting, '2')}"])
     check(resolve("addition", ["algorithm.entropy_bonus=0.01"]))
