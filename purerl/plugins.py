@@ -37,6 +37,8 @@ A plugin may have further attributes:
                                                 `purerl.rewards.sources`
     depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
                                                 steps of the run; without this function they are assumed to
+    compute_dtype(config)                       of a trainer: the dtype of its matrix products, in which the generator
+                                                samples by default, if it is not that of the weights; else None
     replayed_routes(config)                     of a trainer: who records the experts that the policy replays:
                                                 "old_logp", "generator", or "off"; without this function "off"
     returns_routes(config)                      of a generator: whether completions have `routes`; without this

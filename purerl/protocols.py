@@ -298,8 +298,9 @@ class Trainer(Protocol):
         """Take one optimizer step on `batch`: micro-batches, backward, gradient clipping, optimizer.
 
         `counts` belong to the whole step. If no token is counted or the gradient is not finite, neither the weights nor
-        the optimizer state change; in both cases the metric `skipped` is 1, otherwise it is 0. A learning-rate schedule
-        advances with every call, also for a batch without rows.
+        the optimizer state change; in both cases the metric `skipped` is 1, otherwise it is 0. A trainer may also skip
+        a step whose gradient is 0, in the same way, and all ranks decide alike. A learning-rate schedule advances with
+        every call, also for a batch without rows.
         """
         ...
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["choose", "signed", "uniform"]
+__all__ = ["choose", "random_bits", "signed", "uniform"]
 
 _STEP = 0x9E3779B97F4A7C15
 _MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB), (31, 1))
@@ -23,23 +23,30 @@ def signed(number: int) -> int:
     return (number + 2**63) % 2**64 - 2**63
 
 
+def random_bits(seed: Tensor, index: Tensor) -> Tensor:
+    """64 random bits: number `index` of the stream of `seed`.
+
+        bits = mix(mix(seed) + index * step)
+
+    `mix` and `step` are those of splitmix64. The seed is mixed first, so that consecutive seeds give independent
+    streams. `seed` and `index` are int64 tensors that broadcast; any value is a valid seed. The result is int64.
+    Source: Vigna's splitmix64, after Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014).
+    """
+    return _mix(_mix(seed) + index * signed(_STEP))
+
+
 def uniform(seed: Tensor, index: Tensor) -> Tensor:
     """Uniform random numbers between 0 and 1: number `index` of the stream of `seed`.
 
-        u = (floor(mix(mix(seed) + index * step) / 2**41) + 1/2) / 2**23
+        u = (floor(random_bits(seed, index) / 2**41) + 1/2) / 2**23
 
-    `mix` and `step` are those of splitmix64. The seed is mixed first, so that consecutive seeds give independent
-    streams. u is an odd multiple of 2**-24. It is never 1 and never 0; 0 would draw the first token even if its
-    probability is 0.
-
-    `seed` and `index` are int64 tensors that broadcast; any value is a valid seed. The result is float32.
-    Source: Vigna's splitmix64, after Steele, Lea and Flood, Fast splittable pseudorandom number generators (2014).
+    u is an odd multiple of 2**-24. It is never 1 and never 0; 0 would draw the first token even if its probability is
+    0. `seed` and `index` are as in `random_bits`. The result is float32.
 
     >>> uniform(torch.tensor([7, 7, 8]), torch.tensor([0, 1, 0]))
     tensor([0.7170, 0.5243, 0.0391])
     """
-    bits = _mix(_mix(seed) + index * signed(_STEP))
-    return (_logical_shift(bits, 41).to(torch.float32) + 0.5) * 2.0**-23
+    return (_logical_shift(random_bits(seed, index), 41).to(torch.float32) + 0.5) * 2.0**-23
 
 
 def _mix(bits: Tensor) -> Tensor:

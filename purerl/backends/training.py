@@ -10,7 +10,7 @@ from attrs import frozen
 
 from purerl.backends.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.errors import ConfigError, nearest
-from purerl.settings import at_least, between, check_alternatives, no_effect, setting
+from purerl.settings import at_least, between, boolean, check_alternatives, no_effect, setting
 
 __all__ = ["Config", "check_outputs", "check_steps", "check_top_k"]
 
@@ -69,6 +69,12 @@ class Config:
         default=1.0,
         need="above 0",
         valid=lambda x: x > 0,
+    )
+    skip_zero_gradients: bool = setting(
+        "skip an optimizer step whose gradient is 0, such as one in which no row has an advantage and no other term of "
+        "the loss has a gradient; false: AdamW's momentum and the weight decay change the weights in such a step",
+        default=True,
+        **boolean(),
     )
     max_tokens_per_microbatch: int = setting(
         "maximum of rows times tokens of the longest row in one forward pass",

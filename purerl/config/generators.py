@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from purerl.plugins import find, kind_of
-from purerl.settings import in_section
+from typing import TYPE_CHECKING
 
-__all__ = ["check_adapter_rank", "check_generator"]
+from attrs import evolve
+
+from purerl.plugins import find, kind_of
+from purerl.settings import Model, in_section
+
+if TYPE_CHECKING:
+    from purerl.config.schema import RunConfig
+
+__all__ = ["check_adapter_rank", "check_generator", "sampled_model"]
 
 
 def check_generator(settings: object, key: str = "generator") -> None:
@@ -25,3 +32,13 @@ def check_adapter_rank(settings: object, rank: int | None) -> None:
     if check is not None:
         with in_section("generator", type(settings)):
             check(settings, rank)
+
+
+def sampled_model(config: RunConfig) -> Model:
+    """The model of `config` as the generator loads it, unless its own settings name a dtype: as the trainer computes.
+
+    A trainer that computes in another dtype than that of the weights has a function `compute_dtype` in its module.
+    """
+    compute_dtype = getattr(find("trainer", kind_of(config.trainer)), "compute_dtype", None)
+    dtype = compute_dtype(config.trainer) if compute_dtype else None
+    return evolve(config.model, dtype=dtype) if dtype else config.model

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["has_tf32", "has_varlen_attention", "runs_triton"]
+__all__ = ["has_tf32", "has_varlen_attention", "has_wide_products", "runs_triton"]
 
 _AMPERE = (8, 0)
 """The lowest compute capability with TF32, and that torch's flash attention supports."""
@@ -19,6 +19,11 @@ def runs_triton(tensor: Tensor) -> bool:
 def has_varlen_attention(tensor: Tensor) -> bool:
     """Whether torch's flash attention for rows of different lengths runs on the device of `tensor`."""
     return _is_ampere_or_later(tensor)
+
+
+def has_wide_products(tensor: Tensor) -> bool:
+    """Whether the device of `tensor` returns the product of bfloat16 or float16 matrices in float32."""
+    return tensor.is_cuda
 
 
 def has_tf32(tensor: Tensor) -> bool:

@@ -20,6 +20,7 @@ _FEW_STEPS = 5  # of checks of something that is never right
 _MAX_ZERO_ADVANTAGE = 1e-6
 _MAX_ZERO_GRADIENT = 1e-10
 _SKIPPED = 0.5  # fraction of optimizer steps
+_LOST = 0.5  # of updates
 _TRUNCATED = 0.95  # fraction of rows
 _COLLAPSED = 0.05  # of the entropy in the first steps
 _FLAT = 0.1  # standard deviations of the reward in ten steps
@@ -95,11 +96,21 @@ def zero_gradient(history: History) -> str | None:
 
 
 def skipped_updates(history: History) -> str | None:
-    """Optimizer steps are skipped although there are rows to train on."""
+    """Optimizer steps are skipped although there are rows to train on, and although their gradients are not 0."""
     skipped, has_rows = recent(history, "policy/skipped", _FEW_STEPS), recent(history, "rollout/length", _FEW_STEPS)
-    if not skipped or not has_rows or mean(skipped) < _SKIPPED:
+    without_signal = recent(history, "policy/skipped/zero_gradient", _FEW_STEPS) or [0.0]
+    fraction = mean(skipped) - mean(without_signal)
+    if not has_rows or not fraction >= _SKIPPED:
         return None
-    return f"{mean(skipped):.0%} of the optimizer steps of the last {_FEW_STEPS} steps were skipped"
+    return f"{fraction:.0%} of the optimizer steps of the last {_FEW_STEPS} steps were skipped"
+
+
+def lost_updates(history: History) -> str | None:
+    """Most of the updates is lost in the rounding of the weights."""
+    lost = mean(recent_known(history, "policy/update_lost", _MANY_STEPS))
+    if not lost >= _LOST:
+        return None
+    return f"rounding of the weights removed {lost:.0%} of the updates of the last {_MANY_STEPS} steps"
 
 
 def truncation(history: History) -> str | None:
@@ -244,6 +255,15 @@ CHECKS = (
         "gradients are not finite, or mini-batches have no counted token",
         "lower trainer.lr, train in float32 or bfloat16, or lower num_minibatches",
         (*_SIGNALS, "entropy_collapse"),
+    ),
+    Check(
+        "lost_updates",
+        _MANY_STEPS,
+        lost_updates,
+        "the updates are smaller than half of the distance between two numbers of the dtype of the weights, and the "
+        "trainer rounds them to nearest",
+        "train float32 weights with trainer.mixed_precision, or use the trainer hf: its rules (trainer.rounding) lose "
+        "nothing",
     ),
     Check(
         "truncation",

@@ -23,7 +23,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
 from purerl.loop.environments import OpenedEnvironment, open_renderer_of, open_workflow
-from purerl.loop.generators import open_generator
+from purerl.loop.generators import open_sampler
 from purerl.loop.images import use_images, with_store
 from purerl.loop.open import reward_runner
 from purerl.loop.paths import resolve_paths
@@ -93,7 +93,7 @@ def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Ge
         return ScriptedGenerator(chat, turns)
     if config.generator is None:
         raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
-    generator = open_generator(config.generator, config.model, config.seed)
+    generator = open_sampler(config)
     use_images(chat, {"generator": generator})
     return generator
 

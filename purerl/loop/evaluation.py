@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 
 from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.config.check import accuracy_rewards_of, algorithm_of
+from purerl.config.generators import sampled_model
 from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
@@ -249,7 +250,7 @@ def evaluation_of_run(
     elif chats := reward_chats(config, chat):
         models = {"model_rewards": partial(model_rewards_of, config, chat, chats)}
     return Evaluation(
-        model=model,
+        model=evolve(model, dtype=sampled_model(config).dtype),
         settings=config.evaluate,
         problems=problems,
         chat=chat,

@@ -8,8 +8,9 @@ from typing import Any
 
 from attrs import evolve, fields_dict, frozen
 
-from purerl.config.generators import check_generator
+from purerl.config.generators import check_generator, sampled_model
 from purerl.config.overrides import apply
+from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
 from purerl.plugins import kind_of
@@ -17,7 +18,7 @@ from purerl.protocols import Generator
 from purerl.seeds import derive_seed
 from purerl.settings import Model, setting
 
-__all__ = ["change_generator", "open_generator"]
+__all__ = ["change_generator", "open_generator", "open_sampler"]
 
 
 def open_generator(
@@ -29,6 +30,11 @@ def open_generator(
     """
     seed = derive_seed(seed, name) % 2**31
     return engines.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
+
+
+def open_sampler(config: RunConfig, engines: Engines = LOCAL_ENGINES) -> Generator:
+    """The generator of a run of `config`, which has one."""
+    return open_generator(config.generator, sampled_model(config), config.seed, engines)
 
 
 @frozen

@@ -37,7 +37,7 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
-from purerl.loop.generators import open_generator
+from purerl.loop.generators import open_sampler
 from purerl.loop.gradients import check_trainers
 from purerl.loop.images import use_images, with_store
 from purerl.loop.lengths import check_row_lengths
@@ -225,7 +225,7 @@ def _open(
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates, context.engines)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
-    generator = config.generator and open_generator(config.generator, config.model, config.seed, context.engines)
+    generator = config.generator and open_sampler(config, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
     if generator is not None:

@@ -15,6 +15,7 @@ from typing import Any
 from attrs import field, frozen
 
 from purerl.config.check import algorithm_of
+from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import judge_roles
 from purerl.config.roles import ModelRole, adapter_rank, model_roles, models_by_role
@@ -147,7 +148,7 @@ def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dic
             on_accelerator=on_accelerator,
         )
     if config.generator is not None:
-        uses["generator"] = _memory_of("generator", config.generator, model=config.model, workload=workload)
+        uses["generator"] = _memory_of("generator", config.generator, model=sampled_model(config), workload=workload)
     for name, role in judge_roles(config).items():
         uses[name] = _memory_of("generator", role.generator, model=role.model, workload=workload)
     return uses

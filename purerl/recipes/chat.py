@@ -16,7 +16,7 @@ Reasons for the settings:
     learning rate 1e-5            preserves most abilities of an instruct model; for a base model it can be twice that
     warm-up, cosine schedule      5 % warm-up; the final learning rate is a tenth, so the last examples still count
     1 epoch                       a second epoch may improve small data sets: `num_epochs=2`
-    float32, bfloat16 autocast    small updates vanish in bfloat16 weights; bfloat16 is enough for the forward pass
+    float32, bfloat16 autocast    all digits of the weights; bfloat16 is enough for the forward pass
     gradient checkpointing        conversations are long, and the logits of a vocabulary of 150,000 need much memory
 """
 

@@ -16,7 +16,7 @@ Reasons for the settings:
     512 new tokens                solutions take 100 to 300 tokens; longer completions are truncated and wrong
     learning rate 1e-6            stable for models of this size without a reference
     2 % warm-up                   the first moment estimates of AdamW are noisy
-    float32, bfloat16 autocast    updates of 1e-6 vanish in bfloat16 weights; bfloat16 is enough for the forward pass
+    float32, bfloat16 autocast    all digits of the weights; bfloat16 is enough for the forward pass, and for sampling
     gradient checkpointing        the logits of a vocabulary of 150,000 need much memory
     2 epochs                      about 220 steps
 """

@@ -11,7 +11,7 @@ The data, `test` and the settings are those of the recipe `gsm8k`, except for th
                                   weights, so it keeps no copy
     40 % of the memory            for vLLM, beside weights, gradients and AdamW's states of the trainer, which are 8 GB
                                   with half a billion parameters; `purerl plan` has the number for your model
-    bfloat16 in vLLM              half the memory. The trainer keeps float32, so that its updates of 1e-6 do not vanish
+    bfloat16 in vLLM              half the memory. The trainer keeps all digits of the weights, in float32
     importance_weight             corrects for the difference between the two dtypes
     1,024 positions               prompts and completions are short; vLLM reserves memory for the longest sequence
 """

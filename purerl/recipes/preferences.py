@@ -16,7 +16,7 @@ Reasons for the settings:
     learning rate 5e-7            at larger ones the probability of both answers falls
     10 % warm-up, linear to 0     the last pairs should not count more than the first
     1 epoch                       a second epoch overfits
-    float32, bfloat16 autocast    updates of 5e-7 vanish in bfloat16 weights; bfloat16 is enough for the forward pass
+    float32, bfloat16 autocast    all digits of the weights; bfloat16 is enough for the forward pass
     gradient checkpointing        two models of the same size are in memory: the policy and the reference
 """
 

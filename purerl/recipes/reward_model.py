@@ -18,7 +18,7 @@ Reasons for the settings:
     cosine to a tenth             as they do; and a warm-up of 3 %, because the head is new
     1 epoch                       a second epoch overfits (Ouyang et al. 2022)
     centering_coef 0.01           scores stay near 0; the value that TRL recommends
-    float32, bfloat16 autocast    small updates vanish in bfloat16 weights
+    float32, bfloat16 autocast    all digits of the weights
     gradient checkpointing        activations of 16,384 tokens need more memory than most models
 """
 

@@ -238,8 +238,8 @@ def test_all_gradients_exist_after_a_step_without_rows(path):
     batch, objective, counts = make_step(0)
     report = trainer.step(batch[:0], objective, counts)
     assert all(p.grad is not None and p.grad.count_nonzero() == 0 for p in trainer.module.parameters())
-    # `counts` is not 0, so the step is not skipped.
-    assert float(report["skipped"].total) == 0
+    # `counts` is not 0, so tokens are counted.
+    assert (float(report["skipped/zero_gradient"].total), float(report["skipped/no_tokens"].total)) == (1, 0)
     assert {name for name in report if name.startswith("loss")} == {"loss/policy"}
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from attrs import evolve
 from torch.nn import functional
 
 from purerl.algos.algebra import Counts, Weighted, merge
@@ -254,6 +255,7 @@ def another_rank_answers_differently(true):
 
 @mutant("an_empty_step_changes_nothing", HFTrainer, "_optimize")
 def momentum_continues(true, self, metrics, counts):
+    self.config = evolve(self.config, skip_zero_gradients=False)
     return true(self, metrics, {name: Counts(count.tokens + 1, count.rows + 1) for name, count in counts.items()})
 
 
@@ -274,6 +276,13 @@ def nan_becomes_0(true, parameters, norm):
 @mutant(SKIPS, HFTrainer, "_optimize")
 def skipping_is_not_reported(true, self, metrics, counts):
     return true(self, metrics, counts) | {"skipped": Weighted(torch.zeros(()), torch.ones(()))}
+
+
+@mutant("a_zero_gradient_is_skipped_by_all_ranks_or_none", HFTrainer, "_optimize")
+def momentum_continues_in_a_skipped_step(true, self, metrics, counts):
+    self.config = evolve(self.config, skip_zero_gradients=False)
+    report = true(self, metrics, counts)
+    return report | {"skipped": report["zero_gradient_fraction"]}
 
 
 @mutant("arguments_are_not_modified", HFTrainer, "step")

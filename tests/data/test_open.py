@@ -84,7 +84,7 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError("a model is loaded")
 
     monkeypatch.setattr(opening, "open_trainers", load)
-    monkeypatch.setattr(opening, "open_generator", load)
+    monkeypatch.setattr(opening, "open_sampler", load)
 
 
 def _refusal(settings: RunConfig, folder: Path) -> str:

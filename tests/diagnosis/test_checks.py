@@ -71,10 +71,21 @@ BROKEN: Mapping[str, tuple[Change, int]] = {
     "zero_learning_rate": (lambda step: {"policy/learning_rate": 0.0}, 5),
     "zero_gradient": (lambda step: {"policy/grad_norm": 0.0}, 10),
     "skipped_updates": (lambda step: {"policy/skipped": 0.75}, 5),
+    "lost_updates": (lambda step: {"policy/update_lost": 0.98}, 20),
     "truncation": (lambda step: FLAT, 20),
     "mismatch": (lambda step: {"mismatch/logp_abs_diff": 1e-3 * step**2}, 10),
     "reward_failures": (lambda step: {"reward/failed": 0.06}, 5),
 }
+
+
+def test_skipped_steps_without_a_signal_are_no_failure() -> None:
+    change = {"policy/skipped": 0.9, "policy/skipped/zero_gradient": 0.8}
+    assert "skipped_updates" not in _raised(lambda step: change)
+    assert "skipped_updates" in _raised(lambda step: change | {"policy/skipped/zero_gradient": 0.1})
+
+
+def test_noise_of_stochastic_rounding_is_no_loss() -> None:
+    assert _raised(lambda step: {"policy/update_lost": 0.9 * (-1) ** step}) == {}
 
 
 def test_metrics_that_are_not_finite_have_no_value() -> None:
@@ -179,7 +190,8 @@ def test_remedies_name_settings_and_commands_that_exist() -> None:
     values = {"trainer.lr_scheduler": "cosine", "trainer.lr": "0.001", "trainer.min_lr_ratio": "0.1"}
     values |= {"rollout.stop_strings": '["x"]', "rollout.max_staleness": "1"}
     values |= {"algorithm.entropy_bonus": "0.01", "algorithm.kl_loss": "0.01", "algorithm.rejection": "token"}
-    values |= {"algorithm.importance_weight": "token"}
+    values |= {"algorithm.importance_weight": "token", "trainer.mixed_precision": "bfloat16"}
+    values |= {"trainer.rounding": "stochastic"}
     for setting in sorted(settings):
         resolve("addition", [f"{setting}={values.get(setting, '2')}"])
     check(resolve("addition", ["algorithm.entropy_bonus=0.01"]))

@@ -14,9 +14,10 @@ from safetensors.torch import load_file, save
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss
+from purerl.algos.algebra import Counts, Objective, compute_loss
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.fake.model import BIGRAM, OUTPUTS, compute_outputs, export_weights, initial_weights
+from purerl.backends.optimizer_steps import skip_reason, step_metrics
 from purerl.backends.weights import TensorWeights, check_adapter, copy_weights
 from purerl.batch import select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError
@@ -80,14 +81,13 @@ class FakeTrainer:
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self._ranks)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
-        """Take one step, or skip it: `skipped` is 1 if the gradient is not finite or no token is counted, else 0."""
+        """Take one step, or skip it for one of the reasons of `skip_reason`."""
         gradients, metrics = self._gradients("step", batch, objective, counts)
-        norm = torch.stack([gradient.square().sum() for gradient in gradients.values()]).sum().sqrt()
-        extra = {"skipped": torch.ones_like(norm)}
-        if norm.isfinite() and any(count.tokens > 0 for count in counts.values()):
+        norm = float(torch.stack([gradient.square().sum() for gradient in gradients.values()]).sum().sqrt())
+        reason = skip_reason(norm, counts, skip_zero_gradients=True)
+        if reason is None:
             self._weights = {name: value - self._config.lr * gradients[name] for name, value in self._weights.items()}
-            extra = {"skipped": torch.zeros_like(norm), "grad_norm": norm}
-        return sum_metrics(metrics, self._ranks) | {n: Weighted(v, torch.ones_like(norm)) for n, v in extra.items()}
+        return sum_metrics(metrics, self._ranks) | step_metrics(norm, reason, learning_rate=self._config.lr)
 
     def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
         return self._gradients("gradient", batch, objective, counts)[0]

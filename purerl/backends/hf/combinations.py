@@ -10,7 +10,7 @@ from purerl.settings import no_effect
 if TYPE_CHECKING:
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
-__all__ = ["check_together"]
+__all__ = ["check_rounding", "check_together"]
 
 
 def check_together(config: HFTrainerConfig) -> None:
@@ -39,3 +39,10 @@ def _check_share_prefixes(config: HFTrainerConfig) -> None:
     if config.replay_routes != "off" and config.share_prefixes:
         need = "false with replay_routes: each row has its own record of the experts of its prefix"
         raise ConfigError("share_prefixes", got=True, need=need, do="leave share_prefixes out")
+
+
+def check_rounding(config: HFTrainerConfig, *, has_narrow_weights: bool) -> None:
+    """Raise ConfigError if `rounding` is set and no weight that is trained is in bfloat16."""
+    if config.rounding is not None and not has_narrow_weights:
+        need = "weights that are trained in bfloat16: model.dtype, and no lora, whose matrices are in float32"
+        raise no_effect("rounding", config.rounding, need)

@@ -12,7 +12,6 @@ A model is sharded entirely or not at all. Ranks that read the same rows (`mesh.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,11 +35,13 @@ from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.parallel import fsdp_parts, restore_shards
+from purerl.backends.hf.rounding import drop_remainders, rounding_of
 from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.hf.router import LOAD, balance_loss
 from purerl.backends.hf.routes import ROUTES, changed_choices
 from purerl.backends.hf.shard_files import os_errors
 from purerl.backends.hf.weights import ModelWeights, copy_into
+from purerl.backends.optimizer_steps import skip_reason, step_metrics
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -77,18 +78,19 @@ class HFTrainer:
         share: bool,
         router_coefficient: float,
         adapter: Adapter | None = None,
+        seed: int = 0,
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
-        self.model = model
         self.images: ImageReader | None = None
-        self.router_coefficient, self.adapter = router_coefficient, adapter
+        self.model, self.router_coefficient, self.adapter = model, router_coefficient, adapter
         self.position = 0  # optimizer steps so far, including skipped ones
         self.replaced = False  # whether `load_weights` has been called
         self.fsdp = fsdp_parts(module)
         restore_shards(self.fsdp)  # `verify` has read the model
         self.parameters = dict(module.named_parameters())
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
-        self.optimizer = build_optimizer(module, config) if self.trained else None
+        self.rounding = rounding_of(self.trained, seed, keeps=config.keeps_remainders)
+        self.optimizer = build_optimizer(module, config, self.rounding) if self.trained else None
         self.routes = module.routers and open_records(config.replay_routes, mesh.data, mesh.device, module.routers)
         self.outputs = [o for o in module.outputs if o != ROUTES or isinstance(self.routes, RouteRecords)]
         self._save_plans = SavePlans(mesh.all)
@@ -138,9 +140,8 @@ class HFTrainer:
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """One optimizer step, as `Trainer.step` defines it.
 
-        Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
-        skipped if the gradient is not finite or no token is counted: parameters and AdamW's moments stay as they are,
-        and the schedule advances. (Otherwise momentum would move the weights with a gradient of 0.)
+        Beside the objective's metrics there are those of `step_metrics`. A step is skipped for the reasons of
+        `skip_reason`: parameters, AdamW's moments and its count of steps stay as they are, and the schedule advances.
 
         Raises: BatchError as `score`, and for a missing field that `objective` reads; InputError for a model that is
         not trained, and for an output that this trainer was not built for.
@@ -296,18 +297,15 @@ class HFTrainer:
         """Clip and step, or skip; add the trainer's own metrics."""
         rate = self.config.learning_rate(self.position, self.updates)
         norm = clip_gradients(self.trained.values(), self.config.max_grad_norm)
-        counted = sum(int(count.tokens) for count in counts.values())
-        stepped = math.isfinite(norm) and counted > 0
-        if stepped:
+        lost, reason = None, skip_reason(norm, counts, skip_zero_gradients=self.config.skip_zero_gradients)
+        if reason is None:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
-            self.optimizer.step()
+            lost = self.rounding.step(self.optimizer, self.position, self.mesh.all)
             if self.position == 0 and self.config.optimizer is not None:
                 self._optimizer_state()  # refuses what cannot be stored, before the first checkpoint
         self.position += 1
-        extra = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
-        weight = torch.ones((), dtype=torch.float64)
-        return {**metrics, **{name: Weighted(value * weight, weight) for name, value in extra.items()}}
+        return {**metrics, **step_metrics(norm, reason, learning_rate=rate, update_lost=lost)}
 
     # --- weights and files -------------------------------------------------------------------------------------------
 
@@ -325,6 +323,8 @@ class HFTrainer:
             return
         check_adapter(weights, self.capabilities)
         copy_into(self.module.model, weights, mix=mix)
+        if self.optimizer is not None:
+            drop_remainders(self.optimizer)
         self.replaced = True
 
     def save(self, path: Path) -> dict[str, str]:

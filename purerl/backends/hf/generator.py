@@ -25,6 +25,7 @@ from torch import Tensor
 
 from purerl.backends.hf.images import ImageReader, reads_images
 from purerl.backends.hf.limits import check_layers, limits_of
+from purerl.backends.hf.logits import WideHead
 from purerl.backends.hf.merge import AdapterMerger
 from purerl.backends.hf.model import load_model
 from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
@@ -40,14 +41,14 @@ from purerl.devices.accelerator import device_of
 from purerl.devices.kinds import DEVICE
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
-from purerl.settings import Model, at_least, boolean, setting
+from purerl.settings import Model, at_least, boolean, one_of, setting
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from purerl.resources.memory import MemoryUse, Workload
 
-__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes"]
+__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes", "with_dtype"]
 
 _MAX_DELAY = 8
 """Decoding steps that a request waits for others, so that several are read in one forward pass."""
@@ -80,6 +81,12 @@ class Config:
         may_change="rounding",
         **at_least(0),
     )
+    dtype: str | None = setting(
+        "of the weights, and of keys and values: float32, bfloat16 or float16; if not given, the one that the trainer "
+        "computes with, which is bfloat16 with trainer.mixed_precision and otherwise model.dtype",
+        default=None,
+        **one_of("float32", "bfloat16", "float16"),
+    )
     return_routes: bool = setting(
         "record the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
     )
@@ -103,9 +110,14 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     anything other than keys and values, and for `return_routes` with one whose routers cannot be recorded.
     """
     device_of(config.device)
-    generator = HFGenerator(config, load_model(model), model)
+    generator = HFGenerator(config, load_model(with_dtype(config, model)), model)
     generator.probe()
     return generator
+
+
+def with_dtype(config: Config, model: Model) -> Model:
+    """`model` with `config.dtype`, if that is set."""
+    return model if config.dtype is None else evolve(model, dtype=config.dtype)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -149,7 +161,7 @@ class HFGenerator:
         self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
         decode_faster(self._model.get_decoder())
         self._routes = RouteRecorder(self._model) if config.return_routes else None
-        self._merger = AdapterMerger(self._model)
+        self._merger, self._head = AdapterMerger(self._model), self._wide_head()
         self._keys: set[str] = set()
         self._waiting = WaitingRequests()
         self._finished: list[Completion] = []
@@ -165,6 +177,9 @@ class HFGenerator:
         """Test on a few tokens that the experts of the model can be recorded. Raises ConfigError as `probe_routes`."""
         if self._routes is not None:
             self._routes.probe()
+
+    def _wide_head(self) -> WideHead:
+        return WideHead(self._model)
 
     # --- the interface Generator -----------------------------------------------------------------------------------
 
@@ -213,10 +228,11 @@ class HFGenerator:
         self._table.remove_rows([], [], rows=0, start=self._table.now)
         self._prefixes.clear()
         self._merger.load(weights)
+        self._head.follow_weights()
         self._version = version
 
     def close(self) -> None:
-        del self._model, self._merger, self._table, self._prefixes
+        del self._model, self._merger, self._head, self._table, self._prefixes
 
     # --- a decoding step -------------------------------------------------------------------------------------------
 

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
-from purerl.backends.hf.generator import Config, HFGenerator
+from purerl.backends.hf.generator import Config, HFGenerator, with_dtype
 from purerl.backends.hf.limits import limits_of
+from purerl.backends.hf.logits import WideHead
 from purerl.backends.hf.simulation import fake_model, over_layers, simulated
 from purerl.protocols import Request, Sampling
 from purerl.resources.memory import MemoryUse, Workload
@@ -36,6 +37,7 @@ def memory_of_generator(config: Config, *, model: Model, workload: Workload) -> 
 
     Raises: ConfigError if the configuration of the model cannot be read, or if the generator cannot run the model.
     """
+    model = with_dtype(config, model)
     whole = fake_model(model)
     workload = workload.limited_to(limits_of(whole).max_sequence_length)
     rows = min(config.max_num_seqs, -(-workload.rows // workload.ranks))
@@ -74,8 +76,18 @@ def _requests(rows: int, workload: Workload, causal: PreTrainedModel) -> list[Re
     return [Request(str(row), prompts[row // workload.group_size], sampling, seed=0) for row in range(rows)]
 
 
+class _NarrowHead(WideHead):
+    """The head as it is: its copy in float32 exists only on devices whose memory is that of the host."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self._head = self._copy = None
+
+
 class _SimulatedGenerator(HFGenerator):
     """A generator that decodes only the last token of its rows."""
+
+    def _wide_head(self) -> WideHead:
+        return _NarrowHead(self._model)
 
     def sample(self, requests: Sequence[Request], tracker: MemoryTracker) -> None:
         """Sample the completions of `requests`, all of which are decoded together, in the phase "sampling"."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from purerl.backends.hf.custom_optimizer import build_custom
+from purerl.backends.hf.narrow_weights import NarrowAdamW, WideSteps, wide
+from purerl.backends.hf.rounding import Rounding, is_narrow
 from purerl.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ __all__ = ["Combined", "build_optimizer", "clear_gradients", "clip_gradients"]
 class Combined:
     """Several optimizers of different parameters, as one. They share their state and their groups."""
 
-    def __init__(self, *parts: Optimizer) -> None:
+    def __init__(self, *parts: Any) -> None:
         self.parts = parts
         self.param_groups = [group for part in parts for group in part.param_groups]
         self.state = parts[0].state
@@ -36,31 +38,53 @@ class Combined:
             part.step()
 
 
-def build_optimizer(model: nn.Module, config: HFTrainerConfig) -> Optimizer | Combined:
-    """The optimizer of `config` for the parameters of `model` that require a gradient.
+def build_optimizer(model: nn.Module, config: HFTrainerConfig, rounding: Rounding) -> Any:
+    """The optimizer of `config` for the parameters of `model` that require a gradient: one of torch, or several.
 
     Only weight matrices decay. Weights of norms and biases may be far from 0. A row of an embedding has a gradient
     only if its token occurs, but would decay in every step, so the embeddings of rare tokens would shrink. A tied
-    output head is the embedding, and does not decay either.
+    output head is the embedding, and does not decay either. Narrow weights are stored by `rounding`.
 
     Raises: ConfigError if an optimizer in `config.optimizer` refuses the parameters, or has none.
     """
     trained = [p for p in model.parameters() if p.requires_grad]
     if config.optimizer is None:
-        return _adamw(_groups(model, trained, config.weight_decay), config)
+        return _together(*_adamw(model, trained, config, rounding))
     if config.optimizer.parameters == "all":
-        return build_custom(_groups(model, trained, config.weight_decay), config)
+        return _custom(model, trained, config, rounding)
     others = _embeddings(model) | _heads(model)
     matrices = [p for p in trained if p.ndim == 2 and id(p) not in others]
     if not matrices:
         raise ConfigError("optimizer.parameters", got="a model without such matrices that are trained", need="some")
     rest = [p for p in trained if p.ndim != 2 or id(p) in others]
-    first = build_custom(_groups(model, matrices, config.weight_decay), config)
-    return Combined(first, _adamw(_groups(model, rest, config.weight_decay), config)) if rest else first
+    return _together(_custom(model, matrices, config, rounding), *_adamw(model, rest, config, rounding))
 
 
-def _adamw(groups: list[dict[str, Any]], config: HFTrainerConfig) -> torch.optim.AdamW:
-    return torch.optim.AdamW(groups, lr=config.lr, betas=config.betas, eps=config.eps, fused=True)
+def _together(*parts: Any) -> Any:
+    return parts[0] if len(parts) == 1 else Combined(*parts)
+
+
+def _adamw(
+    model: nn.Module, parameters: Sequence[nn.Parameter], config: HFTrainerConfig, rounding: Rounding
+) -> Iterator[torch.optim.AdamW]:
+    """AdamW of `parameters`: one for those that are narrow, and one for the others."""
+    settings = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
+    narrow = _groups(model, [p for p in parameters if is_narrow(p)], config.weight_decay)
+    others = _groups(model, [p for p in parameters if not is_narrow(p)], config.weight_decay)
+    if narrow:
+        yield NarrowAdamW(narrow, rounding=rounding, **settings)
+    if others:
+        yield torch.optim.AdamW(others, **settings, fused=True)
+
+
+def _custom(
+    model: nn.Module, parameters: Sequence[nn.Parameter], config: HFTrainerConfig, rounding: Rounding
+) -> Optimizer | WideSteps:
+    """The optimizer in `config.optimizer`, which computes in float32."""
+    narrow = {p: p.detach().float() for p in parameters if is_narrow(p)}
+    with wide(narrow):
+        optimizer = build_custom(_groups(model, parameters, config.weight_decay), config)
+    return WideSteps(optimizer, rounding) if narrow else optimizer
 
 
 def _groups(model: nn.Module, parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:

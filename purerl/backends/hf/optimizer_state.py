@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from purerl.backends.hf.checkpoint import Kind
+from purerl.backends.hf.rounding import REMAINDER
 from purerl.errors import CheckpointError, InputError
 
 __all__ = ["OPTIMIZER", "load_state", "state_like", "state_of"]
@@ -124,7 +125,12 @@ def state_like(
         return {}
     if address is None:
         moments = {f"{OPTIMIZER}{key}.{name}": p.detach() for name, p in trained.items() for key in _OF_ADAMW}
-        return {f"{OPTIMIZER}step": torch.zeros(()), **moments}
+        remainders = {name: kind for name, kind in stored.items() if name.startswith(f"{OPTIMIZER}{REMAINDER}.")}
+        return {
+            f"{OPTIMIZER}step": torch.zeros(()),
+            **moments,
+            **{name: _target(name, kind, trained) for name, kind in remainders.items()},
+        }
     return {name: _target(name, kind, trained) for name, kind in stored.items()}
 
 

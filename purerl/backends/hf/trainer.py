@@ -15,7 +15,7 @@ from attrs import evolve, frozen
 from attrs.converters import optional
 
 from purerl.backends import training
-from purerl.backends.hf.combinations import check_together
+from purerl.backends.hf.combinations import check_rounding, check_together
 from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora
 from purerl.backends.hf.mesh import Mesh
@@ -37,6 +37,7 @@ __all__ = [
     "check",
     "check_model",
     "check_ranks",
+    "compute_dtype",
     "depends_on_length",
     "memory",
     "preview",
@@ -54,8 +55,7 @@ OUTPUTS = (
 class Config(training.Config):
     """How a model is trained.
 
-    Small updates vanish in bfloat16 weights (`model.dtype`), but not in float32 weights with `mixed_precision`. Large
-    micro-batches suit an accelerator. On a CPU nothing is gained beyond about a thousand tokens, and rows of more
+    Large micro-batches suit an accelerator. On a CPU nothing is gained beyond about a thousand tokens, and rows of more
     different lengths share a micro-batch, which costs padding.
     """
 
@@ -76,6 +76,13 @@ class Config(training.Config):
         "bfloat16: autocast of the backbone, with the weights in their own dtype",
         default="off",
         **one_of("off", "bfloat16"),
+    )
+    rounding: Literal["compensated", "stochastic"] | None = setting(
+        "how updates are stored in bfloat16 weights; compensated: the 16 bits that these lack are kept beside them, 2 "
+        "bytes for each weight; stochastic: rounded up or down at random, so that nothing is lost on average; if not "
+        "given, compensated",
+        default=None,
+        **one_of("compensated", "stochastic"),
     )
     lora: Lora | None = setting(
         "train an adapter, with the weights frozen in model.dtype; if not given, all weights are trained", default=None
@@ -150,6 +157,11 @@ class Config(training.Config):
         check_together(self)
 
     @property
+    def keeps_remainders(self) -> bool:
+        """Whether the bits that bfloat16 weights lack are kept."""
+        return self.rounding != "stochastic"
+
+    @property
     def optimizer_address(self) -> str | None:
         """The address of the class in `optimizer`; None for AdamW."""
         return None if self.optimizer is None else self.optimizer.factory
@@ -165,6 +177,11 @@ def capabilities() -> Capabilities:
 def depends_on_length(config: Config) -> bool:
     """Whether learning rates depend on the number of optimizer steps of the run."""
     return config.depends_on_run
+
+
+def compute_dtype(config: Config) -> str | None:
+    """The dtype of matrix products, if it is not that of the weights."""
+    return None if config.mixed_precision == "off" else config.mixed_precision
 
 
 def adapter_rank(config: Config) -> int | None:
@@ -201,7 +218,7 @@ def check_ranks(config: Config, ranks: int) -> None:
 
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
-    """Refuse a model that has no such `outputs`, or that the mesh or packing does not fit, without loading it.
+    """Refuse a model that has no such `outputs`, or that a setting does not fit, without loading it.
 
     Raises: ConfigError.
     """
@@ -210,6 +227,8 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.routes import hook_routers
 
+    if is_trained and "logp" in outputs:  # other models have the settings of the policy
+        check_rounding(config, has_narrow_weights=model.dtype in ("bfloat16", "auto") and config.lora is None)
     architecture = architecture_of(model, outputs, is_trained=is_trained)
     if config.packing or config.mesh.tensor * config.mesh.sequence > 1:
         check_shapes(without_weights(model, device=config.device, architecture=architecture), model, config)
@@ -258,6 +277,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     from purerl.backends.hf.freeze import freeze, frozen_names
     from purerl.backends.hf.load import load
     from purerl.backends.hf.mesh import open_mesh
+    from purerl.backends.hf.rounding import is_narrow
     from purerl.backends.hf.router import coefficient_of
     from purerl.devices.accelerator import device_of
 
@@ -280,6 +300,8 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
         adapter = add_adapter(module, config.lora, path=model.path, device=mesh.device, seed=seed, frozen=frozen)
     elif frozen:
         freeze(module, frozen)
+    if updates and role == "policy":
+        check_rounding(config, has_narrow_weights=any(p.requires_grad and is_narrow(p) for p in module.parameters()))
     with torch.compiler.set_stance("force_eager") if config.compile else nullcontext():
         share = module.verify(causal, share=config.share_prefixes is not False and config.replay_routes == "off")
     return HFTrainer(
@@ -291,6 +313,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
         share=share,
         router_coefficient=coefficient,
         adapter=adapter,
+        seed=seed,
     )
 
 

@@ -32,6 +32,7 @@ from purerl.backends.hf.load import check_shapes
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.parallel import layers_of, recompute
+from purerl.backends.hf.rounding import REMAINDER, is_narrow
 from purerl.backends.hf.sharding_memory import GATHER_BUCKET, GATHERED, count_gathered
 from purerl.backends.hf.simulation import fake_model, over_layers, simulated, with_fake_weights
 from purerl.kernels.logp import KEPT, chunk_size, fused
@@ -221,6 +222,8 @@ def _create_states(trainer: HFTrainer) -> None:
     """What the first step creates: AdamW's moments, and gradients."""
     for parameter in trainer.trained.values():
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+        if trainer.rounding.keeps and is_narrow(parameter):
+            moments[REMAINDER] = torch.zeros_like(parameter, dtype=torch.int16)
         trainer.optimizer.state[parameter] = {"step": torch.zeros(()), **moments}
         parameter.grad = torch.zeros_like(parameter)
 

@@ -9,7 +9,6 @@ matrices or the positions of the last stage compute the same losses and metrics.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +29,7 @@ from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_o
 from purerl.backends.megatron.router import RouterLoad, install, routed_layers
 from purerl.backends.megatron.routes import NUMBER, number_tokens
 from purerl.backends.megatron.schedule import Reader, arrange, run
+from purerl.backends.optimizer_steps import skip_reason, step_metrics
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
@@ -130,9 +130,8 @@ class MegatronTrainer:
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """One optimizer step, as `Trainer.step` defines it.
 
-        Beside the objective's metrics there are `grad_norm` (before clipping), `learning_rate` and `skipped`. A step is
-        skipped if the gradient is not finite or no token is counted: parameters and AdamW's moments stay as they are,
-        and the schedule advances.
+        Beside the objective's metrics there are those of `step_metrics`. A step is skipped for the reasons of
+        `skip_reason`: parameters, AdamW's moments and its count of steps stay as they are, and the schedule advances.
 
         Raises: BatchError as `score`, and for a missing field that `objective` reads; InputError for a model that is
         not trained, and for an output that this trainer was not built for.
@@ -235,15 +234,12 @@ class MegatronTrainer:
         """Clip and step, or skip; add the trainer's own metrics."""
         rate = self.config.learning_rate(self.position, self.updates)
         norm = optimizer.clip_gradients(self.optimizer, self.config.max_grad_norm)
-        counted = sum(int(count.tokens) for count in counts.values())
-        stepped = math.isfinite(norm) and counted > 0
-        if stepped:
+        reason = skip_reason(norm, counts, skip_zero_gradients=self.config.skip_zero_gradients)
+        if reason is None:
             optimizer.set_learning_rate(self.optimizer, rate)
             self.optimizer.step_with_ready_grads()
         self.position += 1
-        extra = {"learning_rate": rate, "skipped": float(not stepped)} | ({"grad_norm": norm} if stepped else {})
-        weight = torch.ones((), dtype=torch.float64)
-        return {**metrics, **{name: Weighted(value * weight, weight) for name, value in extra.items()}}
+        return {**metrics, **step_metrics(norm, reason, learning_rate=rate)}
 
     def _check_outputs(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.outputs]

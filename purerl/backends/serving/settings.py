@@ -96,8 +96,9 @@ class ServerSettings:
         may_change="rounding",
     )
     dtype: str | None = setting(
-        "of the weights in the servers: float32, bfloat16 or float16; by default model.dtype. Another one than the "
-        "trainer's makes the log-probabilities differ",
+        "of the weights in the servers: float32, bfloat16 or float16; by default the one that the trainer computes "
+        "with: bfloat16 with trainer.mixed_precision, otherwise model.dtype. Another one than the trainer's makes the "
+        "log-probabilities differ",
         default=None,
         need="float32, bfloat16 or float16",
         valid=lambda dtype: dtype in (None, "float32", "bfloat16", "float16"),

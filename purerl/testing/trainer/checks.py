@@ -229,6 +229,17 @@ def a_nonfinite_gradient_is_skipped(case: Case) -> None:
         _check_no_op(case, make_step(TOKENWISE, with_fields(batch, advantage=advantage)))
 
 
+def a_zero_gradient_is_skipped_by_all_ranks_or_none(case: Case) -> None:
+    """All advantages are 0, and the loss has no other term. If the step is reported as skipped, nothing changes."""
+    batch = make_batch(case)
+    step = make_step(OBJECTIVES[0], with_fields(batch, advantage=torch.zeros_like(batch["advantage"])))
+    for build in builds(case):
+        reports = current_ranks().gather(value_of(build().step(*step)["skipped"]))
+        assert len({*reports}) == 1, f"skipped differs between ranks: {reports}"
+        if reports[0]:
+            _check_no_op(case._replace(build=build), step)
+
+
 def _check_no_op(case: Case, step: Step) -> None:
     """Assert that `step` between two others changes neither weights nor momentum, and is reported as skipped."""
     before, after = first_steps(case, TOKENWISE, 2)
@@ -326,6 +337,7 @@ _OPEN = (
     all_ranks_give_the_same_answers,
     an_empty_step_changes_nothing,
     a_nonfinite_gradient_is_skipped,
+    a_zero_gradient_is_skipped_by_all_ranks_or_none,
     arguments_are_not_modified,
     weights_are_replaced_and_mixed,
     scores_follow_the_weights,
