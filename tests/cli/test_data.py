@@ -64,9 +64,11 @@ def test_inspect_prints_columns_lengths_problems_and_a_rendered_row(tmp_path: Pa
         "<|im_start|>assistant",
         "<think></think>",
         "--- its 36 tokens, after which is sampled ---",
-        "'<|im_start|>' 's' 'y' 's' 't' 'e' 'm' '\\n' 'b' 'e' '<|im_end|>' '\\n' "
-        "'<|im_start|>' 'u' 's' 'e' 'r' '\\n' '1' '+' '1' '<|im_end|>' '\\n' "
-        "'<|im_start|>' 'a' 's' 's' 'i' 's' 't' 'a' 'n' 't' '\\n' '<think>' '</think>'",
+        (
+            "'<|im_start|>' 's' 'y' 's' 't' 'e' 'm' '\\n' 'b' 'e' '<|im_end|>' '\\n' "
+            "'<|im_start|>' 'u' 's' 'e' 'r' '\\n' '1' '+' '1' '<|im_end|>' '\\n' "
+            "'<|im_start|>' 'a' 's' 's' 'i' 's' 't' 'a' 'n' 't' '\\n' '<think>' '</think>'"
+        ),
     ]
 
 
