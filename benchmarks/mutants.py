@@ -243,14 +243,13 @@ def result_of_tests(tests: list[str], folder: Path, limit: float) -> str:
     listed = folder / "tests.txt"
     listed.write_text("\n".join(tests), encoding="utf-8")
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE", f"@{listed}"]
-    try:
-        with _LIBRARIES.Popen(
-            [sys.executable, "-m", "pytest", *options], stdout=PIPE, stderr=STDOUT, text=True
-        ) as process:
+    command = [sys.executable, "-m", "pytest", *options]
+    with _LIBRARIES.Popen(command, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        try:
             output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return "too slow"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return "too slow"
     if missing := re.findall(r"^ERROR: not found: (.+)$", output, re.MULTILINE):  # a name with the end of a line
         known = [test for test in tests if not any(name.endswith(test.partition("[")[0]) for name in missing)]
         return result_of_tests(known, folder, limit) if 0 < len(known) < len(tests) else "no test"
