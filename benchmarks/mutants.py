@@ -258,7 +258,7 @@ def result_of_tests(tests: list[str], folder: Path, limit: float) -> str:
 
 
 _LIBRARIES = Forks("pytest", "torch", "tensordict", "transformers", "hypothesis", "pyarrow")
-"""What most tests import, and no mutant changes: it is imported once."""
+"""A process that has imported once: libraries that most tests import and no mutant changes."""
 
 
 def run(folder: Path, chosen: list[Mutant], limit: float) -> None:
