@@ -8,9 +8,9 @@ None instead of what a function returns. Each is written to a copy of this proje
 fails, or if the tests take longer than `limit` seconds.
 
 `cover` runs the tests once and stores which of them execute which line, processes that they start included. `run` needs
-this: a mutant runs only the tests that execute its line, quick ones first. A line that is executed when its file is
-imported belongs to no test: then the tests run that execute any other line of the file. A test that fails also without
-a mutant detects nothing: each test that has failed is tried once without one.
+this: a mutant runs only the tests that execute its line, at first those that execute most of its file. A line that is
+executed when its file is imported belongs to no test: then the tests run that execute any other line of the file. A
+test that fails also without a mutant detects nothing: each test that has failed is tried once without one.
 
 The same seed gives the same mutants, also in another version of the tests. `run` writes a line for each mutant to
 FOLDER/mutants.tsv, and does not repeat those that are there. It needs the package coverage.
@@ -40,7 +40,7 @@ from tests.forks import Forks
 
 ROOT = Path(__file__).parents[1]
 MAX_TESTS = 400
-"""Tests that one mutant runs: the quickest."""
+"""The largest number of tests that one mutant runs."""
 
 _ARGUMENTS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-q", "-m"]
 _ARGUMENTS += ["not slow and not training and not soak and not parallel"]
