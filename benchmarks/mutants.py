@@ -8,9 +8,9 @@ None instead of what a function returns. Each is written to a copy of this proje
 fails, or if the tests take longer than `limit` seconds.
 
 `cover` runs the tests once and stores which of them execute which line, processes that they start included. `run` needs
-this: a mutant runs only the tests that execute its line, quick ones first. A line that is executed when its file is
-imported belongs to no test: then the tests run that execute any other line of the file. A test that fails also without
-a mutant detects nothing: each test that has failed is tried once without one.
+this: a mutant runs only the tests that execute its line, at first those that execute most of its file. A line that is
+executed when its file is imported belongs to no test: then the tests run that execute any other line of the file. A
+test that fails also without a mutant detects nothing: each test that has failed is tried once without one.
 
 The same seed gives the same mutants, also in another version of the tests. `run` writes a line for each mutant to
 FOLDER/mutants.tsv, and does not repeat those that are there. It needs the package coverage.
@@ -40,7 +40,7 @@ from tests.forks import Forks
 
 ROOT = Path(__file__).parents[1]
 MAX_TESTS = 400
-"""Tests that one mutant runs: the quickest."""
+"""The largest number of tests that one mutant runs."""
 
 _ARGUMENTS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-q", "-m"]
 _ARGUMENTS += ["not slow and not training and not soak and not parallel"]
@@ -243,14 +243,13 @@ def result_of_tests(tests: list[str], folder: Path, limit: float) -> str:
     listed = folder / "tests.txt"
     listed.write_text("\n".join(tests), encoding="utf-8")
     options = ["-x", "-q", "--no-header", "-p", "no:cacheprovider", "-rfE", f"@{listed}"]
-    try:
-        with _LIBRARIES.Popen(
-            [sys.executable, "-m", "pytest", *options], stdout=PIPE, stderr=STDOUT, text=True
-        ) as process:
+    command = [sys.executable, "-m", "pytest", *options]
+    with _LIBRARIES.Popen(command, stdout=PIPE, stderr=STDOUT, text=True) as process:
+        try:
             output, _ = process.communicate(timeout=limit)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        return "too slow"
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return "too slow"
     if missing := re.findall(r"^ERROR: not found: (.+)$", output, re.MULTILINE):  # a name with the end of a line
         known = [test for test in tests if not any(name.endswith(test.partition("[")[0]) for name in missing)]
         return result_of_tests(known, folder, limit) if 0 < len(known) < len(tests) else "no test"
@@ -259,7 +258,7 @@ def result_of_tests(tests: list[str], folder: Path, limit: float) -> str:
 
 
 _LIBRARIES = Forks("pytest", "torch", "tensordict", "transformers", "hypothesis", "pyarrow")
-"""What most tests import, and no mutant changes: it is imported once."""
+"""A process that has imported once: libraries that most tests import and no mutant changes."""
 
 
 def run(folder: Path, chosen: list[Mutant], limit: float) -> None:

@@ -58,7 +58,8 @@ def _shorten_navigation(app: Any, page: str, template: str, context: dict[str, A
 
     Pages of source code are in no branch, so those of a folder have the same navigation.
     """
-    complete, folder = context.get("toctree"), page.rpartition("/")[0]
+    complete: Any = context.get("toctree")
+    folder = page.rpartition("/")[0]
 
     def toctree(**options: Any) -> str:
         if doctree is not None:

@@ -157,8 +157,6 @@ def _problem_of_options(text: str) -> str | None:
         words = shlex.split(text)
     except ValueError:  # quotes that do not end: it is no command line
         words = text.split()
-    if len(words) < 2:
-        return None
     for option, word in pairwise(words):
         if problem := _problem_of_option(option, word):
             return problem

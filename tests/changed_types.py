@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 _CHECKED = ("purerl/", "cli/", "docs/", "noxfile.py")
-"""What `nox -s types` checks, see pyproject.toml."""
+"""The files that `nox -s types` checks, see pyproject.toml."""
 
 
 def changed(commit: str) -> list[str]:

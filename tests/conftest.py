@@ -1,4 +1,4 @@
-"""What all tests need: a GPU only if they are marked, one torch thread, quick collections, the default handlers of
+"""Needs of all tests: a GPU only if they are marked, one torch thread, quick collections, the default handlers of
 signals, a good order in parallel, and a sound machine.
 """
 

@@ -16,7 +16,7 @@ _INHERITED = (signal.SIGHUP, signal.SIGTERM, signal.SIGCHLD, signal.SIGUSR1, sig
 
 
 def faults(null: str = os.devnull) -> list[str]:
-    """What is wrong with the machine: texts for people."""
+    """The faults of the machine: texts for people."""
     found = []
     try:
         mode = os.lstat(null).st_mode

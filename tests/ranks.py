@@ -140,7 +140,7 @@ def results_of_ranks(
     environment: Mapping[str, str] | None = None,
     create: type[subprocess.Popen[Any]] = PROGRAMS.Popen,
 ) -> list[dict[str, Any]]:
-    """What `python -m module directory *arguments rank` has saved as ``directory/rank.pt``, by rank."""
+    """The values that `python -m module directory *arguments rank` has saved as ``directory/rank.pt``, by rank."""
     with tempfile.TemporaryFile("w+") as errors:
         processes = [
             create(

@@ -53,7 +53,7 @@ def check(output: str, *, has_text: bool = True) -> None:
 
 
 def piped(*arguments: object) -> tuple[str, str]:
-    """What ``purerl`` writes to stdout and stderr, if they are pipes. It is forked."""
+    """The output of ``purerl`` on stdout and stderr, if they are pipes. It is forked."""
     done = PROGRAMS.run([sys.executable, "-m", "purerl_cli", *map(str, arguments)], capture_output=True)
     return done.stdout.decode(), done.stderr.decode()
 

@@ -32,7 +32,7 @@ def command() -> Iterator[list[str]]:
 
 @pytest.fixture(scope="module")
 def plan(command: list[str]) -> dict[str, Any]:
-    """What the command prints with --json."""
+    """The output of the command with --json."""
     return json.loads(CliRunner().invoke(app, [*command, "--json"]).stdout)
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parallel
 
 
 def run_ranks(path: str, directory: Path) -> list[dict[str, Any]]:
-    """What `logp_ranks` returns on each of two ranks. Triton reads its variable when it is imported."""
+    """The result of `logp_ranks` on each of two ranks. Triton reads its variable when it is imported."""
     options = {"environment": {"TRITON_INTERPRET": "1"}, "create": subprocess.Popen} if path == "fused" else {}
     return results_of_ranks("tests.kernels.logp_ranks", directory, path, ranks=RANKS, **options)
 

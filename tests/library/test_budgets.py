@@ -17,7 +17,7 @@ HEAVY_LIBRARIES = {
 
 
 def _run(code: str, *, forks: Forks | ModuleType = subprocess) -> str:
-    """What a process that runs `code` prints. It is started, or forked from one that has imported torch."""
+    """The output of a process that runs `code`. It is started, or forked from one that has imported torch."""
     process = forks.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return process.stdout.strip()
 

@@ -23,7 +23,7 @@ def _job(workflow: str, name: str) -> dict:
 
 
 def _sessions_of_ci() -> set[str]:
-    """What .ci/run calls, and what it calls if the files of a session have changed."""
+    """The sessions that .ci/run calls, and those that it calls if the files of a session have changed."""
     called = re.findall(r"(?:bin/nox -s|-m tests\.closures) ([a-z ]+)", SCRIPT)
     return {name for names in called for name in names.split()}
 

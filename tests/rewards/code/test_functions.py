@@ -305,7 +305,7 @@ def test_after_the_end_of_its_process_a_program_starts_again_for_the_other_tests
 def test_partial_credit_is_given_for_tests_before_the_time_is_over() -> None:
     source = "def total(x):\n    while not x: pass\n    return sum(x)\n"
     calls = {"inputs": ["[1]", "[]", "[2]"], "outputs": ["1", "0", "2"], "fn_name": "total"}
-    with closing(build(Config(timeout=1.0, partial_credit=True, sandbox=_SANDBOX))) as code:
+    with closing(build(Config(timeout=3.0, partial_credit=True, sandbox=_SANDBOX))) as code:
         assert code.grade(source, calls) == Grade(1 / 3, "the program takes too long")
 
 
@@ -343,7 +343,7 @@ def test_tests_that_cannot_be_used_are_an_error_and_no_reward(test: str, reason:
 
 
 def test_tests_that_do_not_end_are_an_error_before_the_first_call_and_0_after_it() -> None:
-    with closing(build(Config(timeout=0.5, sandbox=_SANDBOX))) as code:
+    with closing(build(Config(timeout=3.0, sandbox=_SANDBOX))) as code:
         with pytest.raises(InputError, match="the process of the tests takes too long"):
             code.grade(BODY, {**ADD, "test": "while True: pass"})
         endless = problem("add(a, b)", "while candidate(1, 2) != 3: pass\nwhile True: pass")

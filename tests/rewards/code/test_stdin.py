@@ -136,9 +136,10 @@ def test_all_or_nothing_ends_with_the_first_failure() -> None:
 
 def test_every_test_has_a_time_and_all_together_have_one() -> None:
     source = "import time\ntime.sleep(float(input()))\nprint(1)\n"
-    with closing(build(Config(tests="stdin", timeout=1.0, total_timeout=1.5, sandbox=_SANDBOX))) as code:
+    with closing(build(Config(tests="stdin", timeout=3.0, total_timeout=60.0, sandbox=_SANDBOX))) as code:
         grade = code.grade(source, {"inputs": ["0", "60", "0"], "outputs": ["1"] * 3})
         assert grade == Grade(2 / 3, "test 1: the program ends with the status timeout")
+    with closing(build(Config(tests="stdin", timeout=1.0, total_timeout=1.5, sandbox=_SANDBOX))) as code:
         grade = code.grade(source, {"inputs": ["60", "60", "0", "0"], "outputs": ["1"] * 4})
         assert grade.score == 0.0
 
