@@ -18,7 +18,6 @@ from torch import Tensor
 from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
 from purerl.images import ImageStore
-from purerl.ranks import Ranks
 from purerl.sampling import SAMPLING_PARAMETERS, Sampling
 from purerl.types import TensorDict
 
@@ -31,13 +30,12 @@ __all__ = [
     "Metrics",
     "Request",
     "Sampling",
-    "StagedState",
     "SupportsBase",
     "SupportsFlops",
     "SupportsGradients",
     "SupportsImages",
     "SupportsSleep",
-    "SupportsStaging",
+    "SupportsVocabulary",
     "Trainer",
     "Weights",
     "generate",
@@ -56,6 +54,9 @@ class Capabilities:
 
     max_sequence_length   tokens of the longest sequence, prompt and completion together; None: unlimited or unknown
     outputs               trainers: the outputs that `score` and `step` can compute
+    vocab_size            trainers: number of token ids that the model has, padding included; None: unknown
+    attention             the implementation of attention; None: it has no name
+    notes                 sentences about the model and its settings that a user has to know before the first step
     batch_invariant       generators: the tokens of a request do not depend on the requests beside it; see `Generator`
     seeded                generators: the seed of a request determines its tokens; see `Generator`
     in_process            generators: decoding happens inside `collect`
@@ -68,6 +69,9 @@ class Capabilities:
 
     max_sequence_length: int | None = None
     outputs: frozenset[str] = frozenset()
+    vocab_size: int | None = None
+    attention: str | None = None
+    notes: tuple[str, ...] = ()
     batch_invariant: bool = False
     seeded: bool = False
     in_process: bool = False
@@ -341,26 +345,6 @@ class Trainer(Protocol):
         ...
 
 
-class StagedState(Protocol):
-    """What a trainer had to save at some moment, independent of what it does since then."""
-
-    def write(self, path: Path, ranks: Ranks) -> Mapping[str, str] | None:
-        """Write the files of `Trainer.save` into `path`, and return the same digests. All `ranks` call it.
-
-        A thread may call it while other methods of the trainer are called. Collective calls are made with `ranks` only.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsStaging(Protocol):
-    """An optional method of a trainer, for checkpoints that are written in the background."""
-
-    def stage(self) -> StagedState:
-        """Copy what `save` would write now into the memory of the host, as far as this rank writes it. Collective."""
-        ...
-
-
 @runtime_checkable
 class SupportsBase(Protocol):
     """An optional method of a trainer."""
@@ -370,6 +354,15 @@ class SupportsBase(Protocol):
 
         None if this trainer does not have it any more, because it trains all weights, or has started from an adapter.
         """
+        ...
+
+
+@runtime_checkable
+class SupportsVocabulary(Protocol):
+    """An optional method of a trainer, for a teacher that has more token ids than the policy."""
+
+    def limit_vocabulary(self, size: int) -> None:
+        """Give the ids from `size` on no probability from now on; the probabilities of the others have the sum 1."""
         ...
 
 

@@ -166,8 +166,7 @@ class Counts(_Counts):
     """The number of tokens that a term covers in a whole optimizer step, and of rows with at least one of them.
 
     If the step has `episode`, `rows` is the number of episodes. A reduction gets the number of tokens of each row's
-    episode as `row_tokens`, [rows]. It is () if every row is an episode of its own: None is stored as (), because
-    `torch.func.vmap` can map over an empty tuple, and not over None.
+    episode as `row_tokens`, [rows]. It is () if every row is an episode: `torch.func.vmap` cannot map over None.
 
     >>> counts = Counts(torch.tensor([12, 6]), torch.tensor([3, 3]))
     >>> torch.func.vmap(lambda loss, counts: loss.sum() / counts.tokens)(torch.ones(2, 3, 4), counts)
@@ -186,8 +185,7 @@ class Term(NamedTuple):
     `loss` returns [rows, time]. A loss of whole rows writes its value to each token of the row, and needs a `reduce`
     that takes the mean over these tokens. `where` names the bool field with the tokens that the term covers. `scales`
     names fields [rows] whose product multiplies the loss: coefficients that are a state, and weights of rows.
-    `follows_policy` says that the term is always reduced like the term ``policy``: it is a part of the loss of a token,
-    and the modifier `reduction` changes both.
+    `follows_policy`: the modifier `reduction` changes it like the term ``policy``, of whose loss it is a part.
     """
 
     name: str
@@ -356,8 +354,7 @@ def compute_loss(
     """Return the loss and the metrics of `part`: any set of whole units (rows or groups) of an optimizer step.
 
     `part` holds `objective.reads`, the model's `outputs` and `metric_outputs`, and `episode_tokens` if `prepare_step`
-    has written it. The loss of a step is the sum of the losses of its parts. The metric ``loss/<term>`` is the value of
-    a term.
+    has written it. The loss of a step is the sum of those of its parts. The metric ``loss/<term>`` is that of a term.
     """
     require_tensors(part, (*objective.reads, *objective.outputs))
     zeroed = {where: zero_outside(part, part[where]) for where in {term.where for term in objective.terms}}

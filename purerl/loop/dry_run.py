@@ -22,6 +22,7 @@ from purerl.loop.devices import check_devices
 from purerl.loop.environments import open_interaction
 from purerl.loop.images import check_images
 from purerl.loop.lengths import check_row_lengths
+from purerl.loop.model_notes import attention_notes, model_notes
 from purerl.loop.model_rewards import reward_chats
 from purerl.loop.open import check_files, max_steps_of, reward_runner
 from purerl.loop.origin import check_origin, to_origin
@@ -75,13 +76,14 @@ def dry_run(
         raise taken
     if taken is None and not fresh and _is_unfinished(config, path):
         _check_inputs_of_run(resolve_paths(checked, path), path)
-    missing, data_notes = [], []
+    missing, data_notes, models = [], [], {"attention": [], "models": []}
     for phase in filter(None, (checked.initial_run, checked)):
         with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
-            missing += _check_phase(phase, functions, data_notes, runs_code=runs_code)
+            missing += _check_phase(phase, functions, data_notes, models, runs_code=runs_code)
     planned = None if missing else check_memory(checked, checked.placement.num_trainers)
     notes = {
         "data": data_notes,
+        **models,
         "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
@@ -118,9 +120,14 @@ def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
 
 
 def _check_phase(
-    config: RunConfig, functions: Mapping[str, RewardFunction], data_notes: list[str], *, runs_code: bool
+    config: RunConfig,
+    functions: Mapping[str, RewardFunction],
+    data_notes: list[str],
+    model_lines: Mapping[str, list[str]],
+    *,
+    runs_code: bool,
 ) -> list[str]:
-    """Check the files and models of `config`, and return those that cannot be checked. Adds to `data_notes`."""
+    """Check the files and models of `config`, and return those that cannot be checked. Adds to the notes."""
     algorithm, missing = algorithm_of(config), check_files(config)
     models = models_of(config, algorithm)
     unreadable = [
@@ -134,6 +141,9 @@ def _check_phase(
         if model not in unreadable:
             load_tokenizer(model)
     previews = _preview(config, unreadable)
+    roles = model_roles(config, algorithm)
+    model_lines["attention"] += attention_notes({name or "generator": each for name, each in previews.items()})
+    model_lines["models"] += model_notes(roles, {name: each for name, each in previews.items() if name in roles})
     if data is not None:
         data_notes += data.notes
         reward_chats(config, data.chat)

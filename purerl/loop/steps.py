@@ -24,6 +24,7 @@ from purerl.evaluation.results import is_measurement
 from purerl.files import atomic_directory
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
 from purerl.loop.measure import due, measure, measure_rest
+from purerl.loop.model_notes import model_notes
 from purerl.loop.open import Run
 from purerl.loop.records import is_reached, to_record
 from purerl.loop.resume import (
@@ -108,7 +109,8 @@ def _open_console(
     if not directory.is_owner:
         return Trackers()
     accuracy = describe_accuracy(accuracy_rewards_of(config))
-    lines = [notes(run.data), accuracy and f"accuracy: {accuracy}", describe_start(state, directory)]
+    models = model_notes(run.roles, {name: trainer.capabilities for name, trainer in run.trainers.items()})
+    lines = [notes(run.data), *models, describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
     note = "\n".join(filter(None, lines))
     title = f"{config.algorithm}, {config.model.path}"
     return open_console(config.name, run.max_steps, title=title, note=note, history=past)

@@ -8,6 +8,7 @@ from functools import partial
 from purerl.config.roles import ModelRole, trainer_key
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
+from purerl.loop.model_notes import limit_vocabularies
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, SupportsBase, Trainer
@@ -63,6 +64,7 @@ def open_trainers(
             trainers[name] = base
         elif name != "policy":
             trainers[name] = open_trainer(config, name, role, updates[name] or 0, engines)
+    limit_vocabularies(roles, trainers)
     return {name: trainers[name] for name in roles}
 
 

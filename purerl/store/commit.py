@@ -22,8 +22,8 @@ from attrs import field, frozen
 from purerl.digests import DigestWriter
 from purerl.errors import CheckpointError
 from purerl.files import follow_umask, sync, sync_tree
-from purerl.protocols import StagedState, SupportsStaging
 from purerl.ranks import ONE_RANK, Ranks
+from purerl.staging import StagedState, SupportsStaging
 from purerl.store.checkpoint import clean, newest_whole, path_of, remove_checkpoint
 from purerl.store.manifest import LOOP_FILE, write_manifest
 

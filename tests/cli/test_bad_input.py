@@ -98,7 +98,7 @@ DATA = {
     ),
     "column with mixed types": (
         _file("rows.jsonl", '{"prompt": "a"}\n{"prompt": ["b"]}\n'),
-        {"got": "mixed types: str in row 0, list in row 1", "need": "one type in every row", "do": "strings"},
+        {"got": "values of several types: str in row 0, list in row 1", "need": "text, or messages", "do": ""},
     ),
 }  # fmt: skip
 

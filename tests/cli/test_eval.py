@@ -54,7 +54,8 @@ def test_eval_prints_a_row_per_data_set_and_writes_json(prepared: Path, tmp_path
         "--json", tmp_path / "all.json",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    head, _, new, old = [line.split("  ") for line in result.stdout.splitlines() if line.strip()]
+    assert result.stdout.splitlines()[0].startswith("accuracy: a completion is correct if ")
+    _, head, _, new, old = [line.split("  ") for line in result.stdout.splitlines() if line.strip()]
     labels = [label.strip() for label in head if label.strip()]
     assert labels == [
         "data set", "problems", "mean@4", "95% interval", "pass@1", "pass@2", "maj@4", "reward", "length",

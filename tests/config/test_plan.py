@@ -14,7 +14,10 @@ from tests.data.test_settings import MIXED
 def test_plan_has_the_totals_of_both_runs() -> None:
     lines = plan(addition()).splitlines()
     assert lines[0] == "addition, initial run: sft, 600 steps"
-    assert lines[9:] == [
+    correct = "a completion is correct if purerl.rewards.exact:exact_match gives at least 1; of several components, the"
+    correct += " first one counts"
+    assert lines[7] == f"  accuracy     {correct}"
+    assert lines[10:] == [
         "addition: dapo, 300 steps",
         "  prepare data  purerl.recipes.addition:prepare",
         "  data          {run}/prepared/train.parquet",
@@ -23,6 +26,7 @@ def test_plan_has_the_totals_of_both_runs() -> None:
         "  step          128 prompts x 8 completions of at most 4 tokens: 1,024 rows; optimizer steps: 4",
         "  total         at most 307,200 rows; optimizer steps: 1,200",
         "  evaluation    every 20 steps: all problems of {run}/prepared/held_out.parquet",
+        f"  accuracy      {correct}",
         "  checkpoints   every 20 steps; the newest 2 are kept",
     ]
 

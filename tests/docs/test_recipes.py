@@ -44,7 +44,7 @@ def test_the_python_block_gives_the_runs_of_the_commands(monkeypatch: pytest.Mon
     for config in runs:
         check(config)
     assert [(run.model.attention, run.data.validation_fraction) for run in runs] == [
-        ("sdpa", 0.05),
+        (None, 0.05),
         ("flash_attention_2", 0.1),
     ]
 

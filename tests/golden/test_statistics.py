@@ -27,12 +27,21 @@ from purerl.algos import (
     whiten,
     whiten_rows,
 )
+from purerl.algos.parts.elementwise import square_root
 from purerl.algos.parts.episodes import join_episodes, rows_in_part, rows_of_episodes
 from purerl.algos.parts.groups import group_index, group_std, group_std_of_others
 from purerl.algos.parts.rows import first_counted, last_counted, row_mean
 from purerl.algos.parts.whiten import center, standard_deviation
 from purerl.batch import collate
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
+
+
+def test_square_root_has_the_gradient_0_at_0() -> None:
+    square = f64([4.0, 0.25, 0.0]).requires_grad_()
+    root = square_root(square)
+    assert_values(root, [2.0, 0.5, 0.0])
+    assert_values(torch.autograd.grad(root.sum(), square)[0], [0.25, 1.0, 0.0])
+
 
 LOSS = f64([2.0, 4.0, math.nan], [6.0, math.nan, math.nan])
 MASK = LOSS.isfinite()

@@ -50,7 +50,7 @@ LAYERS = (
     ("resources",),
     ("kernels",),
     ("algos",),
-    ("protocols",),
+    ("protocols", "staging"),
     ("workers", "sandbox"),
     ("backends",),
     ("data", "rewards", "tracking", "debugging", "placement"),

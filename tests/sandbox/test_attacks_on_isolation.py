@@ -104,7 +104,7 @@ def test_nothing_of_the_owner_is_in_the_environment_or_in_memory(pool: Pool) -> 
     counts, is_searched, variables = report_of(pool, _scan([SECRET.encode(), b"PYTEST_CURRENT_TEST"]))
     assert (counts, is_searched) == ([0, 0], True)
     threads = {f"{library}_NUM_THREADS" for library in ("MKL", "OMP", "OPENBLAS")}
-    assert set(variables) == threads | {"HOME", "LANG", "PATH", "PYTHONHASHSEED", "TMPDIR"}
+    assert set(variables) == threads | {"HOME", "LANG", "PATH", "PYTHONHASHSEED", "PYTHONINTMAXSTRDIGITS", "TMPDIR"}
 
 
 def test_processes_of_the_host_and_of_other_runs_cannot_be_seen(any_pool: Pool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,13 +62,15 @@ program = '''
 import os, time
 open({str(tmp_path / "folder")!r}, "w").write(os.getcwd())
 os.posix_spawn("/bin/sleep", [{word!r}, "1000"], {{}}, setsid=True)
+open({str(tmp_path / "started")!r}, "w").close()
 time.sleep(1000)
 '''
 run_python(program, settings=settings)
 """
     owner = subprocess.Popen([sys.executable, "-c", code])
-    while not set(processes_with(word)) - {owner.pid}:
+    while not (tmp_path / "started").exists():
         assert owner.poll() is None
+        time.sleep(0.01)
     owner.kill()
     owner.wait()
     wait_until_gone(word)

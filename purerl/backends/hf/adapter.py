@@ -169,7 +169,10 @@ class Adapter:
             tensors = load_file(path / WEIGHTS_FILE)
             missing = sorted(self.tensors.keys() - tensors.keys())
             if missing:
-                raise ConfigError(f"lora.initial {str(path)!r}", got=f"no {missing[0]}", need="all target modules")
+                do = "set lora.target_modules to the layers that the adapter has"
+                raise ConfigError(
+                    f"lora.initial {str(path)!r}", got=f"no {missing[0]}", need="all target modules", do=do
+                )
             copy_weights(TensorWeights(tensors), self.tensors)
         except (OSError, SafetensorError, EngineError) as error:
             raise ConfigError(f"lora.initial {str(path)!r}", got=str(error), need="an adapter that fits") from error

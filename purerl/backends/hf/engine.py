@@ -29,7 +29,8 @@ from purerl.backends.hf.flops import peak_of_ranks, training_flops
 from purerl.backends.hf.gather import full_tensors
 from purerl.backends.hf.images import ImageBatch, ImageReader
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
-from purerl.backends.hf.limits import check_rows
+from purerl.backends.hf.limits import CHOICES, check_rows
+from purerl.backends.hf.lora import notes_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
@@ -57,8 +58,6 @@ if TYPE_CHECKING:
 __all__ = ["HFTrainer"]
 
 _READS = ("tokens", "temperature")
-_CHOICES = "teacher_topk_tokens"
-_IMAGE = "image"
 
 
 class HFTrainer:
@@ -81,10 +80,9 @@ class HFTrainer:
         seed: int = 0,
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
-        self.images: ImageReader | None = None
         self.model, self.router_coefficient, self.adapter = model, router_coefficient, adapter
-        self.position = 0  # optimizer steps so far, including skipped ones
-        self.replaced = False  # whether `load_weights` has been called
+        self.images: ImageReader | None = None
+        self.position, self.replaced = 0, False  # optimizer steps so far, and whether `load_weights` has been called
         self.fsdp = fsdp_parts(module)
         restore_shards(self.fsdp)  # `verify` has read the model
         self.parameters = dict(module.named_parameters())
@@ -95,21 +93,29 @@ class HFTrainer:
         self.outputs = [o for o in module.outputs if o != ROUTES or isinstance(self.routes, RouteRecords)]
         self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
-            max_sequence_length=module.limits.max_sequence_length,
+            **module.limits._asdict(),
             outputs=frozenset(self.outputs),
+            attention=module.attention,
+            notes=notes_of(config.lora if adapter else None),
             images=module.reads_images and config.mesh.tensor == 1,
         )
 
     def use_images(self, images: ImageStore) -> None:
-        if self.config.mesh.tensor > 1:
-            need = "1 with images"
-            raise ConfigError("mesh.tensor", got=self.config.mesh.tensor, need=need, do="use mesh.shard")
+        self._refuse_split_matrices("images")
         self.images = ImageReader(self.model, self.module.model, images)
         self.module.verify_images(self.images)
         restore_shards(self.fsdp)
 
+    def limit_vocabulary(self, size: int) -> None:
+        self._refuse_split_matrices("more token ids than the policy")
+        self.module.limit_vocabulary(size)
+
     def use_routes(self, routes: RouteStore) -> None:
         set_store(self.routes, routes)
+
+    def _refuse_split_matrices(self, what: str) -> None:
+        if self.config.mesh.tensor > 1:
+            raise ConfigError("mesh.tensor", got=self.config.mesh.tensor, need=f"1 with {what}", do="use mesh.shard")
 
     # --- scores and steps --------------------------------------------------------------------------------------------
 
@@ -195,7 +201,7 @@ class HFTrainer:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
         tokens, action = self.module.read_positions(batch["tokens"], batch["action"])
-        batch = with_fields(batch.select("group"), tokens=tokens, action=action, **self._image(batch))
+        batch = with_fields(batch.select("group"), tokens=tokens, action=action, **self.module.image_field(batch))
         options: dict[str, Any] = {"unit": unit, "budget": self.config.max_tokens_per_microbatch}
         if self.config.packing:
             return arrange_packs(batch, **options, ranks=self.mesh.data)
@@ -206,12 +212,12 @@ class HFTrainer:
             return torch.zeros_like(batch["row"])
         shape = list(batch["action"].shape)
         if output.startswith("topk"):
-            shape.append(batch[_CHOICES].shape[-1] if _CHOICES in batch.keys() else self.module.top_k)
+            shape.append(batch[CHOICES].shape[-1] if CHOICES in batch.keys() else self.module.top_k)
         return batch["temperature"].new_zeros(shape, dtype=torch.int64 if output == "topk_tokens" else None)
 
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""
-        choices = [_CHOICES] if _CHOICES in batch.keys() else []
+        choices = [CHOICES] if CHOICES in batch.keys() else []
         return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
 
     def _row_images(self, batch: TensorDict, part: MicroBatch) -> ImageBatch | None:
@@ -222,14 +228,8 @@ class HFTrainer:
             raise InputError("rows with images", got="a trainer without a store of images", need="use_images first")
         rows = batch[part.rows]
         tokens, action = self.module.read_positions(rows["tokens"], rows["action"])
-        read = self._image(rows)[_IMAGE] * action.any(-1, keepdim=True)
+        read = self.module.image_field(rows)["image"] * action.any(-1, keepdim=True)
         return self.images.rows(tokens, read, part.images).to(self.mesh.device)
-
-    def _image(self, batch: TensorDict) -> dict[str, Tensor]:
-        """The field `image` of `batch`, at the positions of the tokens that are read; nothing if it has none."""
-        if _IMAGE not in batch.keys():
-            return {}
-        return {_IMAGE: self.module.read_positions(batch[_IMAGE], batch["action"])[0]}
 
     def _forward(
         self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], images: ImageBatch | None
@@ -241,7 +241,7 @@ class HFTrainer:
             tuple(outputs),
             prefixes=part.prefixes and part.prefixes.to(self.mesh.device),
             pack=part.pack and part.pack.to(self.mesh.device),
-            choices=rows.get(_CHOICES, None),
+            choices=rows.get(CHOICES, None),
             images=images,
             routes=self._replayed(part, rows),
         )

@@ -8,9 +8,11 @@ from purerl.errors import BatchError, ConfigError
 from purerl.types import TensorDict
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
 __all__ = [
+    "CHOICES",
     "Limits",
     "attention_of",
     "check_layers",
@@ -21,6 +23,9 @@ __all__ = [
 ]
 
 _SUPPORTED = {"full_attention", "sliding_attention"}
+
+CHOICES = "teacher_topk_tokens"
+"""The field of a batch that has the tokens of `topk_logp`."""
 
 
 class Limits(NamedTuple):
@@ -47,11 +52,21 @@ def check_rows(batch: TensorDict, limits: Limits) -> None:
         if length > maximum:
             need, do = f"at most {maximum:,}, the number of positions of the model", "leave that example out"
             raise BatchError(_row_name(batch, row), got=f"{length:,} tokens", need=need, do=do)
-    invalid = mask & ((tokens < 0) | (tokens >= limits.vocab_size))
+    _check_ids(batch, "tokens", mask, limits, do="use the tokenizer that the model was trained with")
+    if CHOICES in batch.keys():
+        do = "limit the ids of the teacher to those of the policy"
+        _check_ids(batch, CHOICES, batch["action"][..., None], limits, do=do)
+
+
+def _check_ids(batch: TensorDict, name: str, mask: Tensor, limits: Limits, *, do: str) -> None:
+    """Refuse ids in the field `name`, where `mask` is true, that the model does not have."""
+    ids = batch[name]
+    invalid = mask & ((ids < 0) | (ids >= limits.vocab_size))
     if invalid.any():
-        row, time = invalid.nonzero()[0].tolist()
-        need, do = f"ids from 0 to {limits.vocab_size - 1:,}", "use the tokenizer that the model was trained with"
-        raise BatchError(_row_name(batch, row), got=f"token {int(tokens[row, time]):,}", need=need, do=do)
+        place = invalid.nonzero()[0].tolist()
+        what = f"{_row_name(batch, place[0])}" + (f", {name}" if name != "tokens" else "")
+        got, need = f"token {int(ids[tuple(place)]):,}", f"ids from 0 to {limits.vocab_size - 1:,}"
+        raise BatchError(what, got=got, need=need, do=do)
 
 
 def _row_name(batch: TensorDict, row: int) -> str:

@@ -17,7 +17,7 @@ from attrs import frozen
 from purerl.errors import ConfigError, PurerlError
 from purerl.settings import above_zero, at_least, boolean, one_of, setting
 
-__all__ = ["ALL_LINEAR", "CONFIG_FILE", "WEIGHTS_FILE", "Lora", "check_lora", "check_supported", "scale_of"]
+__all__ = ["ALL_LINEAR", "CONFIG_FILE", "WEIGHTS_FILE", "Lora", "check_lora", "check_supported", "notes_of", "scale_of"]
 
 ALL_LINEAR = "all-linear"
 CONFIG_FILE, WEIGHTS_FILE = "adapter_config.json", "adapter_model.safetensors"
@@ -100,18 +100,41 @@ def _check_same(lora: Lora, settings: Mapping[str, Any], path: str) -> None:
             raise ConfigError(f"lora.{name}", got=own[name], need=f"{value}, as in {path!r}", do=do)
 
 
-_UNSUPPORTED = ("use_dora", "alora_invocation_tokens", "rank_pattern", "alpha_pattern", "fan_in_fan_out", "lora_bias")
-_UNSUPPORTED += ("modules_to_save", "target_parameters", "layer_replication", "trainable_token_indices")
+# Settings of an adapter that are read here, or that change nothing once its matrices are in a file. `lora_dropout` is
+# in the notes.
+_HARMLESS = {"r", "lora_alpha", "use_rslora", "target_modules", "exclude_modules", "layers_to_transform"}
+_HARMLESS |= {"layers_pattern", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"}
+_HARMLESS |= {"inference_mode", "megatron_core", "megatron_config", "loftq_config", "eva_config", "corda_config"}
+_HARMLESS |= {"lora_ga_config", "qalora_group_size", "runtime_config", "lora_dropout", "ensure_weight_tying"}
+# Values that settings have in an adapter that is only W + scale * B A. The initializations named here leave W as it is.
+_PLAIN = {"peft_type": ("LORA",), "bias": ("none",), "init_lora_weights": (True, "gaussian", "orthogonal", "eva")}
 
 
 def check_supported(settings: Mapping[str, Any], error: type[PurerlError], what: str) -> None:
-    """Raise `error` if an adapter with these `settings` is more than W + scale * B A for some linear layers."""
-    extra: Sequence[str] = [name for name in _UNSUPPORTED if settings.get(name)]
-    kind = str(settings.get("peft_type", "LORA"))
-    problems = [*([f"peft_type {kind}"] if kind != "LORA" else []), *extra]
-    problems += [name for name in ("r", "lora_alpha") if name not in settings]
+    """Raise `error` if an adapter with these `settings` is more than W + scale * B A for some linear layers.
+
+    Some initializations, such as PiSSA, OLoRA, LoftQ and CorDA, also change W. peft changes it again when it loads such
+    an adapter, by a decomposition whose result depends on the machine.
+    """
+    others = {name: value for name, value in settings.items() if value and name not in _HARMLESS}
+    problems = [f"{name} {value}" for name, value in others.items() if value not in _PLAIN.get(name, ())]
+    problems += [f"no {name}" for name in ("r", "lora_alpha") if name not in settings]
     if problems:
-        raise error(what, got=", ".join(problems), need="LoRA of linear layers, with one rank and one alpha")
+        is_changed = settings.get("init_lora_weights", True) not in (*_PLAIN["init_lora_weights"], False)
+        raise error(
+            what,
+            got=", ".join(problems),
+            need="LoRA of linear layers, with one rank and one alpha, beside weights that it leaves as they are",
+            do="let peft save it with path_initial_model_for_weight_conversion, or merge it" if is_changed else None,
+        )
+
+
+def notes_of(lora: Lora | None) -> tuple[str, ...]:
+    """Sentences about `lora.initial` that a user has to know: what its file says, and this trainer does not do."""
+    if lora is None or lora.initial is None:
+        return ()
+    dropout = _read_settings(Path(lora.initial)).get("lora_dropout")
+    return (f"lora_dropout {dropout} of {lora.initial!r} is not used: dropout is off in training",) if dropout else ()
 
 
 def scale_of(settings: Mapping[str, Any]) -> float:

@@ -35,7 +35,7 @@ from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.kernels.partition import tokens_needed
-from purerl.types import RowFloat, TokenBool, TokenInt
+from purerl.types import RowFloat, TensorDict, TokenBool, TokenInt
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -78,7 +78,7 @@ class TokenModel(nn.Module):
         self.limits, self.autocast = limits_of(causal), autocast
         self.shape, self.config = logit_shape(causal.config), causal.config.get_text_config(decoder=True)
         vocabulary: Any = (causal.get_output_embeddings() or causal.get_input_embeddings()).weight
-        self.top_k = _top_k(top_k, vocabulary.shape[0])
+        self.top_k, self.vocabulary = _top_k(top_k, vocabulary.shape[0]), slice(None)
         self.reads_images = reads_images(causal)
         keeps_head = self.has_vocabulary or self.is_classifier
         self.model: Any = causal if keeps_head else _headless(causal)
@@ -110,6 +110,12 @@ class TokenModel(nn.Module):
             (functional.pad(tokens, (0, 1)), functional.pad(action, (1, 0))) if self.is_classifier else (tokens, action)
         )
 
+    def image_field(self, batch: TensorDict) -> dict[str, Tensor]:
+        """The field `image` of `batch`, at the positions of the tokens that are read; nothing if it has none."""
+        return {
+            name: self.read_positions(batch[name], batch["action"])[0] for name in ("image",) if name in batch.keys()
+        }
+
     def split_sequences(self, group: ProcessGroup) -> None:
         """Compute a part of the positions of each sequence on each rank of `group`."""
         from purerl.backends.hf.sequence import split_attention
@@ -123,6 +129,10 @@ class TokenModel(nn.Module):
 
         self.is_packed = True
         pack_attention(self.decoder)
+
+    def limit_vocabulary(self, size: int) -> None:
+        """Give token ids from `size` on no probability. Raises: ConfigError if `top_k` is larger."""
+        self.top_k, self.vocabulary = _top_k(self.top_k, size), slice(size)
 
     def replay_routes(self) -> None:
         """Let `forward` record and replay the choices of routers. Raises: ConfigError as `hook_routers`."""
@@ -207,8 +217,8 @@ class TokenModel(nn.Module):
             divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
             results |= token_outputs(
                 hidden,
-                weight,
-                bias,
+                weight[self.vocabulary],
+                None if bias is None else bias[self.vocabulary],
                 tokens[action],
                 divisor,
                 outputs=language,
@@ -326,7 +336,7 @@ def _headless(causal: Any) -> Any:
 
 def _top_k(top_k: int | None, vocab_size: int) -> int:
     if top_k is not None and top_k > vocab_size:
-        raise ConfigError("trainer.top_k", got=top_k, need=f"at most {vocab_size}, the size of the vocabulary")
+        raise ConfigError("trainer.top_k", got=top_k, need=f"at most {vocab_size}, the number of token ids")
     return top_k or min(16, vocab_size)
 
 

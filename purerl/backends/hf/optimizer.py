@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from purerl.backends.hf.custom_optimizer import build_custom
+from purerl.backends.hf.decay import matrices
 from purerl.backends.hf.narrow_weights import NarrowAdamW, WideSteps, wide
 from purerl.backends.hf.rounding import Rounding, is_narrow
 from purerl.errors import ConfigError
@@ -41,9 +42,8 @@ class Combined:
 def build_optimizer(model: nn.Module, config: HFTrainerConfig, rounding: Rounding) -> Any:
     """The optimizer of `config` for the parameters of `model` that require a gradient: one of torch, or several.
 
-    Only weight matrices decay. Weights of norms and biases may be far from 0. A row of an embedding has a gradient
-    only if its token occurs, but would decay in every step, so the embeddings of rare tokens would shrink. A tied
-    output head is the embedding, and does not decay either. Narrow weights are stored by `rounding`.
+    Only weight matrices decay (`decay.py`), and only they are trained by an optimizer of matrices. Narrow weights are
+    stored by `rounding`.
 
     Raises: ConfigError if an optimizer in `config.optimizer` refuses the parameters, or has none.
     """
@@ -52,12 +52,12 @@ def build_optimizer(model: nn.Module, config: HFTrainerConfig, rounding: Roundin
         return _together(*_adamw(model, trained, config, rounding))
     if config.optimizer.parameters == "all":
         return _custom(model, trained, config, rounding)
-    others = _embeddings(model) | _heads(model)
-    matrices = [p for p in trained if p.ndim == 2 and id(p) not in others]
-    if not matrices:
+    inside = matrices(model) - _heads(model)
+    chosen = [p for p in trained if p.ndim == 2 and id(p) in inside]
+    if not chosen:
         raise ConfigError("optimizer.parameters", got="a model without such matrices that are trained", need="some")
-    rest = [p for p in trained if p.ndim != 2 or id(p) in others]
-    return _together(_custom(model, matrices, config, rounding), *_adamw(model, rest, config, rounding))
+    rest = [p for p in trained if p.ndim != 2 or id(p) not in inside]
+    return _together(_custom(model, chosen, config, rounding), *_adamw(model, rest, config, rounding))
 
 
 def _together(*parts: Any) -> Any:
@@ -89,19 +89,15 @@ def _custom(
 
 def _groups(model: nn.Module, parameters: Sequence[nn.Parameter], weight_decay: float) -> list[dict[str, Any]]:
     """`parameters` with those that decay apart from the others. A fused kernel takes only one kind of tensor."""
-    embeddings = _embeddings(model)
-    decay = [p for p in parameters if p.ndim > 1 and id(p) not in embeddings]
-    no_decay = [p for p in parameters if p.ndim <= 1 or id(p) in embeddings]
+    decaying = matrices(model)
+    decay = [p for p in parameters if id(p) in decaying]
+    no_decay = [p for p in parameters if id(p) not in decaying]
     groups = [
         {"params": [p for p in same if isinstance(p, DTensor) is is_divided], "weight_decay": rate}
         for same, rate in ((decay, weight_decay), (no_decay, 0.0))
         for is_divided in (False, True)
     ]
     return [group for group in groups if group["params"]]
-
-
-def _embeddings(model: nn.Module) -> set[int]:
-    return {id(p) for m in model.modules() if isinstance(m, nn.Embedding) for p in m.parameters(recurse=False)}
 
 
 def _heads(model: nn.Module) -> set[int]:

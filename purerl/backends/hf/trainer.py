@@ -17,7 +17,7 @@ from attrs.converters import optional
 from purerl.backends import training
 from purerl.backends.hf.combinations import check_rounding, check_together
 from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
-from purerl.backends.hf.lora import Lora, check_lora
+from purerl.backends.hf.lora import Lora, check_lora, notes_of
 from purerl.backends.hf.mesh import Mesh
 from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError
@@ -239,7 +239,7 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
     from purerl.backends.hf.images import reads_images
-    from purerl.backends.hf.limits import limits_of
+    from purerl.backends.hf.limits import attention_of, limits_of
     from purerl.backends.hf.load import check_shapes
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.router import coefficient_of
@@ -249,8 +249,10 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     check_shapes(module, model, config)
     coefficient_of(config.router_aux_loss_coef, module.config)
     return Capabilities(
-        max_sequence_length=limits_of(module).max_sequence_length,
+        **limits_of(module)._asdict(),
         outputs=frozenset(OUTPUTS),
+        attention=attention_of(module),
+        notes=notes_of(config.lora),
         images=reads_images(module) and config.mesh.tensor == 1,
     )
 

@@ -37,7 +37,7 @@ __all__ = ["OPTIONAL", "THREADS", "Built", "EngineHost", "WeightsInfo"]
 THREADS = {"control": 1, "checkpoints": 1}
 """Threads beside the one that calls engines: for what must be possible while it works."""
 
-OPTIONAL = ("base", "flops", "gradient", "peak_flops", "sleep", "stage", "use_images", "use_routes")
+OPTIONAL = ("base", "flops", "gradient", "limit_vocabulary", "peak_flops", "sleep", "stage", "use_images", "use_routes")
 """Methods that an engine may have beside those of `Trainer` and `Generator`."""
 
 _BUCKET = 64 * 2**20  # bytes

@@ -39,6 +39,7 @@ class RemoteTrainer:
             "base": self._base,
             "flops": partial(self._call, "flops", None),
             "gradient": self._gradient,
+            "limit_vocabulary": partial(self._call, "limit_vocabulary", None),
             "peak_flops": partial(self._call, "peak_flops", None),
             "stage": self._stage,
             "use_images": partial(self._call, "use_images", None),

@@ -11,6 +11,7 @@ import select
 import signal
 import socket
 import struct
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from fcntl import ioctl
@@ -246,11 +247,15 @@ def _signal_all(number: int) -> None:
 
 
 def _end_all() -> NoReturn:
-    """End this process, and with it the sandbox. Without a namespace, each process has to be killed."""
+    """End this process, and with it the sandbox. Without a namespace, each process has to be killed.
+
+    The list of processes may lack one that gets a new parent while it is read. So they are killed again and again.
+    """
     while os.getpid() != 1:
         _signal_all(signal.SIGKILL)
         try:
-            os.waitpid(-1, 0)
+            if os.waitpid(-1, os.WNOHANG)[0] == 0:
+                time.sleep(0.001)
         except ChildProcessError:
             break
     os._exit(0)

@@ -17,7 +17,7 @@ from importlib import import_module
 
 from purerl.sandbox.messages import Message, send
 from purerl.sandbox.supervisor.cgroups import remove_stale
-from purerl.sandbox.supervisor.program import handle_signals_as_python, restore_signals
+from purerl.sandbox.supervisor.program import restore_signals
 from purerl.sandbox.supervisor.root import find_sources
 from purerl.sandbox.supervisor.seccomp import MACHINES, filter_of
 from purerl.sandbox.supervisor.spawner import Spawner, serve_spawner
@@ -109,7 +109,7 @@ def _begin(owner: int) -> None:
     """Let this process depend on nothing of the one that has started it, but end with it."""
     _end_with(owner)
     restore_signals()
-    handle_signals_as_python()  # a program that ends before it has read its input must not end the supervisor
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)  # a program that ends before it has read its input must not end this
     os.umask(0o022)
 
 

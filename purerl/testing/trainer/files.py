@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from purerl.digests import digest_of
 from purerl.errors import CheckpointError
-from purerl.protocols import SupportsStaging
 from purerl.ranks import current_ranks
+from purerl.staging import SupportsStaging
 from purerl.testing.trainer.reference import OBJECTIVES, TOKENWISE, Case, assert_close, first_steps, weights_of
 from purerl.testing.trainer.resources import builds, shared_directory, take_steps
 
