@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -175,7 +175,7 @@ class Counts(_Counts):
 
     __slots__ = ()
 
-    def __new__(cls, tokens: Scalar, rows: Scalar, row_tokens: Tensor | tuple[()] | None = None) -> Self:
+    def __new__(cls, tokens: Tensor, rows: Tensor, row_tokens: Tensor | tuple[()] | None = None) -> Counts:
         return super().__new__(cls, tokens, rows, () if row_tokens is None else row_tokens)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from purerl.data.chat import TextOrMessages
 from purerl.data.columns import ExampleFormat, PromptFormat
@@ -34,7 +35,7 @@ def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptForm
         do = "use a model with a chat template, or prompts without images"
         raise DataError("a prompt", got="messages", need="plain text, the format of the other prompts", do=do)
     is_chat = prompt_format == "messages"
-    values = [[_user(prompt)] if is_chat and isinstance(prompt, str) else prompt for prompt in prompts]
+    values: list[Any] = [[_user(prompt)] if is_chat and isinstance(prompt, str) else prompt for prompt in prompts]
     try:
         column, field = make_column(values, "prompt")
         table = pa.Table.from_arrays([column], schema=pa.schema([field]))

@@ -123,7 +123,7 @@ def _check_phase(
     config: RunConfig,
     functions: Mapping[str, RewardFunction],
     data_notes: list[str],
-    model_lines: Mapping[str, list[str]],
+    model_lines: dict[str, list[str]],
     *,
     runs_code: bool,
 ) -> list[str]:

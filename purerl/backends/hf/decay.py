@@ -20,10 +20,11 @@ __all__ = ["matrices"]
 
 # Words in the name that a module gives its parameter: biases; scales; learned inputs, which are embeddings; sinks of
 # attention; and of states: decay rates (A_log, time_decay) and skip connections (D).
-_WORDS = "a_log|alpha|beta|bias|decay|embed|embeddings?|first|gamma|lambda|norm|scale|scaling|sinks?|tokens?|query"
+_WORDS = "a_log|alpha|ape|beta|bias|decay|embed|embeddings?|first|gamma|lambda|latents?|norm|pos|query|scale|scaling"
+_WORDS += "|sinks?|tokens?"
 _OTHER_NAME = re.compile(rf"^d$|(?:^|_)(?:{_WORDS})\d*(?:_|$)")
-# Names of modules that are norms, whatever their class is.
-_NORM = re.compile(r"norm|(?:^|_)ln(?:_|\d|$)")
+# Names of modules that are norms, or make a bias, whatever their class is.
+_OTHER_OWNER = re.compile(r"norm|bias|(?:^|[_ ])ln(?:_|\d|$)")
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
@@ -51,6 +52,7 @@ def _is_matrix(owner: str, module: nn.Module, name: str, parameter: nn.Parameter
         return False
     if isinstance(module, _LINEAR):
         return True
-    if isinstance(module, nn.Embedding) or "norm" in type(module).__name__.lower() or _NORM.search(owner.lower()):
+    names = f"{type(module).__name__} {owner}".lower()
+    if isinstance(module, nn.Embedding) or _OTHER_OWNER.search(names):
         return False
     return sum(size > 1 for size in parameter.shape) > 1  # [1, 1, n] is a vector

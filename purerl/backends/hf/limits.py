@@ -74,8 +74,8 @@ def _row_name(batch: TensorDict, row: int) -> str:
     return f"row {row} of a batch{example}"
 
 
-def attention_of(model: PreTrainedModel) -> str:
-    """The attention implementation that the decoder of `model` uses."""
+def attention_of(model: PreTrainedModel) -> str | None:
+    """The attention implementation that the decoder of `model` uses; None if it has none."""
     return model.config.get_text_config(decoder=True)._attn_implementation  # noqa: SLF001 - there is no public attribute
 
 

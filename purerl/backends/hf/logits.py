@@ -32,10 +32,11 @@ class WideHead:
 
     def __init__(self, model: PreTrainedModel) -> None:
         head: Any = model.get_output_embeddings()
-        self._head: nn.Linear | None = head if type(head) is nn.Linear and head.weight.itemsize < 4 else None
+        is_narrow = type(head) is nn.Linear and head.weight.itemsize < 4
+        self._head: Any = head if is_narrow else None
         self._copy: Tensor | None = None
         if self._head is not None:
-            head.forward = self._forward
+            self._head.forward = self._forward
             self.follow_weights()
 
     @torch.no_grad()
@@ -45,7 +46,7 @@ class WideHead:
             self._copy = self._head.weight.float()
 
     def _forward(self, hidden: Tensor) -> Tensor:
-        head = self._head
+        head: Any = self._head
         bias = None if head.bias is None else head.bias.float()
         if self._copy is not None:
             return functional.linear(hidden.float(), self._copy, bias)
