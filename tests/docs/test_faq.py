@@ -31,7 +31,7 @@ OTHER = {"failures.jsonl", "summary.json", "peak_device_memory", "time/", "kl_lo
 
 
 def _metrics() -> set[str]:
-    return {name for name in CODE if re.fullmatch(r"(policy|reward|rollout|mismatch|advantage|eval)/\w+", name)}
+    return {name for name in CODE if re.fullmatch(r"(policy|reward|rollout|mismatch|advantage|eval)/\w+(/\w+)*", name)}
 
 
 def _settings() -> list[str]:
