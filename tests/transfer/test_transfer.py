@@ -8,6 +8,7 @@ import signal
 import stat
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch._C._distributed_c10d import FileStore
 
+from purerl.backends.transfer import sender as sender_module
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_messages import stores_at
+from purerl.backends.transfer.engine.purerl_messages import StoreByName, stores_at
 from purerl.backends.transfer.engine.purerl_receiver import Digest, Receiver, TransferGroup, unpack
 from purerl.backends.transfer.sender import TransferError
 from purerl.backends.weights import TensorWeights
@@ -260,3 +263,22 @@ def test_local_transfers_open_no_port_and_leave_no_files(tmp_path: Path) -> None
     assert [path.name for path in folder.iterdir() if not path.name.startswith(".")] == []
     sender.cancel()
     assert not folder.exists()
+
+
+def test_a_transfer_that_fails_gives_its_store_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The exception refers to it. A file that a late receiver writes again would never let it end."""
+    stores = list[weakref.ref[FileStore]]()
+
+    def files(folder: str) -> StoreByName:
+        def opened(name: str) -> FileStore:
+            store = FileStore(str(Path(folder, name)), -1)
+            stores.append(weakref.ref(store))
+            return store
+
+        return opened
+
+    monkeypatch.setattr(sender_module, "files_in", files)
+    with pytest.raises(TransferError, match="no receiver from the server") as failure:
+        new_sender(1, timeout=0.05).send(filled())
+    assert failure.traceback[-1].frame.f_locals
+    assert [store() for store in stores] == [None]

@@ -83,10 +83,19 @@ class Sender:
                 self._stack.close()
 
     def _send_all(self, buckets: WeightBuckets) -> None:
-        address, names, sent = self._address, list[str](), 0
+        address = self._address
         self._address = address._replace(number=address.number + 1)
-        device = buckets.device or torch.device("cpu")
         messages = Messages(self._open_store(str(address.number)), key_of(self._token, address), self._limit)
+        try:
+            self._exchange(messages, buckets)
+        finally:
+            messages.close()
+        if address.folder:
+            with suppress(OSError):
+                Path(address.folder, str(address.number)).unlink()
+
+    def _exchange(self, messages: Messages, buckets: WeightBuckets) -> None:
+        names, sent, device = list[str](), 0, buckets.device or torch.device("cpu")
         devices = self._wait_for(messages, "ready", "receiver")
         if not buckets.is_shared and (problem := _problem_of(identity_of(device), devices)) is not None:
             messages.set("bucket/0", {"end": str(problem)})
@@ -110,9 +119,6 @@ class Sender:
             self._warn(rank, report["unopened"])
         for key in [*(f"bucket/{k}" for k in range(sent + 1)), *handles.keys]:
             messages.delete(key)
-        if address.folder:
-            with suppress(OSError):
-                Path(address.folder, str(address.number)).unlink()
 
     def _broadcast(self, bucket: Bucket, staging: Staging | None, number: int, device: torch.device) -> None:
         """Send the bytes of `bucket`, which has this `number`, from `device`, after all receivers have joined."""

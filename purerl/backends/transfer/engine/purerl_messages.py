@@ -31,7 +31,7 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import FileStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
+from torch.distributed import FileStore, HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 from torch.distributed.distributed_c10d import AllToAllOptions, PrefixStore, Store
 
 __all__ = ["Address", "Handle", "Messages", "StoreByName", "check_members", "files_in", "key_of", "stores_at"]
@@ -109,6 +109,13 @@ class Messages:
 
     def delete(self, name: str) -> None:
         self._store.delete_key(name)
+
+    def close(self) -> None:
+        """Give the store up, also if something still refers to this object, such as an exception.
+
+        No message is there then. A store that is a file writes into it when it ends. If others have replaced the file by then, it never ends.
+        """
+        self._store = HashStore()
 
     def _code(self, name: str, text: bytes) -> bytes:
         return _hmac(self._key, f"{len(name)} {name}".encode() + text)
