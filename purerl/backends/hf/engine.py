@@ -176,8 +176,10 @@ class HFTrainer:
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
         experts = self._expert_counts(batch, parts) if router_coefficient > 0 else None
         metrics = merge(*(self._backward(batch, part, objective, counts, experts) for part in parts))
-        # FSDP2 has summed those of the parameters that it has divided; every rank has its own part of the others.
-        self.mesh.all.sum_in_place([p.grad for p in self.trained.values() if not isinstance(p, DTensor)])
+        # FSDP2 has summed those of the parameters that it has divided; every rank has its own part of the others. Ranks
+        # that split matrices have the same part.
+        whole = [p.grad for p in self.trained.values() if not isinstance(p, DTensor)]
+        self.mesh.all.sum_in_place([gradient.div_(self.config.mesh.tensor) for gradient in whole])
         return sum_metrics(on_host(metrics), self.mesh.data)
 
     def _with_routes(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> list[MicroBatch]:

@@ -14,7 +14,7 @@ so it repeats the whole compiled layer. Shards are gathered outside of compiled 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from purerl.backends.hf.mesh import RankMesh
-from purerl.errors import ConfigError
 from purerl.process import keep_compiled_code_private
 
 if TYPE_CHECKING:
@@ -52,16 +51,14 @@ _KEPT = frozenset(
 """Operations whose results selective recomputation keeps: matrix products, attention and its exchange."""
 
 
-def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> None:
+def parallelize(
+    module: TokenModel, config: HFTrainerConfig, mesh: RankMesh, whole: Collection[nn.Parameter] = ()
+) -> None:
     """Apply to `module` what `config` sets. Weights may still be on the meta device.
 
-    Raises: ConfigError if the model has no layers that transformers marks, and a setting needs them.
+    whole  parameters that every rank has, whatever the mesh is
     """
     layers = list(layers_of(module))
-    if not layers and (mesh.parameters or config.compile or config.recompute != "none"):
-        need = "a model whose layers are marked as layers by transformers"
-        do = "leave mesh, recompute and compile out of the trainer's settings"
-        raise ConfigError("mesh, recompute or compile", got="a model without such layers", need=need, do=do)
     if config.packing:
         module.pack_rows()
     if mesh.sequence is not None:
@@ -76,7 +73,7 @@ def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> 
     if config.recompute != "none":
         recompute(layers, is_selective=config.recompute == "selective")
     if mesh.parameters is not None:
-        _shard(module, layers, config, mesh)
+        _shard(module, layers, config, mesh, whole)
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
@@ -103,19 +100,29 @@ def _policy(context: object, operation: object, *args: Any, **kwargs: Any) -> Ch
 # --- sharding ------------------------------------------------------------------------------------------------------
 
 
-def _shard(module: TokenModel, layers: Sequence[nn.Module], config: HFTrainerConfig, mesh: RankMesh) -> None:
-    """Shard each layer, and then the rest of `module`, over the ranks of `mesh.parameters`.
+def _shard(
+    module: TokenModel,
+    layers: Sequence[nn.Module],
+    config: HFTrainerConfig,
+    mesh: RankMesh,
+    whole: Collection[nn.Parameter],
+) -> None:
+    """Shard each layer, and then the rest of `module`, over the ranks of `mesh.parameters`, except `whole`.
 
     Gradients are summed, by a plain sum, which every backend of torch.distributed has; FSDP2 would average them. 16-bit
     gradients are summed in float32. Parameters are gathered in their own dtype: autocast, not FSDP2, casts them, so
     that mixed precision has the same rules with and without sharding.
+
+    FSDP2 divides numbers of one dtype. Every rank has all parameters of another one than that of the model, which are
+    few: heads, and routers that transformers keeps in float32.
     """
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-    is_narrow = module.model.dtype.itemsize < 4
+    dtype = module.model.dtype
     options: dict[str, Any] = {
         "mesh": mesh.parameters,
-        "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32 if is_narrow else None),
+        "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32 if dtype.itemsize < 4 else None),
+        "ignored_params": {*whole} | {parameter for parameter in module.parameters() if parameter.dtype != dtype},
     }
     if config.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device.type != "cpu")
