@@ -14,12 +14,13 @@ so it repeats the whole compiled layer. Shards are gathered outside of compiled 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from purerl.backends.hf.mesh import RankMesh
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from purerl.backends.hf.module import TokenModel
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
-__all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards"]
+__all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards", "sum_undivided"]
 
 _MULTIPLE = 64
 """Compiled layers read multiples of this number of tokens, so that there are few shapes to compile for."""
@@ -141,6 +142,16 @@ def fsdp_parts(module: nn.Module) -> Sequence[FSDPModule]:
     from torch.distributed.fsdp import FSDPModule
 
     return tuple(part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+def sum_undivided(parameters: Iterable[nn.Parameter], mesh: RankMesh) -> None:
+    """Sum the gradients of those of `parameters` that FSDP2 has not divided, and so has not summed, over all ranks.
+
+    Ranks that read other rows or positions have other parts of them. Ranks that split matrices have the same part.
+    """
+    gradients = [p.grad for p in parameters if not isinstance(p, DTensor) and p.grad is not None]
+    copies = 1 if mesh.tensor is None else mesh.tensor.size()
+    mesh.all.sum_in_place([gradient.div_(copies) for gradient in gradients] if copies > 1 else gradients)
 
 
 def restore_shards(parts: Sequence[FSDPModule]) -> None:
