@@ -24,7 +24,7 @@ _PARALLEL = ("-n", str(min(8, (os.cpu_count() or 1) * 3 // 2)))
 # The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 # Tests that have sessions of their own.
-_NOT_OTHERS = "not training and not soak and not parallel"
+_NOT_OTHERS = "not training and not soak and not parallel and not families"
 # The ranks of a test wait for each other, so two tests at a time keep two cores busy.
 _WITH_RANKS = ("-n", str(min(8, os.cpu_count() or 1)), *_BY_FILE)
 # Folders of tests that start several ranks.
@@ -39,7 +39,7 @@ _QUICK = (
 # Sessions of `nightly`, and their arguments, if they are not those by default.
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
 _NIGHTLY = dict.fromkeys(("lint", "types", "tests", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
-    "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": (),
+    "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": (),
     "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
 }  # fmt: skip
 
@@ -103,6 +103,12 @@ def slow(session: nox.Session) -> None:
 def training(session: nox.Session) -> None:
     """The default recipe and a task for each family of algorithms, trained until the policy has learned."""
     _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", "training", "tests/recipes", *session.posargs)
+
+
+@nox.session
+def families(session: nox.Session) -> None:
+    """Every option of the trainer on every family of models in transformers: the same result, or a refusal."""
+    _python(session, "pytest", *_WITH_RANKS[:2], "-m", "families", "tests/families", *session.posargs)
 
 
 @nox.session

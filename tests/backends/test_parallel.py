@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from purerl.backends.hf import trainer
-from purerl.backends.hf.load import check_divisible
+from purerl.backends.hf.fit import check_divisible
 from purerl.backends.hf.mesh import Mesh, open_mesh
 from purerl.backends.hf.preview import without_weights
 from purerl.backends.hf.router import balance_loss, load_of

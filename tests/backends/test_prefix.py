@@ -10,6 +10,7 @@ import torch
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import prefix
 from purerl.batch import with_fields
+from purerl.errors import ConfigError
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, make_batch
 
@@ -43,6 +44,14 @@ def sharing_is_always_worthwhile(monkeypatch):
 def trainers(path, **settings):
     """A trainer that shares prefixes, and one that does not."""
     return (make_trainer(path, share_prefixes=share, **settings) for share in (True, False))
+
+
+def assert_not_shared(path):
+    """Whether prefixes are shared is up to the model by default; it is an error to set it for a model that cannot."""
+    assert not make_trainer(path).share
+    assert not make_trainer(path, share_prefixes=True, updates=0).share
+    with pytest.raises(ConfigError, match=r"^share_prefixes\n  got:  true, and Qwen3ForCausalLM\n(.|\n)*leave share_"):
+        make_trainer(path, share_prefixes=True)
 
 
 def gradients(trainer, objective):
@@ -94,8 +103,8 @@ def test_common_prefix_is_read_once(tmp_path):
 
 
 def test_prefixes_are_not_shared_if_they_save_little(tmp_path, monkeypatch):
-    monkeypatch.setattr(prefix, "_WORTHWHILE", 0.5)
     [shared, _] = trainers(write_model(tmp_path))
+    monkeypatch.setattr(prefix, "_WORTHWHILE", 0.5)
     assert tokens_read(shared) == 8 * 10
 
 
@@ -113,11 +122,9 @@ def test_prefixes_are_not_shared_by_a_model_that_accepts_no_cache(tmp_path, monk
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(Qwen3Model, "forward", forward)
-    [shared, _] = trainers(write_model(tmp_path))
-    assert not shared.share
+    assert_not_shared(write_model(tmp_path))
 
 
 def test_prefixes_are_not_shared_by_a_model_with_other_states_for_suffixes(tmp_path, monkeypatch):
     monkeypatch.setattr(prefix._SuffixCache, "update", lambda self, key, value, *args, **kwargs: (key, value))
-    [shared, _] = trainers(write_model(tmp_path))
-    assert not shared.share
+    assert_not_shared(write_model(tmp_path))

@@ -14,13 +14,11 @@ from torch import nn
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.mesh import RankMesh
-from purerl.backends.hf.parallel import parallelize
-from purerl.backends.hf.trainer import Config
+from purerl.backends.hf.trainer import Config, check_model
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
-from purerl.ranks import Ranks
+from purerl.settings import Model
 from tests.backends.saved import FILES
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, equal, make_batch, make_step, parameters_of, train, weights_of
@@ -66,9 +64,7 @@ def test_model_with_an_unsupported_change_of_logits_is_refused(tmp_path, family,
 
 
 def test_model_whose_decoder_returns_no_hidden_states_is_refused(path, monkeypatch):
-    from transformers import Qwen3ForCausalLM
-
-    monkeypatch.setattr(Qwen3ForCausalLM, "get_decoder", lambda self: self)
+    monkeypatch.setattr("purerl.backends.hf.probe.decoder_of", lambda model: model)
     with pytest.raises(ConfigError, match=r"a decoder that returns CausalLMOutputWithPast, without hidden states"):
         make_trainer(path)
 
@@ -94,7 +90,7 @@ def test_model_that_attends_to_later_tokens_is_refused(path, monkeypatch):
         return output
 
     monkeypatch.setattr(Qwen3Model, "forward", forward)
-    with pytest.raises(ConfigError, match="hidden states of its decoder, with padding to the right"):
+    with pytest.raises(ConfigError, match="hidden states of tokens that others follow"):
         make_trainer(path)
 
 
@@ -145,10 +141,12 @@ def test_bfloat16_weights_are_trained(path):
     assert scores(trainer, "logp")["logp"].dtype == torch.float64
 
 
-@pytest.mark.parametrize("settings", [{"recompute": "layers"}, {"compile": True}])
-def test_recomputation_and_compilation_of_a_model_without_layers_are_refused(settings):
-    with pytest.raises(ConfigError, match="^mesh, recompute or compile\n  got:  a model without such layers"):
-        parallelize(nn.Linear(2, 2), Config(**settings), RankMesh(Ranks(), Ranks(), torch.device("cpu")))
+@pytest.mark.parametrize(("name", "settings"), [("recompute", {"recompute": "layers"}), ("compile", {"compile": True})])
+def test_recomputation_and_compilation_of_a_model_without_layers_are_refused(path, monkeypatch, name, settings):
+    monkeypatch.setattr("purerl.backends.hf.parallel.layers_of", lambda module: iter(()))
+    message = rf"^{name}\n  got:  Qwen3ForCausalLM, whose layers are not marked as layers(.|\n)*leave {name} out$"
+    with pytest.raises(ConfigError, match=message):
+        check_model(Config(**settings), model=Model(path), outputs=("logp",), is_trained=True)
 
 
 def test_chunks_of_the_vocabulary_change_results_only_by_rounding(path, monkeypatch):

@@ -7,6 +7,8 @@ are in float32.
 from __future__ import annotations
 
 import json
+import re
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +32,11 @@ if TYPE_CHECKING:
 __all__ = ["Adapter", "BaseTrainer", "add_adapter"]
 
 _NAME = "default"  # peft's name for the only adapter of a model
+_MAX_NAMES = 8
+_REFUSED = ("gate", "gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "out_proj", "conv1d")
+_UNUSED = {"falcon_mamba": "dt_proj", "jamba": "dt_proj", "longcat_flash": "classifier", "mamba": "dt_proj"}
+"""Linear layers whose code reads the weight itself, so that an adapter has no effect, by type of model."""
+_OF_EXPERTS = re.compile(r"\bexperts\b")
 
 
 def add_adapter(
@@ -65,19 +72,19 @@ def add_adapter(
         inference_mode=False,
     )
     module.model.requires_grad_(requires_grad=False)
+    names = _plain_names(module)
     try:
         with torch.random.fork_rng(), _whole_weights(module.model):
             torch.manual_seed(seed)
             inject_adapter_in_model(config, module.model)
     except ValueError as error:
-        raise _no_target(lora, str(error)) from error
+        raise _no_target(lora, str(error), names) from error
     if config.target_parameters:
-        do = "set lora.target_modules to the projections of attention, such as q_proj, k_proj, v_proj and o_proj"
-        raise _no_target(lora, "experts that share one tensor, in which a layer has no name", do)
+        raise _no_target(lora, "experts that share one tensor, in which a layer has no name", names)
     cast_adapter_dtype(module.model, _NAME)
     if module.is_classifier:
         module.classifier.requires_grad_(requires_grad=True)
-    _check_targets(module, lora)
+    _check_targets(module, lora, names)
     adapter = Adapter(module, lora, config.to_dict())
     for parameter in adapter.tensors.values():
         parameter.data = parameter.data.to(device)
@@ -115,21 +122,46 @@ def _layers(module: TokenModel) -> dict[str, Any]:
     return {name: layer for name, layer in module.model.named_modules() if isinstance(layer, LoraLayer)}
 
 
-def _check_targets(module: TokenModel, lora: Lora) -> None:
-    head = module.model.get_output_embeddings() if module.has_vocabulary else None
-    head = module.classifier if module.is_classifier else head
+def _head_of(module: TokenModel) -> nn.Module | None:
+    if module.is_classifier:
+        return module.classifier
+    return module.model.get_output_embeddings() if module.has_vocabulary else None
+
+
+def _plain_names(module: TokenModel) -> list[str]:
+    """The ends of names of which all modules are linear layers that can have an adapter in each kind of model.
+
+    peft takes the names of experts' matrices for tensors, and refuses the outputs of Mamba's layers.
+    """
+    head, ends, seen = _head_of(module), defaultdict[str, set[bool]](set), set[int]()
+    for name, layer in module.decoder.named_modules():
+        is_plain = type(layer) is nn.Linear and layer is not head and not _OF_EXPERTS.search(name)
+        ends[name.rpartition(".")[2]].add(is_plain and id(layer.weight) not in seen)
+        seen |= {id(layer.weight)} if is_plain else set()
+    refused = {*_REFUSED, _UNUSED.get(module.config.model_type)}
+    return sorted(end for end, kinds in ends.items() if kinds == {True} and end not in refused and not end.isdigit())
+
+
+def _check_targets(module: TokenModel, lora: Lora, names: Sequence[str]) -> None:
+    head, seen = _head_of(module), dict[int, str]()
     for name, layer in _layers(module).items():
         if type(layer.base_layer) is not nn.Linear:
-            raise _no_target(lora, f"{name}, a {type(layer.base_layer).__name__}")
+            raise _no_target(lora, f"{name}, a {type(layer.base_layer).__name__}", names)
         if layer is head:
-            raise _no_target(lora, f"{name}, the output head")
+            raise _no_target(lora, f"{name}, the output head", names)
+        if name.rpartition(".")[2] == _UNUSED.get(module.config.model_type):
+            raise _no_target(lora, f"{name}, whose weight the model reads without calling it", names)
+        if (first := seen.setdefault(id(layer.base_layer.weight), name)) != name:
+            raise _no_target(lora, f"{name}, which has the weight of {first}", names)
 
 
-def _no_target(lora: Lora, got: str, do: str | None = None) -> ConfigError:
+def _no_target(lora: Lora, got: str, names: Sequence[str]) -> ConfigError:
+    """The error for target modules that cannot have an adapter. `names` are those of layers that can."""
     got = f"{', '.join(lora.target_modules)}: {got.splitlines()[0]}"
     need = "linear layers of the model, without the output head"
-    other = "leave lora out" if lora.target_modules == (ALL_LINEAR,) else f"leave it out for {ALL_LINEAR}"
-    return ConfigError("lora.target_modules", got=got, need=need, do=do or other)
+    chosen = [name for name in names if name not in lora.target_modules][:_MAX_NAMES]
+    do = f"set it to some of {', '.join(chosen)}" if chosen else "leave lora out"
+    return ConfigError("lora.target_modules", got=got, need=need, do=do)
 
 
 class Adapter:

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tensordict import TensorDict
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, on_host, sum_metrics, sum_scores
@@ -35,7 +34,7 @@ from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.optimizer_state import OPTIMIZER, load_state, state_like, state_of
-from purerl.backends.hf.parallel import fsdp_parts, restore_shards
+from purerl.backends.hf.parallel import fsdp_parts, restore_shards, sum_undivided
 from purerl.backends.hf.rounding import drop_remainders, rounding_of
 from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.hf.router import LOAD, balance_loss
@@ -182,8 +181,7 @@ class HFTrainer:
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
         experts = self._expert_counts(batch, parts) if router_coefficient > 0 else None
         metrics = merge(*(self._backward(batch, part, objective, counts, experts) for part in parts))
-        # FSDP2 has summed those of the parameters that it has divided; every rank has its own part of the others.
-        self.mesh.all.sum_in_place([p.grad for p in self.trained.values() if not isinstance(p, DTensor)])
+        sum_undivided(self.trained.values(), self.mesh)
         return sum_metrics(on_host(metrics), self.mesh.data)
 
     def _with_routes(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> list[MicroBatch]:

@@ -23,6 +23,7 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
+from purerl.backends.hf.decoder import decoder_of
 from purerl.backends.hf.images import ImageReader, reads_images
 from purerl.backends.hf.limits import check_layers, limits_of
 from purerl.backends.hf.logits import WideHead
@@ -159,7 +160,7 @@ class HFGenerator:
         self._images: ImageReader | None = None
         self._device = device_of(config.device)
         self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
-        decode_faster(self._model.get_decoder())
+        decode_faster(decoder_of(self._model))
         self._routes = RouteRecorder(self._model) if config.return_routes else None
         self._merger, self._head = AdapterMerger(self._model), self._wide_head()
         self._keys: set[str] = set()

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-__all__ = ["load_model", "no_progress_bars"]
+__all__ = ["attention_errors", "load_model", "no_progress_bars"]
 
 _MAX_LISTED = 3
+_MAX_GROUPED = 4
+"""Bytes of the widest numbers of which torch multiplies the matrices of several experts in one call."""
+
 # Matches the errors that transformers raises for an attention implementation.
 _ATTENTION_ERROR = "attn_implementation|attention implementation|FlashAttention|flash_attn|`kernels`"
 
@@ -39,21 +42,29 @@ def load_model(
     source = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
     kwargs = {**source, **architecture.options, **options, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with loading("model", model, SafetensorError, EOFError, UnpicklingError):
-        try:
-            cls = cls or architecture.auto(config_of(model))
-            with no_progress_bars(), _no_report_of_new_heads(architecture):
-                loaded: Any = cls.from_pretrained(
-                    model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
-                )
-        except (ValueError, ImportError) as error:
-            if re.search(_ATTENTION_ERROR, str(error)):
-                raise _attention_error(model, error) from error
-            raise
+    with loading("model", model, SafetensorError, EOFError, UnpicklingError), attention_errors(model):
+        cls = cls or architecture.auto(config_of(model))
+        with no_progress_bars(), _no_report_of_new_heads(architecture):
+            loaded: Any = cls.from_pretrained(
+                model.path, dtype=model.dtype, attn_implementation=model.attention, **kwargs
+            )
     causal, info = loaded
     head = architecture.head_of(causal) if architecture.may_miss_head else None
     _check_complete(model, causal, info, optional=[] if head is None else [*head.parameters()])
+    if causal.dtype.itemsize > _MAX_GROUPED:
+        causal.set_experts_implementation("eager")
     return causal
+
+
+@contextmanager
+def attention_errors(model: Model) -> Iterator[None]:
+    """Raise ConfigError for an attention implementation that is not installed, or that `model` does not support."""
+    try:
+        yield
+    except (ValueError, ImportError) as error:
+        if re.search(_ATTENTION_ERROR, str(error)):
+            raise _attention_error(model, error) from error
+        raise
 
 
 def _attention_error(model: Model, error: Exception) -> ConfigError:

@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from purerl.backends.hf.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
+from purerl.backends.hf.decoder import decoder_of
 from purerl.backends.hf.images import ImageBatch, ImageReader, image_inputs, reads_images
 from purerl.backends.hf.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.limits import limits_of
@@ -45,6 +46,8 @@ if TYPE_CHECKING:
     from purerl.backends.hf.prefix import Plan
 
 __all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel", "logit_shape", "output_head", "states_of"]
+
+_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # Gemma, RecurrentGemma, xLSTM
 
 HEADS = ("value", "log_partition")
 """Outputs that have a head of their own: one number per token, linear in the hidden state."""
@@ -87,7 +90,7 @@ class TokenModel(nn.Module):
     @property
     def decoder(self) -> Any:
         """The backbone, without any head."""
-        return self.model.get_decoder()
+        return decoder_of(self.model)
 
     @property
     def classifier(self) -> Any:
@@ -112,9 +115,8 @@ class TokenModel(nn.Module):
 
     def image_field(self, batch: TensorDict) -> dict[str, Tensor]:
         """The field `image` of `batch`, at the positions of the tokens that are read; nothing if it has none."""
-        return {
-            name: self.read_positions(batch[name], batch["action"])[0] for name in ("image",) if name in batch.keys()
-        }
+        names = {"image"} & {*batch.keys()}
+        return {name: self.read_positions(batch[name], batch["action"])[0] for name in names}
 
     def split_sequences(self, group: ProcessGroup) -> None:
         """Compute a part of the positions of each sequence on each rank of `group`."""
@@ -331,7 +333,7 @@ def _whole(parameter: Tensor) -> Tensor:
 
 def _headless(causal: Any) -> Any:
     """`causal` without its output head: its decoder, and what else reads images."""
-    return causal.base_model if reads_images(causal) else causal.get_decoder()
+    return causal.base_model if reads_images(causal) else decoder_of(causal)
 
 
 def _top_k(top_k: int | None, vocab_size: int) -> int:
@@ -360,7 +362,8 @@ def logit_shape(config: Any) -> dict[str, Any]:
     text = config.get_text_config()
     scale = getattr(text, "logit_scale", None) or 1.0  # Cohere
     scale /= getattr(text, "logits_scaling", None) or 1.0  # Granite
-    return {"scale": scale, "softcap": getattr(text, "final_logit_softcapping", None)}  # Gemma 2
+    softcap = next((getattr(text, name) for name in _SOFTCAPS if getattr(text, name, None)), None)
+    return {"scale": scale, "softcap": softcap}
 
 
 def states_of(output: Any) -> tuple[Tensor, ...]:

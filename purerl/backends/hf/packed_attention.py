@@ -151,11 +151,13 @@ def _attend(
     attention_mask: Tensor | None,
     *,
     whole: str,
-    boundaries: Boundaries,
+    boundaries: Boundaries | None = None,
     sliding_window: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
     """An attention function of transformers, which calls that of the implementation `whole`."""
+    if boundaries is None:
+        raise TypeError("its layers do not hand on to attention where rows begin")
 
     def attend(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         mask = _mask(query, sliding_window, is_eager=whole == "eager")

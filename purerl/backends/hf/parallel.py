@@ -14,16 +14,16 @@ so it repeats the whole compiled layer. Shards are gathered outside of compiled 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from purerl.backends.hf.mesh import RankMesh
-from purerl.errors import ConfigError
 from purerl.process import keep_compiled_code_private
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from purerl.backends.hf.module import TokenModel
     from purerl.backends.hf.trainer import Config as HFTrainerConfig
 
-__all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards"]
+__all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards", "sum_undivided"]
 
 _MULTIPLE = 64
 """Compiled layers read multiples of this number of tokens, so that there are few shapes to compile for."""
@@ -52,16 +52,14 @@ _KEPT = frozenset(
 """Operations whose results selective recomputation keeps: matrix products, attention and its exchange."""
 
 
-def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> None:
+def parallelize(
+    module: TokenModel, config: HFTrainerConfig, mesh: RankMesh, whole: Collection[nn.Parameter] = ()
+) -> None:
     """Apply to `module` what `config` sets. Weights may still be on the meta device.
 
-    Raises: ConfigError if the model has no layers that transformers marks, and a setting needs them.
+    whole  parameters that every rank has, whatever the mesh is
     """
     layers = list(layers_of(module))
-    if not layers and (mesh.parameters or config.compile or config.recompute != "none"):
-        need = "a model whose layers are marked as layers by transformers"
-        do = "leave mesh, recompute and compile out of the trainer's settings"
-        raise ConfigError("mesh, recompute or compile", got="a model without such layers", need=need, do=do)
     if config.packing:
         module.pack_rows()
     if mesh.sequence is not None:
@@ -76,7 +74,7 @@ def parallelize(module: TokenModel, config: HFTrainerConfig, mesh: RankMesh) -> 
     if config.recompute != "none":
         recompute(layers, is_selective=config.recompute == "selective")
     if mesh.parameters is not None:
-        _shard(module, layers, config, mesh)
+        _shard(module, layers, config, mesh, whole)
 
 
 def layers_of(module: nn.Module) -> Iterator[nn.Module]:
@@ -103,19 +101,29 @@ def _policy(context: object, operation: object, *args: Any, **kwargs: Any) -> Ch
 # --- sharding ------------------------------------------------------------------------------------------------------
 
 
-def _shard(module: TokenModel, layers: Sequence[nn.Module], config: HFTrainerConfig, mesh: RankMesh) -> None:
-    """Shard each layer, and then the rest of `module`, over the ranks of `mesh.parameters`.
+def _shard(
+    module: TokenModel,
+    layers: Sequence[nn.Module],
+    config: HFTrainerConfig,
+    mesh: RankMesh,
+    whole: Collection[nn.Parameter],
+) -> None:
+    """Shard each layer, and then the rest of `module`, over the ranks of `mesh.parameters`, except `whole`.
 
     Gradients are summed, by a plain sum, which every backend of torch.distributed has; FSDP2 would average them. 16-bit
     gradients are summed in float32. Parameters are gathered in their own dtype: autocast, not FSDP2, casts them, so
     that mixed precision has the same rules with and without sharding.
+
+    FSDP2 divides numbers of one dtype. Every rank has all parameters of another one than that of the model, which are
+    few: heads, and routers that transformers keeps in float32.
     """
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard, register_fsdp_forward_method
 
-    is_narrow = module.model.dtype.itemsize < 4
+    dtype = module.model.dtype
     options: dict[str, Any] = {
         "mesh": mesh.parameters,
-        "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32 if is_narrow else None),
+        "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32 if dtype.itemsize < 4 else None),
+        "ignored_params": {*whole} | {parameter for parameter in module.parameters() if parameter.dtype != dtype},
     }
     if config.cpu_offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=mesh.device.type != "cpu")
@@ -134,6 +142,16 @@ def fsdp_parts(module: nn.Module) -> Sequence[FSDPModule]:
     from torch.distributed.fsdp import FSDPModule
 
     return tuple(part for part in module.modules() if isinstance(part, FSDPModule))
+
+
+def sum_undivided(parameters: Iterable[nn.Parameter], mesh: RankMesh) -> None:
+    """Sum the gradients of those of `parameters` that FSDP2 has not divided, and so has not summed, over all ranks.
+
+    Ranks that read other rows or positions have other parts of them. Ranks that split matrices have the same part.
+    """
+    gradients = [p.grad for p in parameters if not isinstance(p, DTensor) and p.grad is not None]
+    copies = 1 if mesh.tensor is None else mesh.tensor.size()
+    mesh.all.sum_in_place([gradient.div_(copies) for gradient in gradients] if copies > 1 else gradients)
 
 
 def restore_shards(parts: Sequence[FSDPModule]) -> None:

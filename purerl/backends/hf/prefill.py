@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from purerl.backends.hf.cache import ContinuedCache, PrefillCache, cache_argument
+from purerl.backends.hf.decoder import decoder_of
 from purerl.backends.hf.images import ImageReader, image_inputs
 from purerl.backends.hf.prefix_cache import CachedSequence, PrefixCache
 from purerl.backends.hf.route_recorder import RouteRecorder
@@ -91,7 +92,7 @@ def read(
         arguments = (_continued if prompts[0].start else _new)(table, prefixes, rows, prompts, model.device)
         if images is not None and any(prompt.image for prompt in prompts):
             shifts = _add_images(arguments, model, images, prompts)
-        decoder, cache = model.get_decoder(), arguments.pop("cache")
+        decoder, cache = decoder_of(model), arguments.pop("cache")
         recording = {} if routes is None else routes.argument()
         decoder(**cache_argument(decoder, cache), use_cache=True, **arguments, **recording)
         if routes is not None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.hf.cache import PastCache, cache_argument
+from purerl.backends.hf.decoder import decoder_of
 from purerl.backends.hf.inputs import Inputs, at, token_inputs
 from purerl.backends.hf.limits import unsupported_layers
 from purerl.backends.hf.module import states_of
@@ -178,7 +179,7 @@ def can_share(causal: PreTrainedModel) -> bool:
     tokens = (torch.arange(60, device=weight.device) % len(weight)).reshape(5, 12)
     tokens[1:4, :8] = tokens[0, :8]
     action = torch.arange(12, device=weight.device) >= torch.tensor([8, 8, 8, 8, 6], device=weight.device)[:, None]
-    backbone, group = causal.get_decoder(), action.sum(-1)
+    backbone, group = decoder_of(causal), action.sum(-1)
     unsplit = backbone(input_ids=tokens, use_cache=False).last_hidden_state
     try:
         split = states(backbone, plan(tokens, action, group), token_inputs(tokens))[0][:, :4]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from purerl.backends.hf.architecture import CAUSAL, Architecture
-from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.model import attention_errors, no_progress_bars
 from purerl.backends.pretrained import loading
 from purerl.devices.accelerator import device_of
 from purerl.settings import Model
@@ -34,7 +34,7 @@ def without_weights(model: Model, *, device: str, architecture: Architecture = C
     with loading("model", model):
         config = AutoConfig.from_pretrained(model.path, revision=model.revision, **kwargs, **architecture.options)
         _check_files(Path(model.path))
-        with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]):
+        with torch.device("meta"), no_progress_bars(), torch.random.fork_rng(devices=[]), attention_errors(model):
             return architecture.auto(config).from_config(config, attn_implementation=model.attention, **kwargs)
 
 

@@ -6,7 +6,9 @@ attend to later tokens. Log-probabilities would then be incorrect without an err
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from inspect import signature
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
@@ -16,12 +18,14 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.nn import functional
 
+from purerl.backends.hf.decoder import decoder_of
+from purerl.backends.hf.fit import OF_DIVISION
 from purerl.backends.hf.images import ImageReader, image_inputs
 from purerl.backends.hf.inputs import token_inputs
 from purerl.backends.hf.module import TokenModel, output_head
 from purerl.backends.hf.packing import pack, read_pack
 from purerl.backends.processor import Processor
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, PurerlError
 from purerl.images import Image
 from purerl.kernels.logp.reference import shape_logits
 
@@ -50,7 +54,7 @@ def probe(causal: PreTrainedModel, module: TokenModel) -> None:
 def _probe_language_model(causal: PreTrainedModel, shape: Mapping[str, Any]) -> None:
     """Compare the logits of the model with the computation in `module.py`, step by step.
 
-    1. The input of the output head is the output of the decoder, without an attention mask and with padding after the
+    1. The input of the output head is the output of the decoder, without an attention mask, also with padding after the
        tokens.
     2. The output head multiplies by a weight and adds a bias.
     3. The logits are the output of the head, changed as `shape` describes. A randomly initialized model has only small
@@ -69,12 +73,14 @@ def _probe_language_model(causal: PreTrainedModel, shape: Mapping[str, Any]) -> 
         recorded.update(hidden=inputs[0], product=product, ramp=ramp)
         return ramp
 
-    logits = _with_hook(head, record, lambda: causal(input_ids=tokens[:, :_TOKENS], use_cache=False).logits)
-    output = causal.get_decoder()(input_ids=tokens, use_cache=False)
+    with _own_errors(causal):
+        logits = _with_hook(head, record, lambda: causal(input_ids=tokens[:, :_TOKENS], use_cache=False).logits)
+        output, alone = (decoder_of(causal)(input_ids=part, use_cache=False) for part in (tokens, tokens[:, :_TOKENS]))
     if getattr(output, "last_hidden_state", None) is None:
         raise _difference(causal, f"a decoder that returns {type(output).__name__}, without hidden states")
+    _compare(causal, "input of its output head, from its decoder", alone.last_hidden_state, recorded.get("hidden"))
     padded = output.last_hidden_state[:, :_TOKENS]
-    _compare(causal, "hidden states of its decoder, with padding to the right", padded, recorded.get("hidden"))
+    _compare(causal, "hidden states of tokens that others follow", padded, alone.last_hidden_state)
     weight, bias, shard = output_head(head)
     rows = slice(None) if shard is None else shard.rows
     product = functional.linear(padded, weight, bias)
@@ -109,7 +115,7 @@ def _probe_classifier(causal: Any, module: TokenModel) -> None:
 def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
     """Compare the hidden states of `module`, which was made of `causal`, with and without sequence parallelism.
 
-    Also `probe` of the logits without it. Raises: ConfigError that names the first difference.
+    Also `probe` of the logits without it. Raises: ConfigError that names the first difference, on all ranks.
     """
     from purerl.backends.hf.packed_attention import attention_as
     from purerl.backends.hf.sequence import own_positions
@@ -118,14 +124,26 @@ def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
     group, decoder = module.sequence, module.decoder
     width = _TOKENS * dist.get_world_size(group)
     tokens = torch.arange(width, device=weight.device)[None] % len(weight)
-    with attention_as(causal.get_decoder(), module.attention):
+    with attention_as(decoder_of(causal), module.attention):
         probe(causal, module)
         expected = decoder(input_ids=tokens, use_cache=False).last_hidden_state
     start, size = own_positions(width, group)
     position_ids = torch.arange(start, start + size, device=weight.device)[None]
     own = decoder(input_ids=tokens[:, start : start + size], position_ids=position_ids, use_cache=False)
-    what = "hidden states of its decoder, with trainer.mesh.sequence"
-    _compare(causal, what, own.last_hidden_state, expected[:, start : start + size])
+    if not _all_equal(own.last_hidden_state, expected[:, start : start + size], group):
+        got = f"{dist.get_world_size(group)}, and {type(causal).__name__}: other hidden states than without it"
+        need = "a model that reads each token on its own, except in attention"
+        raise ConfigError("mesh.sequence", got=got, need=need, do="leave mesh.sequence out, and use mesh.shard")
+
+
+def _all_equal(computed: Tensor, expected: Tensor, group: dist.ProcessGroup | None) -> bool:
+    """Whether two results agree on all ranks of `group`, which all raise the same error, or none."""
+    is_equal = not computed.numel() or equal_up_to_rounding(computed, expected)
+    if group is None:
+        return is_equal
+    differing = torch.tensor(int(not is_equal), device=expected.device)
+    dist.all_reduce(differing, group=group)
+    return not int(differing)
 
 
 @torch.no_grad()
@@ -140,7 +158,7 @@ def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
     time, size = torch.arange(max(_ROWS) + 1, device=weight.device), torch.tensor(_ROWS, device=weight.device)
     tokens = torch.arange(len(size) * len(time), device=weight.device).reshape(len(size), -1) % len(weight)
     action = (time > 0) & (time <= size[:, None])
-    with attention_as(causal.get_decoder(), module.attention):
+    with attention_as(decoder_of(causal), module.attention):
         probe(causal, module)
         padded = module.decoder(input_ids=tokens, use_cache=False).last_hidden_state
     try:
@@ -150,7 +168,7 @@ def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
         raise _cannot_pack(causal, f"an error in its forward pass: {str(error).splitlines()[0]}") from error
     rows, times = own.nonzero(as_tuple=True)
     # With mesh.sequence, a rank may have no token of these rows.
-    if len(index) and not equal_up_to_rounding(states[0][0, index], padded[rows, times - 1]):
+    if not _all_equal(states[0][0, index], padded[rows, times - 1], module.sequence):
         raise _cannot_pack(causal, "other hidden states than for each row on its own")
 
 
@@ -172,7 +190,7 @@ def probe_images(model: Any, reader: ImageReader) -> None:
     try:
         expected = base(input_ids=tokens, use_cache=False, **options).last_hidden_state
         inputs = image_inputs(model, tokens, row)(lambda values: values)
-        computed = model.get_decoder()(**inputs, use_cache=False).last_hidden_state
+        computed = decoder_of(model)(**inputs, use_cache=False).last_hidden_state
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:  # what a model raises
         raise _cannot_read_images(name, f"an error in its forward pass: {str(error).splitlines()[0]}") from error
     finally:
@@ -212,6 +230,23 @@ def _cannot_read_images(name: str, got: str) -> ConfigError:
 def _cannot_pack(causal: PreTrainedModel, got: str) -> ConfigError:
     need = "a model that reads rows in one line as it reads each of them"
     return ConfigError("packing", got=f"{type(causal).__name__}: {got}", need=need, do="leave packing out")
+
+
+@contextmanager
+def _own_errors(causal: PreTrainedModel) -> Iterator[None]:
+    """Raise ConfigError in place of an error in the code of the model, except for a lack of memory."""
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        if isinstance(error, PurerlError | torch.OutOfMemoryError) or re.search(OF_DIVISION, str(error)):
+            raise
+        is_wide = causal.dtype == torch.float64
+        raise ConfigError(
+            f"{type(causal).__name__} cannot be used: its own forward pass fails",
+            got=(str(error).strip() or type(error).__name__).splitlines()[0],
+            need="a model that reads a row of tokens" + (", in float64" if is_wide else ""),
+            do="set model.dtype to float32" if is_wide else "use another model, or another version of transformers",
+        ) from error
 
 
 def _with_hook(module: Any, hook: Callable, run: Callable[[], Tensor]) -> Tensor:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from purerl.backends.hf.decoder import decoder_of
 from purerl.backends.hf.routes import DTYPE, Routing, hook_routers, probe_routes
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class RouteRecorder:
     """Records the choices of the routers of `model`. Raises ConfigError as `hook_routers`."""
 
     def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.routers = model, hook_routers(model.get_decoder(), _KEY)
+        self.model, self.routers = model, hook_routers(decoder_of(model), _KEY)
         self.routing = Routing()
 
     def probe(self) -> None:

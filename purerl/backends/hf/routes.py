@@ -30,6 +30,7 @@ from attrs import define, field, frozen
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from purerl.backends.hf.decoder import decoder_of
 from purerl.backends.hf.inputs import Inputs, Part
 from purerl.backends.hf.parallel import layers_of
 from purerl.errors import ConfigError
@@ -274,7 +275,7 @@ def probe_routes(causal: PreTrainedModel, key: str = "trainer.replay_routes") ->
 
     Raises: ConfigError, at the setting `key`, that says what is different.
     """
-    decoder: Any = causal.get_decoder()
+    decoder: Any = decoder_of(causal)
     weight: Any = causal.get_input_embeddings().weight
     tokens, routers = torch.arange(4, device=weight.device)[None] % len(weight), [r for _, _, r in _routers(decoder)]
     recorded, blocks = Routing(), [m for m in decoder.modules() if isinstance(getattr(m, "experts", None), nn.Module)]

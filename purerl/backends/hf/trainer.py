@@ -123,8 +123,8 @@ class Config(training.Config):
         **boolean(),
     )
     share_prefixes: bool | None = setting(
-        "compute the common prefix of a group's rows once, if the model allows it and mesh does not split sequences; "
-        "if not given, true without packing and replay_routes",
+        "compute the common prefix of a group's rows once; if not given, true without packing, mesh.sequence and "
+        "replay_routes, if the model allows it",
         default=None,
         may_change="rounding",
         **boolean(),
@@ -223,24 +223,26 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     Raises: ConfigError.
     """
     from purerl.backends.hf.architecture import architecture_of
-    from purerl.backends.hf.load import check_shapes
+    from purerl.backends.hf.decoder import decoder_of
+    from purerl.backends.hf.fit import check_fit, reads_shapes
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.routes import hook_routers
 
     if is_trained and "logp" in outputs:  # other models have the settings of the policy
         check_rounding(config, has_narrow_weights=model.dtype in ("bfloat16", "auto") and config.lora is None)
     architecture = architecture_of(model, outputs, is_trained=is_trained)
-    if config.packing or config.mesh.tensor * config.mesh.sequence > 1:
-        check_shapes(without_weights(model, device=config.device, architecture=architecture), model, config)
+    if reads_shapes(config, is_trained=is_trained):
+        shapes = without_weights(model, device=config.device, architecture=architecture)
+        check_fit(shapes, model, config, outputs=outputs, is_trained=is_trained)
     if config.replay_routes != "off" and is_trained and "logp" in outputs:
-        hook_routers(without_weights(model, device=config.device).get_decoder())
+        hook_routers(decoder_of(without_weights(model, device=config.device)))
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
+    from purerl.backends.hf.fit import check_shapes
     from purerl.backends.hf.images import reads_images
     from purerl.backends.hf.limits import attention_of, limits_of
-    from purerl.backends.hf.load import check_shapes
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.router import coefficient_of
     from purerl.protocols import Capabilities
@@ -276,6 +278,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
 
     from purerl.backends.hf.allocator import keep_freed_memory
     from purerl.backends.hf.engine import HFTrainer
+    from purerl.backends.hf.fit import refused_by_code
     from purerl.backends.hf.freeze import freeze, frozen_names
     from purerl.backends.hf.load import load
     from purerl.backends.hf.mesh import open_mesh
@@ -304,8 +307,13 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
         freeze(module, frozen)
     if updates and role == "policy":
         check_rounding(config, has_narrow_weights=any(p.requires_grad and is_narrow(p) for p in module.parameters()))
-    with torch.compiler.set_stance("force_eager") if config.compile else nullcontext():
+    eager = torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
+    with eager, refused_by_code(config, type(causal)):
         share = module.verify(causal, share=config.share_prefixes is not False and config.replay_routes == "off")
+    if config.share_prefixes and updates and role == "policy" and not share:
+        need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
+        got = f"true, and {type(causal).__name__}"
+        raise ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
     return HFTrainer(
         config,
         module,

@@ -24,11 +24,11 @@ from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.adapter import add_adapter
 from purerl.backends.hf.architecture import architecture_of
 from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.fit import check_shapes
 from purerl.backends.hf.freeze import freeze, frozen_names
 from purerl.backends.hf.images import reads_images
 from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.limits import unsupported_layers
-from purerl.backends.hf.load import check_shapes
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.module import TokenModel
 from purerl.backends.hf.parallel import layers_of, recompute

@@ -113,7 +113,8 @@ class Messages:
     def close(self) -> None:
         """Give the store up, also if something still refers to this object, such as an exception.
 
-        No message is there then. A store that is a file writes into it when it ends. If others have replaced the file by then, it never ends.
+        No message is there then. A store that is a file writes into it when it ends. If others have replaced the file
+        by then, it never ends.
         """
         self._store = HashStore()
 
