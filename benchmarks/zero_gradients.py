@@ -39,9 +39,7 @@ STEPS = 40
 
 def main(rates: Sequence[float], seeds: Sequence[int]) -> None:
     """Print a row for each learning rate, seed and value of the setting."""
-    print(
-        f"{'lr':>7} {'seed':>4} {'skip':>5} {'zero':>6} {'kl: mean':>9} {'max':>8} {'before':>7} {'best':>6} {'after':>6}"
-    )
+    print("     lr seed  skip   zero  kl: mean      max  before   best  after")
     with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as null:
         for seed in seeds:
             start, base = Path(folder) / f"start-{seed}", resolve("addition", [f"seed={seed}", "max_steps=1"])
