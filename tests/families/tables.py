@@ -123,6 +123,7 @@ def outcome_of(model: Model, config: Config) -> Outcome:
     report = trainer.step(*_step(str(model.dtype)))
     metrics = {name: float(each.total / each.weight) for name, each in report.items() if each.weight}
     weights = {name: weight.clone() for name, weight in trainer.weights()}
+    assert trainer.flops(10.0, 5.0) > 0  # every step of a run computes its utilization
     trainer.close()
     return Outcome(metrics, initial, weights)
 

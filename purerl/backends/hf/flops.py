@@ -41,7 +41,7 @@ def training_flops(module: TokenModel, tokens: int, length: float) -> float:
 def _head_width(config: Any) -> float:
     """The mean width of queries and values."""
     if getattr(config, "kv_lora_rank", None):
-        return (config.qk_head_dim + config.v_head_dim) / 2
+        return (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
 
