@@ -32,17 +32,23 @@ def training_flops(module: TokenModel, tokens: int, length: float) -> float:
 
     Each row counts alone, also where prefixes are shared, so a utilization is that of the rows as they are.
     """
-    config = module.config
-    heads = getattr(config, "num_attention_heads", None)  # a model without attention has none
-    attention = 12 * config.num_hidden_layers * heads * _head_width(config) * length if heads else 0.0
-    return tokens * (_weights(module) + attention)
+    return tokens * (_weights(module) + 12 * _attention_width(module.config) * length)
 
 
-def _head_width(config: Any) -> float:
-    """The mean width of queries and values."""
+def _attention_width(config: Any) -> float:
+    """The sum over layers of the width of all heads; 0 for a model without attention."""
+    if getattr(config, "is_heterogeneous", False):  # layers of different sizes
+        return sum(_heads_width(layer) for layer in config.per_layer_config)
+    return config.num_hidden_layers * _heads_width(config)
+
+
+def _heads_width(config: Any) -> float:
+    """The width of all heads of a layer: the mean of that of queries and values."""
+    heads = getattr(config, "num_attention_heads", None) or 0
     if getattr(config, "kv_lora_rank", None):
-        return (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return heads * (config.qk_nope_head_dim + config.qk_rope_head_dim + config.v_head_dim) / 2
+    width = getattr(config, "head_dim", None)
+    return heads * width if width else float(config.hidden_size if heads else 0)
 
 
 def _weights(module: TokenModel) -> float:
