@@ -24,13 +24,13 @@ from purerl.data.chat import (
     Prompt,
     add_system_prompt,
     render,
-    template_words,
     tokenize_prompts,
     with_expansions,
 )
 from purerl.data.encoding import encode_continuation, encode_rendered
 from purerl.data.images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark
+from purerl.data.template_arguments import template_words
 from purerl.errors import ConfigError, DataError
 
 __all__ = [

@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
 
-from purerl.data.chat import Chat, template_words
+from purerl.data.chat import Chat
 from purerl.data.examples import DataSet
 from purerl.data.images import IMAGE_COLUMNS
 from purerl.data.nested import iterate_values, shaped
 from purerl.data.row_settings import ROW_SETTINGS, kwargs_of_row
+from purerl.data.template_arguments import template_words
 from purerl.errors import DataError
 
 __all__ = ["check_unread", "unread_note"]
