@@ -3,18 +3,22 @@
 Nothing else reads the columns of demonstrations, pairs and labels than what is named here. Those of prompts are all
 passed to reward functions and environments, so only names that are nearly those of purerl's own columns are listed, and
 those of settings of rows that prompts do not show: plain text has no tools, and an environment has its own.
+
+Whether the chat template reads a key of messages is tried: rows that have it are rendered with it, and without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from typing import NamedTuple
 
-from purerl.data.chat import Chat
-from purerl.data.examples import DataSet
+from purerl.data.chat import Chat, Messages, render
+from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at
 from purerl.data.images import IMAGE_COLUMNS
 from purerl.data.nested import iterate_values, shaped
-from purerl.data.row_settings import ROW_SETTINGS, kwargs_of_row
+from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, kwargs_of_row
 from purerl.data.template_arguments import template_words
 from purerl.errors import DataError
 
@@ -23,6 +27,9 @@ __all__ = ["check_unread", "unread_note"]
 _MESSAGE_KEYS = ("role", "content", "weight", "tool_calls", "tool_call_id", "name", "reasoning_content", "thinking")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of which a template gets all if a message has one: transformers copies it."""
+_TRIED_ROWS = 8
+_VALUES = {"tool_calls": [{"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}]}
+"""Values of keys that are not text."""
 _SYNONYMS = (
     (*_REASONING, "thoughts", "thought"),
     ("weight", "train", "trainable", "loss"),
@@ -30,6 +37,13 @@ _SYNONYMS = (
     ("tools", "functions", "available_tools"),
     ("chat_template_kwargs", "template_kwargs", "enable_thinking"),
 )
+
+
+class Shown(NamedTuple):
+    """A conversation, with how the row that has it is rendered."""
+
+    chat: Chat
+    messages: Messages
 
 
 def check_unread(data: Sequence[DataSet], chat: Chat, read: Collection[str], *, shows_row_settings: bool) -> None:
@@ -64,7 +78,7 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
             yield f"column {name!r}{_hint(similar)}"
     if is_chat:
         yield from _unread_arguments(data, settings, words)
-        yield from _unread_keys(data, words)
+        yield from _unread_keys(data, chat)
 
 
 def _unread_arguments(data: DataSet, columns: Sequence[str], words: Collection[str]) -> Iterator[str]:
@@ -80,16 +94,54 @@ def _unread_arguments(data: DataSet, columns: Sequence[str], words: Collection[s
             yield f"{place}, an argument that the chat template does not read{_hint(_nearest(name, [*words]))}"
 
 
-def _unread_keys(data: DataSet, words: Collection[str]) -> Iterator[str]:
+def _unread_keys(data: DataSet, chat: Chat) -> Iterator[str]:
     """The keys of messages that neither the chat template nor purerl reads."""
-    learns = data.example_format.example_type != "prompts"
-    read = {"role", "content", *(["weight"] if learns else []), *words}
-    read |= {*_REASONING} if read & {*_REASONING} else set()
+    read = ["role", "content", *(["weight"] if data.example_format.example_type != "prompts" else [])]
     shapes = (shaped(table.schema.field(name)) for table in data.tables for name in data.example_format.columns)
-    keys = (field.name for shape in shapes for field in shape.value_type if str(field.type) != "null")
-    for key in dict.fromkeys(keys):
-        if key not in read:
-            yield f"key {key!r} of messages{_hint(_nearest(key, [each for each in _MESSAGE_KEYS if each in read]))}"
+    names = dict.fromkeys(field.name for shape in shapes for field in shape.value_type)
+    tried: dict[str, list[Shown]] = {name: [] for name in names if name not in read}
+    for shown in _conversations(data, chat) if tried else ():
+        for key in [key for key, shown_before in tried.items() if len(shown_before) < _TRIED_ROWS]:
+            if any(message.get(key) is not None for message in shown.messages):
+                tried[key].append(shown)
+                if _shows(shown, key):
+                    del tried[key]  # it is read
+        if all(len(each) == _TRIED_ROWS for each in tried.values()):
+            break
+    for key, each in tried.items():
+        if each:
+            others = [name for name in _MESSAGE_KEYS if name in read or _shows(_renamed(each[0], key, name), name)]
+            yield f"key {key!r} of messages{_hint(_nearest(key, others))}"
+
+
+def _conversations(data: DataSet, chat: Chat) -> Iterator[Shown]:
+    for chunk in iterate_chunks(data.indices):
+        for row in rows_at(data, chunk):
+            with suppress(DataError):  # such as an image without a file: tokenizing the row raises it with its name
+                prompt, answers = extract_prompt(data.example_format, row), extract_answers(data.example_format, row)
+                row_chat = chat_of_row(chat, row)
+                yield from (Shown(row_chat, [*prompt, *answer]) for answer in answers or [[]])
+
+
+def _shows(shown: Shown, key: str) -> bool:
+    """Whether the chat template renders other text without `key`, or with another value of it."""
+    keys, other = (_REASONING if key in _REASONING else (key,)), _VALUES.get(key, "a value of no meaning")
+    without = [{name: message[name] for name in message if name not in keys} for message in shown.messages]
+    changed = [{**message, key: other} if message.get(key) is not None else message for message in shown.messages]
+    return len({_text(shown._replace(messages=messages)) for messages in (shown.messages, without, changed)}) > 1
+
+
+def _renamed(shown: Shown, key: str, name: str) -> Shown:
+    """`shown` with a value of `name` in each message that has `key`."""
+    has_key = (message.get(key) is not None for message in shown.messages)
+    values = ({name: _VALUES.get(name, "a value")} if has else {} for has in has_key)
+    return shown._replace(messages=[{**each, **value} for each, value in zip(shown.messages, values, strict=True)])
+
+
+def _text(shown: Shown) -> str | None:
+    """What the chat template renders; None if it raises an error."""
+    with suppress(DataError):
+        return render(shown.chat, shown.messages, add_generation_prompt=shown.messages[-1]["role"] != "assistant")
 
 
 def _nearest(name: str, names: Sequence[str]) -> str | None:

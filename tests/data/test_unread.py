@@ -109,6 +109,54 @@ def test_reasoning_is_read_by_all_names_that_transformers_knows(tmp_path: Path) 
     assert note == "parts that nothing reads: key 'thoughts' of messages (did you mean 'reasoning_content'?)"
 
 
+# In the style of DeepSeek V3.1 and Granite: `thinking` is an argument, and no key of a message.
+THINKING = CHATML.replace("enable_thinking", "thinking")
+
+
+@pytest.mark.parametrize(
+    ("template", "key", "is_read"),
+    [
+        (THINKING, "reasoning_content", False),
+        (THINKING, "thinking", False),
+        (THINKING, "message", False),
+        (THINKING, "loop", False),
+        (THINKING + "{#- message.step -#}", "step", False),
+        (THINKING + "{%- set step = 1 -%}", "step", False),
+        (THINKING.replace("message.content", "(message | tojson)"), "anything", True),
+        (THINKING.replace("message.content", "message.content + (message['step'] | default(''))"), "step", True),
+        (THINKING.replace("message.content", "message.content + ('!' if 'step' in message else '')"), "step", True),
+    ],
+)  # fmt: skip
+def test_a_key_is_read_if_the_template_renders_it(template: str, key: str, is_read: bool, tmp_path: Path) -> None:
+    opened = open_chat(tokenizer(template), "messages")
+    for value in ("x", "", 3, {"a": 1}):
+        if is_read and key == "step" and "default" in template and not isinstance(value, str):
+            continue  # the template fails
+        turns = [[user("a"), assistant("b")], [user("a"), {**assistant("b"), key: value}]]
+        expected = [] if is_read else [f"parts that nothing reads: key {key!r} of messages"]
+        assert _notes(tmp_path, [{"messages": each} for each in turns], "demonstrations", opened) == expected, value
+        pairs = [{"prompt": each[:1], "chosen": each[1:], "rejected": [assistant("c")]} for each in turns]
+        assert _notes(tmp_path, pairs, "preferences", opened) == expected, value
+        prompts = [{"prompt": [*each, user("c")]} for each in turns]
+        assert _notes(tmp_path, prompts, "prompts", opened) == expected, value
+
+
+def test_keys_are_tried_with_the_settings_of_their_row(tmp_path: Path) -> None:
+    shown = "(message.content + message.step if thinking and message.step is defined else message.content)"
+    opened = open_chat(tokenizer(THINKING.replace("message.content", shown)), "messages")
+    row = {"prompt": [user("a")], "completion": [{**assistant("b"), "step": "x"}]}
+    on, off = ({**row, "chat_template_kwargs": {"thinking": value}} for value in (True, False))
+    assert _notes(tmp_path, [off, on], "demonstrations", opened) == []
+    assert _notes(tmp_path, [off], "demonstrations", opened) == ["parts that nothing reads: key 'step' of messages"]
+
+
+def test_the_nearest_key_is_one_that_the_template_reads(tmp_path: Path) -> None:
+    old = {"role": "assistant", "content": "", "function_call": {"name": "f", "arguments": "{}"}}
+    for opened, hint in ((chat(QWEN), " (did you mean 'tool_calls'?)"), (chat(CHATML), "")):
+        [note] = _notes(tmp_path, [{"messages": [user("a"), old]}], "demonstrations", opened)
+        assert note == f"parts that nothing reads: key 'function_call' of messages{hint}"
+
+
 # --- pairs ---------------------------------------------------------------------------------------------------------
 
 
