@@ -19,10 +19,13 @@ __all__ = ["data_notes"]
 def data_notes(
     data: Sequence[DataSet], chat: Chat | None, read: Collection[str], *, shows_row_settings: bool = True
 ) -> list[str]:
-    """Notes on `data`. Without `chat`, none on what nothing reads. The other arguments are those of `unread_note`."""
-    unread = chat and unread_note(data, chat, read, shows_row_settings=shows_row_settings)
-    rendered = (_rendered_prompts(each, chat) for each in data if chat)
-    return [*([unread] if unread else []), *chain.from_iterable(rendered), *chain.from_iterable(map(_notes, data))]
+    """Notes on `data`. Without `chat`, only those on files. The other arguments are those of `unread_note`."""
+    of_files = chain.from_iterable(map(_notes_on_files, data))
+    if chat is None:
+        return [*of_files]
+    unread = unread_note(data, chat, read, shows_row_settings=shows_row_settings)
+    of_tokens = chain.from_iterable((*_rendered_prompts(each, chat), *pair_notes(each, chat)) for each in data)
+    return [*([unread] if unread else []), *of_tokens, *of_files]
 
 
 def _rendered_prompts(data: DataSet, chat: Chat) -> Iterator[str]:
@@ -38,10 +41,9 @@ def _rendered_prompts(data: DataSet, chat: Chat) -> Iterator[str]:
             yield f"{prompts} with {first!r}, which the tokenizer does not add again"
 
 
-def _notes(data: DataSet) -> Iterator[str]:
+def _notes_on_files(data: DataSet) -> Iterator[str]:
     yield from _added_keys(data)
     yield from _json_text(data)
-    yield from pair_notes(data)
 
 
 def _added_keys(data: DataSet) -> Iterator[str]:
