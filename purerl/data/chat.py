@@ -24,7 +24,7 @@ from purerl.data.encoding import encode_rendered, encode_strings
 from purerl.data.images import as_parts, images_of
 from purerl.data.messages import with_parsed_calls, with_text_calls
 from purerl.data.settings import SpecialTokens
-from purerl.data.special_tokens import mark, unmark
+from purerl.data.special_tokens import absorbing_tokens, mark, unmark
 from purerl.data.template_arguments import check_template_kwargs
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, ImageStore
@@ -128,6 +128,11 @@ class Chat:
             if starts:
                 return tuple(ids[: starts[0]])
         return ()
+
+    @cached_property
+    def absorbing_tokens(self) -> frozenset[int]:
+        """See `purerl.data.special_tokens.absorbing_tokens`."""
+        return absorbing_tokens(self.tokenizer) if self.base is None else self.base.absorbing_tokens
 
     @cached_property
     def line_break_tokens(self) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from itertools import chain
 
 from purerl.data.chat import Chat
 from purerl.data.encoding import decode
-from purerl.data.examples import DataSet
+from purerl.data.examples import DataSet, rows_name
 from purerl.data.json_text import count_conversations
 from purerl.data.nested import CLEANED, count_added_keys, iterate_values
 from purerl.data.pairs import pair_notes
@@ -24,21 +24,26 @@ def data_notes(
     if chat is None:
         return [*of_files]
     unread = unread_note(data, chat, read, shows_row_settings=shows_row_settings)
-    of_tokens = chain.from_iterable((*_rendered_prompts(each, chat), *pair_notes(each, chat)) for each in data)
+    of_tokens = chain.from_iterable((*_first_tokens(each, chat), *pair_notes(each, chat)) for each in data)
     return [*([unread] if unread else []), *of_tokens, *of_files]
 
 
-def _rendered_prompts(data: DataSet, chat: Chat) -> Iterator[str]:
-    """A note on plain-text prompts that begin with the special tokens of the tokenizer."""
+def _first_tokens(data: DataSet, chat: Chat) -> Iterator[str]:
+    """Notes on plain text that spells the special tokens that the tokenizer adds before a prompt."""
     first = decode(chat, chat.first_tokens, skip_special_tokens=False) if chat.first_tokens else ""
-    if data.example_format.prompt_format == "text" and first and not chat.escapes:
-        column = data.example_format.columns[0]
-        count = sum(
-            value.startswith(first) for table in data.tables for value in iterate_values(table, column) if value
-        )
-        if count:
-            prompts = "1 prompt begins" if count == 1 else f"{count:,} prompts begin"
+    if data.example_format.prompt_format == "messages" or not first or chat.escapes:
+        return
+    used, prompt = {*data.indices}, data.example_format.columns[0]
+    for column in data.example_format.columns:
+        values = enumerate(chain.from_iterable(iterate_values(table, column) for table in data.tables))
+        texts = {index: value for index, value in values if value and first in value and index in used}
+        begins = {index for index, value in texts.items() if column == prompt and value.startswith(first)}
+        more = [index for index, value in texts.items() if value.count(first) > (index in begins)]
+        if begins:
+            prompts = "1 prompt begins" if len(begins) == 1 else f"{len(begins):,} prompts begin"
             yield f"{prompts} with {first!r}, which the tokenizer does not add again"
+        if more:
+            yield f"{first!r} is in {column!r} beside the one before the prompt: {rows_name(data, more)}"
 
 
 def _notes_on_files(data: DataSet) -> Iterator[str]:
