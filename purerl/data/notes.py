@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from itertools import chain
 
 from purerl.data.chat import Chat
 from purerl.data.encoding import decode
-from purerl.data.examples import DataSet, rows_name
+from purerl.data.examples import DataSet, extract_prompt, iterate_chunks, rows_at, rows_name
 from purerl.data.json_text import count_conversations
-from purerl.data.nested import CLEANED, count_added_keys, iterate_values
+from purerl.data.messages import is_learned
+from purerl.data.nested import CLEANED, count_added_keys, iterate_values, shaped
 from purerl.data.pairs import pair_notes
 from purerl.data.unread import unread_note
+from purerl.errors import DataError
 
 __all__ = ["data_notes"]
 
@@ -49,6 +52,7 @@ def _first_tokens(data: DataSet, chat: Chat) -> Iterator[str]:
 def _notes_on_files(data: DataSet) -> Iterator[str]:
     yield from _added_keys(data)
     yield from _json_text(data)
+    yield from _weights_of_prompts(data)
 
 
 def _added_keys(data: DataSet) -> Iterator[str]:
@@ -70,6 +74,22 @@ def _json_text(data: DataSet) -> Iterator[str]:
         for name in data.example_format.columns:
             if count := count_conversations(table, name):
                 yield (
-                    f"{path!r}: {count:,} of {table.num_rows:,} values of {name!r} are JSON text of messages. All are "
-                    "read as plain text"
+                    f"{path!r}: {count:,} of {table.num_rows:,} values of {name!r} are text of messages, as JSON or "
+                    "Python writes them. All are read as plain text: only a column of JSON lists is read as messages"
                 )
+
+
+def _weights_of_prompts(data: DataSet) -> Iterator[str]:
+    """A note on turns with the weight 1 before the answers, where nothing is learned."""
+    shapes = [shaped(table.schema.field(data.example_format.columns[0])) for table in data.tables]
+    if data.example_format.example_type == "prompts" or not any("weight:" in str(shape) for shape in shapes):
+        return
+    rows: list[int] = []
+    for chunk in iterate_chunks(data.indices):
+        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+            with suppress(DataError):  # such as an image without a file, which is refused elsewhere
+                prompt = extract_prompt(data.example_format, row)
+                if any(is_learned(each) and each.get("weight") for each in prompt if not isinstance(each, str)):
+                    rows.append(index)
+    if rows:
+        yield f"turns with the weight 1 that are not learned, because they are in the prompt: {rows_name(data, rows)}"

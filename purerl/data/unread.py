@@ -2,7 +2,8 @@
 
 Nothing else reads the columns of demonstrations, pairs and labels than what is named here. Those of prompts are all
 passed to reward functions and environments, so only names that are nearly those of purerl's own columns are listed, and
-those of settings of rows that prompts do not show: plain text has no tools, and an environment has its own.
+those of settings of rows that prompts do not show: plain text has no tools, and an environment has its own. So are
+system prompts.
 
 Whether the chat template reads a key of messages is tried: rows that have it are rendered with it, and without it.
 """
@@ -30,6 +31,8 @@ _REASONING = ("reasoning_content", "thinking", "reasoning")
 _TRIED_ROWS = 8
 _VALUES = {"tool_calls": [{"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}]}
 """Values of keys that are not text."""
+_SYSTEM = ("system_prompt", "system", "system_message")
+"""Columns in which other libraries have a system prompt."""
 _SYNONYMS = (
     (*_REASONING, "thoughts", "thought"),
     ("weight", "train", "trainable", "loss"),
@@ -73,9 +76,10 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
     words = template_words(chat.tokenizer, [{}]) | template_words(chat.tokenizer) if is_chat else set[str]()
     for name in dict.fromkeys(name for table in data.tables for name in table.column_names):
         similar = _nearest(name, [*own, *read])
-        is_listed = example_format.example_type != "prompts" or similar or name in ROW_SETTINGS
+        is_listed = example_format.example_type != "prompts" or similar or name in (*ROW_SETTINGS, *_SYSTEM)
         if is_listed and name not in own and name not in read:
-            yield f"column {name!r}{_hint(similar)}"
+            first = f" (a system prompt is the first message of {example_format.columns[0]!r})"
+            yield f"column {name!r}{first if name in _SYSTEM else _hint(similar)}"
     if is_chat:
         yield from _unread_arguments(data, settings, words)
         yield from _unread_keys(data, chat)

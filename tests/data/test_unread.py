@@ -109,6 +109,54 @@ def test_reasoning_is_read_by_all_names_that_transformers_knows(tmp_path: Path) 
     assert note == "parts that nothing reads: key 'thoughts' of messages (did you mean 'reasoning_content'?)"
 
 
+@pytest.mark.parametrize("name", ["system_prompt", "system", "system_message"])
+def test_a_column_with_a_system_prompt_is_named(name: str, tmp_path: Path) -> None:
+    for prompt in ([user("a")], "a"):
+        rows = [{"prompt": prompt, "answer": "1", name: "Be short."}]
+        [note] = _notes(tmp_path, rows, "prompts")
+        assert note.endswith(f"column {name!r} (a system prompt is the first message of 'prompt')")
+        assert _notes(tmp_path, rows, "prompts", read={name}) == []
+
+
+def test_a_weight_of_a_turn_in_the_prompt_is_noted(tmp_path: Path) -> None:
+    turns = [user("a"), {**assistant("b"), "weight": 1}, user("c")]
+    answer = {**assistant("d"), "weight": 1}
+    rows = [{"prompt": turns[:1], "completion": [answer]}, {"prompt": turns, "completion": [answer]}]
+    [note] = _notes(tmp_path, rows, "demonstrations")
+    place = f"row 1 of {str(tmp_path / 'rows.jsonl')!r}"
+    assert note == f"turns with the weight 1 that are not learned, because they are in the prompt: {place}"
+    both = [{"chosen": [*turns, answer], "rejected": [*turns, assistant("e")]}]
+    assert len(_notes(tmp_path, both, "preferences")) == 1
+    without = [{"prompt": [turns[0], {**turns[1], "weight": 0}, turns[2]], "completion": [answer]}]
+    assert _notes(tmp_path, [*without, {"prompt": "a", "completion": "b"}][:1], "demonstrations") == []
+    assert _notes(tmp_path, [{"messages": [*turns, answer]}], "demonstrations") == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_named"),
+    [
+        ("[{'role': 'user', 'content': 'q'}]", True),
+        ("[{'content': 'it''s', 'role': 'user'}\n {'content': 'b', 'role': 'user'}]", True),
+        ("{'role': 'user', 'content': 'q'}", True),
+        ('{"role": "user", "content": "q"}', True),
+        (' {"content": "a\\nb",\n "role" : "user"}', True),
+        ("array([{'content': 'q', 'role': 'user'}], dtype=object)", True),
+        ('[{"from": "human", "value": "q"}]', True),
+        ('What does {"role": "user"} mean?', False),
+        ("[1, 2]", False),
+        ('{"name": "a", "role": "b"}', False),
+        ("[[ACT I]] the 'role': of", False),
+    ],
+)
+def test_text_of_messages_that_stays_text_is_named(text: str, is_named: bool, tmp_path: Path) -> None:
+    path = str(tmp_path / "rows.jsonl")
+    expected = (
+        f"{path!r}: 1 of 2 values of 'prompt' are text of messages, as JSON or Python writes them. All are read as "
+        "plain text: only a column of JSON lists is read as messages"
+    )
+    assert _notes(tmp_path, [{"prompt": text}, {"prompt": "a"}], "prompts") == [expected] * is_named
+
+
 # In the style of DeepSeek V3.1 and Granite: `thinking` is an argument, and no key of a message.
 THINKING = CHATML.replace("enable_thinking", "thinking")
 
