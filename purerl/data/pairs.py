@@ -6,14 +6,17 @@ ones, as when they differ in a key that nothing reads, or in space that the chat
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import compress
 
 from purerl.data.answers import TokenizedExample
-from purerl.data.chat import Chat
+from purerl.data.chat import Chat, TextOrMessages
 from purerl.data.encoding import decode
-from purerl.data.examples import DataSet, iterate_chunks, rows_at, rows_name, tokenized_at
+from purerl.data.examples import DataSet, extract_answers, iterate_chunks, rows_at, rows_name, tokenized_at
+from purerl.data.images import text_of
+from purerl.data.messages import is_learned
 from purerl.errors import DataError
 
 __all__ = ["compare_answers", "pair_notes"]
@@ -47,6 +50,13 @@ def _text(chat: Chat, example: TokenizedExample, start: int) -> str:
     return decode(chat, example.tokens[start:end], skip_special_tokens=False)
 
 
+def _words(answer: TextOrMessages) -> str:
+    """The letters and digits of the text to learn, without thoughts, which a template may leave out."""
+    turns = [] if isinstance(answer, str) else [message for message in answer if is_learned(message)]
+    text = answer if isinstance(answer, str) else "".join(text_of(message.get("content")) for message in turns)
+    return re.sub(r"<think>.*?</think>|\W+", "", text, flags=re.DOTALL)
+
+
 def pair_notes(data: DataSet, chat: Chat) -> Iterator[str]:
     """The pairs of `data` whose answers are nearly the same, counted and named by row, for each reason."""
     if data.example_format.example_type != "preferences":
@@ -55,7 +65,9 @@ def pair_notes(data: DataSet, chat: Chat) -> Iterator[str]:
     for chunk in iterate_chunks(data.indices):
         for index, row in zip(chunk, rows_at(data, chunk), strict=True):
             with suppress(DataError):  # the row is refused when it is drawn, or before
-                if reason := compare_answers(chat, *tokenized_at(chat, data, index, row)):
+                first, second = map(_words, extract_answers(data.example_format, row))
+                is_near = first.startswith(second) or second.startswith(first)  # others need no tokens
+                if is_near and (reason := compare_answers(chat, *tokenized_at(chat, data, index, row))):
                     rows.setdefault(reason, []).append(index)
     for reason, indices in rows.items():
         pairs = "1 pair" if len(indices) == 1 else f"{len(indices):,} pairs"

@@ -209,6 +209,7 @@ def test_the_nearest_key_is_one_that_the_template_reads(tmp_path: Path) -> None:
 
 
 TRIMMED = CHATML.replace("message.content", "(message.content | trim)")
+WITHOUT_THOUGHTS = CHATML.replace("message.content", "message.content.split('</think>')[-1]")
 EQUAL, CHOSEN, REJECTED = "equals the rejected", "the chosen answer is the start", "the rejected answer is the start"
 
 
@@ -228,6 +229,9 @@ def _call(value: int) -> dict[str, Any]:
         (CHATML, [assistant("a ")], [assistant("a\n")], None),
         (TRIMMED, [assistant("a ")], [assistant("a\n")], EQUAL),
         (TRIMMED, [assistant("a")], [assistant("a b\n")], CHOSEN),
+        (CHATML, [assistant(":)")], [assistant(":(")], None),
+        (CHATML, [assistant("")], [assistant("b")], CHOSEN),
+        (WITHOUT_THOUGHTS, [assistant("<think>x</think>a")], [assistant("<think>y</think>a")], EQUAL),
         (QWEN, [_call(1)], [_call(2)], None),
         (CHATML, [_call(1)], [_call(2)], EQUAL),
         (CHATML, [{**assistant("a"), "id": 1}], [{**assistant("a"), "id": 2}], EQUAL),
