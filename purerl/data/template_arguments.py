@@ -9,7 +9,7 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["RESERVED_KWARGS", "check_template_kwargs", "find_invalid_switch", "template_words"]
+__all__ = ["RESERVED_KWARGS", "check_template_kwargs", "find_invalid_switch", "template_variables"]
 
 RESERVED_KWARGS = (
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
@@ -34,13 +34,13 @@ def find_invalid_switch(kwargs: Mapping[str, Any]) -> str | None:
 
 def check_template_kwargs(tokenizer: Any, kwargs: Mapping[str, Any]) -> None:
     """Raise ConfigError for `kwargs` of a run that the chat template does not read, or that have no effect."""
-    words = template_words(tokenizer)
+    read = template_variables(tokenizer)
     for name in kwargs:
         if name in RESERVED_KWARGS:
             got = "an argument that purerl sets for every prompt"
             raise ConfigError(f"chat_template_kwargs.{name}", got=got, do="remove it")
-        if name not in words:
-            matches = get_close_matches(name, words, n=1)
+        if name not in read:
+            matches = get_close_matches(name, read, n=1)
             do = f"did you mean {matches[0]!r}?" if matches else "remove it"
             need = "an argument that the chat template reads"
             raise ConfigError(f"chat_template_kwargs.{name} has no effect", need=need, do=do)
@@ -48,10 +48,16 @@ def check_template_kwargs(tokenizer: Any, kwargs: Mapping[str, Any]) -> None:
         raise ConfigError(f"chat_template_kwargs.{name}", got=repr(kwargs[name]), need="true or false")
 
 
-def template_words(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
-    """All words in the chat template that is used with these `tools`, names of arguments among them.
+def template_variables(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
+    """The variables that the chat template for these `tools` reads and does not set: its arguments, `tools` among them.
 
-    Words of comments are not read.
+    Of a template that Jinja cannot parse, all words.
     """
-    template = re.sub(r"\{#.*?#\}", "", str(tokenizer.get_chat_template(tools=tools)), flags=re.DOTALL)
-    return set(re.findall(r"[A-Za-z_]\w*", template))
+    from jinja2 import Environment, TemplateSyntaxError, meta
+
+    template = str(tokenizer.get_chat_template(tools=tools))
+    plain = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)  # markers of transformers
+    try:
+        return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))  # noqa: S701
+    except TemplateSyntaxError:
+        return set(re.findall(r"[A-Za-z_]\w*", template))

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from itertools import chain
 from typing import NamedTuple
 
 from purerl.data.chat import Chat, Messages, render
@@ -20,7 +21,7 @@ from purerl.data.examples import DataSet, extract_answers, extract_prompt, itera
 from purerl.data.images import IMAGE_COLUMNS
 from purerl.data.nested import iterate_values, shaped
 from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, kwargs_of_row
-from purerl.data.template_arguments import template_words
+from purerl.data.template_arguments import template_variables
 from purerl.errors import DataError
 
 __all__ = ["check_unread", "unread_note"]
@@ -73,7 +74,7 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
     is_chat = example_format.prompt_format == "messages"
     settings = ROW_SETTINGS if is_chat and shows_row_settings else ()
     own = {*example_format.all_columns, *settings, *(IMAGE_COLUMNS if example_format.has_images else ())}
-    words = template_words(chat.tokenizer, [{}]) | template_words(chat.tokenizer) if is_chat else set[str]()
+    variables = template_variables(chat.tokenizer, [{}]) | template_variables(chat.tokenizer) if is_chat else set[str]()
     for name in dict.fromkeys(name for table in data.tables for name in table.column_names):
         similar = _nearest(name, [*own, *read])
         is_listed = example_format.example_type != "prompts" or similar or name in (*ROW_SETTINGS, *_SYSTEM)
@@ -81,11 +82,11 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
             first = f" (a system prompt is the first message of {example_format.columns[0]!r})"
             yield f"column {name!r}{first if name in _SYSTEM else _hint(similar)}"
     if is_chat:
-        yield from _unread_arguments(data, settings, words)
+        yield from _unread_arguments(data, settings, variables)
         yield from _unread_keys(data, chat)
 
 
-def _unread_arguments(data: DataSet, columns: Sequence[str], words: Collection[str]) -> Iterator[str]:
+def _unread_arguments(data: DataSet, columns: Sequence[str], variables: Collection[str]) -> Iterator[str]:
     """The arguments of the chat template in rows that the template does not read."""
     names = dict[str, None]()
     for table in data.tables:
@@ -93,9 +94,9 @@ def _unread_arguments(data: DataSet, columns: Sequence[str], words: Collection[s
         for values in zip(*(iterate_values(table, name) for name in present), strict=True) if present else ():
             names |= dict.fromkeys(kwargs_of_row(dict(zip(present, values, strict=True))))
     for name in names:
-        if name not in words:
+        if name not in variables:
             place = f"{name!r}" if name in columns else f"'chat_template_kwargs.{name}'"
-            yield f"{place}, an argument that the chat template does not read{_hint(_nearest(name, [*words]))}"
+            yield f"{place}, an argument that the chat template does not read{_hint(_nearest(name, [*variables]))}"
 
 
 def _unread_keys(data: DataSet, chat: Chat) -> Iterator[str]:
@@ -114,8 +115,8 @@ def _unread_keys(data: DataSet, chat: Chat) -> Iterator[str]:
             break
     for key, each in tried.items():
         if each:
-            others = [name for name in _MESSAGE_KEYS if name in read or _shows(_renamed(each[0], key, name), name)]
-            yield f"key {key!r} of messages{_hint(_nearest(key, others))}"
+            known = [name for name in _MESSAGE_KEYS if name in read or _shows(_renamed(each[0], key, name), name)]
+            yield f"key {key!r} of messages{_hint(_nearest(key, known))}"
 
 
 def _conversations(data: DataSet, chat: Chat) -> Iterator[Shown]:
@@ -151,7 +152,8 @@ def _text(shown: Shown) -> str | None:
 def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The one of `names` that is nearly `name`, or that other libraries call `name`."""
     same = (each for group in _SYNONYMS if name in group for each in group if each in names and each != name)
-    return next(same, None) or next(iter(get_close_matches(name, {*names} - {name}, n=1, cutoff=0.8)), None)
+    similar = [] if name in _MESSAGE_KEYS else get_close_matches(name, {*names} - {name}, n=1, cutoff=0.8)
+    return next(chain(same, similar), None)
 
 
 def _hint(nearest: str | None) -> str:

@@ -19,7 +19,7 @@ from purerl.errors import DataError
 from purerl.loop.dry_run import dry_run
 from tests.envs.families import QWEN, chat
 
-from .made import CHATML, assistant, tokenizer, user, write
+from .made import CHATML, MARKED, assistant, tokenizer, user, write
 from .runs import DEMONSTRATIONS, OFFLINE, PAIRS, config, save_model
 
 
@@ -51,6 +51,34 @@ def _notes(
 def test_columns_that_nothing_reads_are_named(columns: dict[str, Any], named: str, tmp_path: Path) -> None:
     rows = [{"prompt": [user("a")], "completion": [assistant("b")], **columns}]
     assert _notes(tmp_path, rows, "demonstrations") == [f"parts that nothing reads: {named}"]
+
+
+@pytest.mark.parametrize(
+    ("template", "is_read"),
+    [
+        (CHATML + "{%- if step -%}{%- endif -%}", True),
+        (CHATML + "{%- set step = step | default(1) -%}{{ step }}", True),
+        (MARKED + "{{ step }}{%- for k in [] -%}{%- break -%}{%- endfor -%}", True),
+        (CHATML + "{%- set step = 1 -%}{{ step }}", False),
+        (CHATML + "{{ messages[0].step }}", False),
+        (CHATML + "{#- step -#}", False),
+        (CHATML + "{{ 'step' }}", False),
+    ],
+)
+def test_an_argument_is_read_if_it_is_a_variable_of_the_template(template: str, is_read: bool, tmp_path: Path) -> None:
+    rows = [{"prompt": [user("a")], "completion": [assistant("b")], "chat_template_kwargs": {"step": 1}}]
+    notes = _notes(tmp_path, rows, "demonstrations", open_chat(tokenizer(template), "messages"))
+    assert [note.split(",")[0] for note in notes] == ([] if is_read else [_UNREAD_STEP])
+
+
+_UNREAD_STEP = "parts that nothing reads: 'chat_template_kwargs.step'"
+
+
+def test_the_id_of_a_call_is_not_taken_for_its_calls(tmp_path: Path) -> None:
+    rows = [{"messages": [user("a"), {"role": "tool", "content": "b", "tool_call_id": "1"}, assistant("c")]}]
+    assert _notes(tmp_path, rows, "demonstrations", chat(QWEN)) == [
+        "parts that nothing reads: key 'tool_call_id' of messages"
+    ]
 
 
 def test_columns_that_are_read_are_not_named(tmp_path: Path) -> None:
