@@ -95,6 +95,9 @@ def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
     eos = eos_tokens(chat.tokenizer)
     if not eos or [*eos] != tokens[start:][-1:]:
         tokens = [*tokens, *eos]
+    if len(tokens) == start:
+        got, need = f"an answer without tokens: {answer!r:.100}", "text, or a tokenizer with an EOS token"
+        raise DataError("there is nothing to learn", got=got, need=need, do="remove the row")
     return TokenizedExample(tokens, [k >= start for k in range(len(tokens))], (), is_split)
 
 

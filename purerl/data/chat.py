@@ -10,10 +10,8 @@ take its place, once: see `purerl.backends.processor`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from difflib import get_close_matches
 from functools import cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -26,7 +24,8 @@ from purerl.data.encoding import encode_rendered, encode_strings
 from purerl.data.images import as_parts, images_of
 from purerl.data.messages import with_parsed_calls, with_text_calls
 from purerl.data.settings import SpecialTokens
-from purerl.data.special_tokens import mark, unmark
+from purerl.data.special_tokens import absorbing_tokens, mark, unmark
+from purerl.data.template_arguments import check_template_kwargs
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, ImageStore
 
@@ -47,7 +46,6 @@ __all__ = [
     "open_chat",
     "render",
     "roles_of",
-    "template_words",
     "text_note",
     "tokenize_prompts",
     "with_expansions",
@@ -57,7 +55,6 @@ Messages = Sequence[Mapping[str, Any]]
 TextOrMessages = str | Messages
 """A prompt or an answer as it is stored in the file: a string, or chat messages."""
 
-RESERVED_KWARGS = ("messages", "add_generation_prompt")
 _PLACEHOLDER = "purerl placeholder"
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
 
@@ -99,7 +96,7 @@ class Chat:
 
     @cached_property
     def reads_text_calls(self) -> bool:
-        """Whether the chat template reads the arguments of tool calls as text, and cannot read an object."""
+        """Whether the chat template reads arguments of calls as text. An object fails, or is shown as Python has it."""
         if self.base is not None:
             return self.base.reads_text_calls
         return not _renders_call(self, with_parsed_calls) and _renders_call(self, with_text_calls)
@@ -131,6 +128,11 @@ class Chat:
             if starts:
                 return tuple(ids[: starts[0]])
         return ()
+
+    @cached_property
+    def absorbing_tokens(self) -> frozenset[int]:
+        """See `purerl.data.special_tokens.absorbing_tokens`."""
+        return absorbing_tokens(self.tokenizer) if self.base is None else self.base.absorbing_tokens
 
     @cached_property
     def line_break_tokens(self) -> tuple[int, ...]:
@@ -177,9 +179,9 @@ def open_chat(
     Ids outside the vocabulary of `tokenizer` are ignored. With the `processor` of the model, messages may have images,
     and a tokenizer without a chat template gets that of the processor.
 
-    Raises: ConfigError if the prompts are plain text and a chat setting is set; if the chat template does not read an
-    argument; if the prompts are messages, and the tokenizer has no chat template, or one that does not show the text of
-    a user's message once.
+    Raises: ConfigError if the prompts are plain text and a chat setting is set; as `check_template_kwargs`; if the
+    prompts are messages, and the tokenizer has no chat template, or one that does not show the text of a user's message
+    once.
     """
     check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
     escapes = special_tokens == "escape"
@@ -197,7 +199,7 @@ def open_chat(
             need="a chat template that renders them",
             do="use a model that has one, put chat_template.jinja next to its tokenizer, or write the prompts as text",
         )
-    _check_template_kwargs(tokenizer, chat_template_kwargs)
+    check_template_kwargs(tokenizer, chat_template_kwargs)
     chat = Chat(tokenizer, (), (), system_prompt, chat_template_kwargs, escapes, processor=processor)
     check_user_text(chat)
     return _with_end_tokens(chat, [*_end_of_turn_tokens(chat), *eos_tokens(tokenizer)], extra)
@@ -209,24 +211,6 @@ def text_note(tokenizer: PreTrainedTokenizerBase) -> str | None:
         return None
     do = "write the prompts as messages to apply it"
     return f"the prompts are plain text, so the chat template of the model is not applied; {do}"
-
-
-def _check_template_kwargs(tokenizer: PreTrainedTokenizerBase, chat_template_kwargs: Mapping[str, Any]) -> None:
-    words = template_words(tokenizer)
-    for name in chat_template_kwargs:
-        if name in RESERVED_KWARGS:
-            got = "an argument that purerl sets for every prompt"
-            raise ConfigError(f"chat_template_kwargs.{name}", got=got, do="remove it")
-        if name not in words:
-            matches = get_close_matches(name, words, n=1)
-            do = f"did you mean {matches[0]!r}?" if matches else "remove it"
-            need = "an argument that the chat template reads"
-            raise ConfigError(f"chat_template_kwargs.{name} has no effect", need=need, do=do)
-
-
-def template_words(tokenizer: PreTrainedTokenizerBase, tools: Sequence[Any] | None = None) -> set[str]:
-    """All words in the chat template that is used with these `tools`, names of arguments among them."""
-    return set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template(tools=tools))))
 
 
 def _with_end_tokens(chat: Chat, end_tokens: Sequence[int], extra: Sequence[int]) -> Chat:
@@ -347,13 +331,18 @@ def check_user_text(chat: Chat) -> None:
 
 
 def _renders_call(chat: Chat, with_calls: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bool:
-    """Whether the chat template renders a tool call with arguments as `with_calls` makes them."""
-    call = {"type": "function", "id": "call00000", "function": {"name": "add", "arguments": {"a": _PLACEHOLDER}}}
+    """Whether the chat template renders a call with arguments as `with_calls` makes them, and not as a Python object.
+
+    Arguments in Python's form would be a mapping in single quotes.
+    """
+    arguments = {"a": _PLACEHOLDER}
+    call = {"type": "function", "id": "call00000", "function": {"name": "add", "arguments": arguments}}
     contents: tuple[str | None, ...] = ("", None)  # some templates show calls only where there is no content
     for content in contents:
         turn = {"role": "assistant", "content": content, "tool_calls": [call]}
         with suppress(DataError):
-            if _PLACEHOLDER in _apply(chat, [{"role": "user", "content": "a"}, with_calls(turn)], {"tokenize": False}):
+            text = _apply(chat, [{"role": "user", "content": "a"}, with_calls(turn)], {"tokenize": False})
+            if _PLACEHOLDER in text and repr(arguments) not in text:
                 return True
     return False
 

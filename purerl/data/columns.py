@@ -48,7 +48,7 @@ class ExampleFormat(NamedTuple):
     prompt_format  the format of all `columns`
     columns        the columns that are read. The first one is the prompt, or starts with the prompt. In a conversation
                    the prompt is every message before the first assistant turn. In a pair of conversations it is their
-                   common prefix.
+                   common prefix, up to the last turn that is learned.
     label          the column of booleans: whether the completion is desirable; empty if there is none
     has_parts      whether contents of messages are lists of parts
     has_images     whether messages have images, see `purerl.data.images`

@@ -41,10 +41,11 @@ def encode_continuation(chat: Chat, text: str) -> list[int]:
     """Tokenize rendered `text` that follows other tokens.
 
     Some tokenizers add a space at the start of a text. It is avoided by a character before it, whose tokens are removed
-    again: a line break, or another one if that would merge with the text, or if the tokenizer removes it.
+    again: a line break, or another one if that would merge with the text, or if the tokenizer removes or does not know
+    it.
     """
     before, joined = chat.line_break_tokens, encode_rendered(chat, ["\n" + text])[0]
-    if before and joined[: len(before)] == [*before]:
+    if _is_prefix(chat, before, joined):
         return joined[len(before) :]
     own = encode_rendered(chat, [text])[0]
     candidates = [_encode_after(chat, character, text) for character in ".a0:"]
@@ -55,9 +56,13 @@ def _encode_after(chat: Chat, character: str, text: str) -> list[int] | None:
     """The tokens of `text` after `character`; None if it is not their prefix, or if there is a space of its own."""
     before, joined = encode_rendered(chat, [character, character + text])
     shown, alone = (decode(chat, tokens, skip_special_tokens=False) for tokens in (joined, before))
-    is_prefix = bool(before) and joined[: len(before)] == before
     has_space = shown.startswith(alone) and shown[len(alone) :][:1].isspace()
-    return joined[len(before) :] if is_prefix and has_space == text[:1].isspace() else None
+    return joined[len(before) :] if _is_prefix(chat, before, joined) and has_space == text[:1].isspace() else None
+
+
+def _is_prefix(chat: Chat, before: Sequence[int], joined: Sequence[int]) -> bool:
+    """Whether `joined` are the tokens `before`, and those of all text that follows."""
+    return bool(before) and joined[: len(before)] == [*before] and before[-1] not in chat.absorbing_tokens
 
 
 def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:

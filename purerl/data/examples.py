@@ -20,11 +20,12 @@ import torch
 from attrs import evolve, frozen
 
 from purerl.data.answers import TokenizedExample, tokenize_answer
-from purerl.data.chat import Chat, Prompt, TextOrMessages, tokenize_prompts
+from purerl.data.chat import Chat, Messages, Prompt, TextOrMessages, tokenize_prompts
 from purerl.data.columns import ExampleFormat, ExampleType, check_rows, rename_columns, select_format
 from purerl.data.files import read_table
 from purerl.data.images import has_images, located, with_images
 from purerl.data.json_text import with_conversations
+from purerl.data.messages import is_learned
 from purerl.data.nested import decoded, rows_of, shaped_schema
 from purerl.data.row_settings import chat_of_row, check_row_settings
 from purerl.data.settings import Order
@@ -256,9 +257,15 @@ def _prompt_of(example_format: ExampleFormat, converted: Example) -> TextOrMessa
     if example_format.columns == ("messages",):
         return list(takewhile(lambda message: message["role"] != "assistant", converted["messages"]))
     if example_format.columns == ("chosen", "rejected"):
-        pairs = zip(converted["chosen"], converted["rejected"], strict=False)
-        return [chosen for chosen, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+        both = [converted["chosen"], converted["rejected"]]
+        prefix = [chosen for chosen, _ in takewhile(lambda pair: pair[0] == pair[1], zip(*both, strict=False))]
+        return prefix[: min(map(_last_learned, both))]
     return converted[example_format.columns[0]]
+
+
+def _last_learned(messages: Messages) -> int:
+    """The index of the last turn that is learned, which belongs to the answer also if both of a pair have it."""
+    return max((k for k, message in enumerate(messages) if is_learned(message)), default=len(messages))
 
 
 def _answers_of(example_format: ExampleFormat, converted: Example) -> list[TextOrMessages]:

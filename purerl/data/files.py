@@ -285,7 +285,8 @@ def _different_schemas(schemas: Sequence[pa.Schema], paths: Sequence[Path]) -> D
 def _find_differences(first: pa.Schema, second: pa.Schema) -> Iterator[str]:
     for name in dict.fromkeys([*first.names, *second.names]):
         types = [schema.field(name).type if name in schema.names else "missing" for schema in (first, second)]
-        if not _are_compatible(*types):
+        is_compatible = "missing" not in types and _are_compatible(*types)
+        if not is_compatible and "null" not in map(str, types):
             yield f"column {name!r} is {types[0]} in the first, {types[1]} in the second"
 
 

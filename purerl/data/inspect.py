@@ -40,7 +40,6 @@ from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
-from purerl.data.pairs import compare_answers
 from purerl.data.rendered_row import RenderedRow, ShownToken, render_row, shown_tokens
 from purerl.data.settings import SpecialTokens
 from purerl.errors import ConfigError, DataError, ImageError
@@ -156,6 +155,7 @@ def inspect(
     problems = [
         *invalid,
         *_find_duplicates(example_format, rows),
+        *(_find_equal_answers(example_format, rows) if tokenizer is None else ()),
         *_find_invalid_ground_truth(get_ground_truth, ground_truth_column, rows),
         *((row, problem) for row, result in rendered.items() for problem in result.problems),
     ]
@@ -260,8 +260,6 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
         yield "a prompt that ends with an assistant turn"
     if is_chat and not all(any(message["role"] == "assistant" for message in answer) for answer in answers):
         yield "nothing to learn: no assistant turn"
-    if example_format.example_type == "preferences" and (reason := compare_answers(answers[0], answers[1])):
-        yield reason
 
 
 def _image_problem(image: Image) -> str | None:
@@ -287,6 +285,14 @@ def _find_duplicates(example_format: ExampleFormat, rows: Sequence[Example]) -> 
         if prompt in seen:
             yield row, "duplicate of an earlier prompt"
         seen.add(prompt)
+
+
+def _find_equal_answers(example_format: ExampleFormat, rows: Sequence[Example]) -> Iterator[tuple[int, str]]:
+    """Pairs whose answers are written in the same way. With a tokenizer, `compare_answers` finds them, and others."""
+    if example_format.example_type == "preferences":
+        for row, example in enumerate(rows):
+            if example["chosen"] == example["rejected"] is not None:
+                yield row, "the chosen answer equals the rejected answer"
 
 
 def _find_invalid_ground_truth(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from purerl.data.nested import MESSAGE_COLUMNS, decoded, make_column, parse_json
@@ -12,6 +13,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["count_conversations", "with_conversations"]
+
+_START = r"(?s)^\s*(array\(|list\(|\()?\[?\s*(dict\()?\{"
+_KEYS = (r""".*['"](role|from)['"]\s*:""", r""".*['"](content|value)['"]\s*:""")
+"""What text of a list of messages, or of one message, has, such as ``[{'content': '', 'role': 'user'}]``."""
 
 
 def with_conversations(table: pa.Table, path: str) -> pa.Table:
@@ -41,9 +46,16 @@ def with_conversations(table: pa.Table, path: str) -> pa.Table:
 
 
 def count_conversations(table: pa.Table, name: str) -> int:
-    """How many values of a column of plain text are JSON text of messages."""
+    """How many values of a column of plain text are messages, or one message, as JSON or Python writes them."""
+    import pyarrow.compute
+    from pyarrow import types
+
+    pc: Any = pyarrow.compute
     column = table.column(name)
-    return sum(_parsed(text) is not None for text in column.to_pylist()) if _may_be_json(column, need_all=False) else 0
+    if not (types.is_string(column.type) or types.is_large_string(column.type)):
+        return 0
+    has_keys = (pc.match_substring_regex(column, _START + key) for key in _KEYS)
+    return pc.sum(reduce(pc.and_, has_keys)).as_py() or 0
 
 
 def _may_be_json(column: pa.ChunkedArray, *, need_all: bool) -> bool:

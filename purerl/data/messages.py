@@ -1,7 +1,8 @@
 """Messages of rows as chat templates read them: calls of tools, and what other libraries define beside the content.
 
 tool_calls: as OpenAI defines them, ``{"type": "function", "function": {"name": ..., "arguments": ...}}``, or without
-the outer structure. Arguments that are JSON text become an object, unless the chat template reads text.
+the outer structure. Arguments that are JSON text become an object, unless the chat template reads text. A call without
+arguments, or with null, has the arguments {}. Other keys, such as ``args``, are refused: no template would read them.
 
 weight: 0 or 1, as OpenAI defines it: whether an assistant turn is learned. Without a weight, it is.
 """
@@ -18,6 +19,13 @@ from purerl.errors import DataError
 __all__ = ["find_problem", "is_learned", "with_functions", "with_parsed_calls", "with_text_calls"]
 
 Message = Mapping[str, Any]
+
+_KEYS_OF_CALLS, _KEYS_OF_FUNCTIONS = ("function", "id", "type", "index"), ("name", "arguments")
+_OTHER_NAMES = {
+    "arguments": ("args", "argument", "parameters", "params", "input", "inputs", "kwargs", "tool_input", "tool_args"),
+    "name": ("tool", "tool_name", "function_name", "func", "action"),
+}
+"""What other libraries call the keys of a function."""
 
 
 def is_learned(message: Message) -> bool:
@@ -41,12 +49,32 @@ def find_problem(message: Message) -> str | None:
     if weight is not None and weight != 0 and message["role"] != "assistant":
         return f"a message of the role {message['role']!r} with the weight {weight!r}; only assistant turns are learned"
     try:
-        json.dumps(with_parsed_calls(message).get("tool_calls"))
+        calls = with_parsed_calls(message).get("tool_calls", ())
+        json.dumps(calls, allow_nan=False)
     except DataError as error:
         return " ".join(line.strip() for line in str(error).splitlines())
-    except TypeError as error:  # transformers would show a template its type in place of the value
+    except (TypeError, ValueError) as error:  # of the former, transformers would show a template the type only
         return f"a call with a value that JSON does not have: {error}"
-    return None
+    return next(filter(None, map(_problem_of_keys, calls)), None)
+
+
+def _problem_of_keys(call: Message) -> str | None:
+    """Why the keys of `call`, in OpenAI's form, cannot be used; None if they can."""
+    function = call["function"]
+    pairs = [(call, _KEYS_OF_CALLS), (function, _KEYS_OF_FUNCTIONS)]
+    unknown = [key for part, known in pairs for key, value in part.items() if key not in known and value is not None]
+    if unknown:
+        return f"a call with the key {unknown[0]!r}, which no template reads; {_remedy(unknown[0])}"
+    is_named = isinstance(function.get("name"), str) and function["name"]
+    return None if is_named else "a call without the name of a function; need the key 'name'"
+
+
+def _remedy(key: str) -> str:
+    """What to do with an unknown key of a call."""
+    if key in _KEYS_OF_FUNCTIONS:
+        return f"put {key!r} into 'function'"
+    known = next((known for known, others in _OTHER_NAMES.items() if key in others), None)
+    return f"rename {key!r} to {known!r}" if known else f"remove {key!r}"
 
 
 def with_functions(message: Message) -> Message:
@@ -78,9 +106,7 @@ def with_parsed_calls(message: Message) -> Message:
 
 def with_text_calls(message: Message) -> Message:
     """`message` with JSON text as the arguments of its calls, for templates that read text."""
-    return _with_arguments(
-        message, lambda value: value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    )
+    return _with_arguments(message, _as_text)
 
 
 def _with_arguments(message: Message, convert: Callable[[Any], Any]) -> Message:
@@ -90,10 +116,14 @@ def _with_arguments(message: Message, convert: Callable[[Any], Any]) -> Message:
 
 
 def _converted(call: Mapping[str, Any], convert: Callable[[Any], Any]) -> Mapping[str, Any]:
-    function = call["function"]
-    if function.get("arguments") is None:
-        return call
-    return {**call, "function": {**function, "arguments": convert(function["arguments"])}}
+    function, arguments = call["function"], call["function"].get("arguments")
+    return {**call, "function": {**function, "arguments": convert({} if arguments is None else arguments)}}
+
+
+def _as_text(arguments: Any) -> str:
+    if isinstance(arguments, str):
+        return arguments if arguments.strip() else "{}"
+    return json.dumps(arguments, ensure_ascii=False)
 
 
 def _as_object(arguments: Any) -> Any:

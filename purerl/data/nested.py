@@ -106,9 +106,10 @@ def make_column(values: Sequence[Any], name: str) -> tuple[pa.Array, pa.Field]:
 
     shape = shape_of(uniform_contents(values))
     if not re.search("struct|arrow.json", str(shape)):
-        with suppress(OverflowError, pa.ArrowException):  # integers of more than 64 bits, or of 53 beside floats
+        with suppress(OverflowError, pa.ArrowException):  # integers of more than 64 bits
             column = pa.array(values, shape)
-            return column, pa.field(name, column.type)
+            if "double" not in str(shape) or repr(column.to_pylist()) == repr([*values]):  # integers beside floats
+                return column, pa.field(name, column.type)
     return json_column(values), with_shape(name, shape, values)
 
 

@@ -11,6 +11,7 @@ from purerl.data.columns import ExampleFormat
 from purerl.data.encoding import decode
 from purerl.data.examples import Example, extract_answers, extract_prompt
 from purerl.data.images import text_of
+from purerl.data.pairs import compare_answers
 from purerl.data.pieces import decode_tokens
 from purerl.data.row_settings import chat_of_row
 from purerl.data.special_tokens import spelled
@@ -58,8 +59,8 @@ def render_row(
         problems.append("the end of a turn is not learned")
     if any(answer.is_split for answer in answers):
         problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
-    if len(answers) == 2 and answers[0][:2] == answers[1][:2] and example["chosen"] != example["rejected"]:
-        problems.append("the tokens of the chosen answer equal those of the rejected answer")
+    if len(answers) == 2 and (reason := compare_answers(chat, *answers)):
+        problems.append(reason)
     return RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
-from purerl.data.chat import RESERVED_KWARGS, Chat
+from purerl.data.chat import Chat
 from purerl.data.nested import iterate_values, parse_json
+from purerl.data.template_arguments import RESERVED_KWARGS, find_invalid_switch
 from purerl.data.turns import tool_function
 from purerl.errors import DataError
 
@@ -49,8 +50,8 @@ def with_tools_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
 def kwargs_of_row(example: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of the chat template in the columns of `example`.
 
-    Raises: DataError for tools that are no list of schemas with names, for arguments that are no object with names, and
-    for those that purerl sets itself.
+    Raises: DataError for tools that are no list of schemas with names, for arguments that are no object with names, for
+    those that purerl sets itself, and for a switch such as `enable_thinking` that is neither true nor false.
 
     >>> kwargs_of_row({"prompt": "", "tools": '[{"name": "add"}]', "chat_template_kwargs": {"enable_thinking": False}})
     {'enable_thinking': False, 'tools': [{'name': 'add'}]}
@@ -64,6 +65,9 @@ def kwargs_of_row(example: Mapping[str, Any]) -> dict[str, Any]:
         raise _invalid("chat_template_kwargs", reserved[0], "other arguments: purerl sets this one", "remove it")
     _check_json("chat_template_kwargs", kwargs)
     given = {} if thinking is None else {"enable_thinking": thinking}
+    for column, values in (("enable_thinking", given), ("chat_template_kwargs", kwargs or {})):
+        if name := find_invalid_switch(values):
+            raise _invalid(column, values[name], f"true or false as {name}, no text and no number")
     schemas = _tools(tools)
     return {**given, **(kwargs or {}), **({"tools": schemas} if schemas else {})}
 
@@ -84,8 +88,8 @@ def _tools(value: Any) -> list[Any]:
 def _check_json(name: str, value: Any) -> None:
     """Raise DataError for values that JSON does not have: transformers would show a template their type instead."""
     try:
-        json.dumps(value)
-    except TypeError as error:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
         raise _invalid(name, value, f"values that JSON has; {error}") from error
 
 

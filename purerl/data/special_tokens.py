@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-__all__ = ["Encoded", "encode", "is_marked", "mark", "spelled", "unmark"]
+__all__ = ["Encoded", "absorbing_tokens", "encode", "is_marked", "mark", "spelled", "unmark"]
 
 _START, _END = "\ue0f0", "\ue0f1"  # private use: they have no meaning in any text
 _PIECES = re.compile(f"{_START}(.*?){_END}", re.DOTALL)
@@ -34,6 +34,16 @@ def spelled(tokenizer: Any, text: str) -> str | None:
     """The first special token that `text` spells; None if it spells none."""
     match = _pattern(tokenizer).search(text)
     return match and match[0]
+
+
+def absorbing_tokens(tokenizer: Any) -> frozenset[int]:
+    """The tokens that may stand for more text than that before them, so that no other token shows it.
+
+    The token of unknown text, which may stand for several characters; added tokens that remove space after them.
+    """
+    first, second = (tokenizer(text, add_special_tokens=False)["input_ids"][-1:] for text in "\U000ffffe\U000fffff")
+    unknown = {*first} & {*second} | {tokenizer.unk_token_id} - {None}  # no tokenizer knows these two characters
+    return frozenset(unknown | {k for k, token in tokenizer.added_tokens_decoder.items() if token.rstrip})
 
 
 def mark(tokenizer: Any, text: str) -> str:

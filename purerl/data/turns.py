@@ -24,13 +24,13 @@ from purerl.data.chat import (
     Prompt,
     add_system_prompt,
     render,
-    template_words,
     tokenize_prompts,
     with_expansions,
 )
 from purerl.data.encoding import encode_continuation, encode_rendered
 from purerl.data.images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark
+from purerl.data.template_arguments import template_variables
 from purerl.errors import ConfigError, DataError
 
 __all__ = [
@@ -165,7 +165,7 @@ class TemplateTurns:
 def _open_template(chat: Chat, tools: Tools) -> TemplateTurns:
     """Raises ConfigError if the template cannot do what `TemplateTurns` needs; tested on a short conversation."""
     names = [str(tool_function(tool).get("name")) for tool in tools]
-    if tools and "tools" not in template_words(chat.tokenizer, list(tools)):
+    if tools and "tools" not in template_variables(chat.tokenizer, list(tools)):
         raise ConfigError(
             "the chat template does not read `tools`",
             got=f"the tools {', '.join(names)}",

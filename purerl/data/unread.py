@@ -2,19 +2,26 @@
 
 Nothing else reads the columns of demonstrations, pairs and labels than what is named here. Those of prompts are all
 passed to reward functions and environments, so only names that are nearly those of purerl's own columns are listed, and
-those of settings of rows that prompts do not show: plain text has no tools, and an environment has its own.
+those of settings of rows that prompts do not show: plain text has no tools, and an environment has its own. So are
+system prompts.
+
+Whether the chat template reads a key of messages is tried: rows that have it are rendered with it, and without it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
+from itertools import chain
+from typing import NamedTuple
 
-from purerl.data.chat import Chat, template_words
-from purerl.data.examples import DataSet
+from purerl.data.chat import Chat, Messages, render
+from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at
 from purerl.data.images import IMAGE_COLUMNS
 from purerl.data.nested import iterate_values, shaped
-from purerl.data.row_settings import ROW_SETTINGS, kwargs_of_row
+from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, kwargs_of_row
+from purerl.data.template_arguments import template_variables
 from purerl.errors import DataError
 
 __all__ = ["check_unread", "unread_note"]
@@ -22,6 +29,11 @@ __all__ = ["check_unread", "unread_note"]
 _MESSAGE_KEYS = ("role", "content", "weight", "tool_calls", "tool_call_id", "name", "reasoning_content", "thinking")
 _REASONING = ("reasoning_content", "thinking", "reasoning")
 """Keys of which a template gets all if a message has one: transformers copies it."""
+_TRIED_ROWS = 8
+_VALUES = {"tool_calls": [{"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}]}
+"""Values of keys that are not text."""
+_SYSTEM = ("system_prompt", "system", "system_message")
+"""Columns in which other libraries have a system prompt."""
 _SYNONYMS = (
     (*_REASONING, "thoughts", "thought"),
     ("weight", "train", "trainable", "loss"),
@@ -29,6 +41,13 @@ _SYNONYMS = (
     ("tools", "functions", "available_tools"),
     ("chat_template_kwargs", "template_kwargs", "enable_thinking"),
 )
+
+
+class Shown(NamedTuple):
+    """A conversation, with how the row that has it is rendered."""
+
+    chat: Chat
+    messages: Messages
 
 
 def check_unread(data: Sequence[DataSet], chat: Chat, read: Collection[str], *, shows_row_settings: bool) -> None:
@@ -55,18 +74,19 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
     is_chat = example_format.prompt_format == "messages"
     settings = ROW_SETTINGS if is_chat and shows_row_settings else ()
     own = {*example_format.all_columns, *settings, *(IMAGE_COLUMNS if example_format.has_images else ())}
-    words = template_words(chat.tokenizer, [{}]) | template_words(chat.tokenizer) if is_chat else set[str]()
+    variables = template_variables(chat.tokenizer, [{}]) | template_variables(chat.tokenizer) if is_chat else set[str]()
     for name in dict.fromkeys(name for table in data.tables for name in table.column_names):
         similar = _nearest(name, [*own, *read])
-        is_listed = example_format.example_type != "prompts" or similar or name in ROW_SETTINGS
+        is_listed = example_format.example_type != "prompts" or similar or name in (*ROW_SETTINGS, *_SYSTEM)
         if is_listed and name not in own and name not in read:
-            yield f"column {name!r}{_hint(similar)}"
+            first = f" (a system prompt is the first message of {example_format.columns[0]!r})"
+            yield f"column {name!r}{first if name in _SYSTEM else _hint(similar)}"
     if is_chat:
-        yield from _unread_arguments(data, settings, words)
-        yield from _unread_keys(data, words)
+        yield from _unread_arguments(data, settings, variables)
+        yield from _unread_keys(data, chat)
 
 
-def _unread_arguments(data: DataSet, columns: Sequence[str], words: Collection[str]) -> Iterator[str]:
+def _unread_arguments(data: DataSet, columns: Sequence[str], variables: Collection[str]) -> Iterator[str]:
     """The arguments of the chat template in rows that the template does not read."""
     names = dict[str, None]()
     for table in data.tables:
@@ -74,27 +94,66 @@ def _unread_arguments(data: DataSet, columns: Sequence[str], words: Collection[s
         for values in zip(*(iterate_values(table, name) for name in present), strict=True) if present else ():
             names |= dict.fromkeys(kwargs_of_row(dict(zip(present, values, strict=True))))
     for name in names:
-        if name not in words:
+        if name not in variables:
             place = f"{name!r}" if name in columns else f"'chat_template_kwargs.{name}'"
-            yield f"{place}, an argument that the chat template does not read{_hint(_nearest(name, [*words]))}"
+            yield f"{place}, an argument that the chat template does not read{_hint(_nearest(name, [*variables]))}"
 
 
-def _unread_keys(data: DataSet, words: Collection[str]) -> Iterator[str]:
+def _unread_keys(data: DataSet, chat: Chat) -> Iterator[str]:
     """The keys of messages that neither the chat template nor purerl reads."""
-    learns = data.example_format.example_type != "prompts"
-    read = {"role", "content", *(["weight"] if learns else []), *words}
-    read |= {*_REASONING} if read & {*_REASONING} else set()
+    read = ["role", "content", *(["weight"] if data.example_format.example_type != "prompts" else [])]
     shapes = (shaped(table.schema.field(name)) for table in data.tables for name in data.example_format.columns)
-    keys = (field.name for shape in shapes for field in shape.value_type if str(field.type) != "null")
-    for key in dict.fromkeys(keys):
-        if key not in read:
-            yield f"key {key!r} of messages{_hint(_nearest(key, [each for each in _MESSAGE_KEYS if each in read]))}"
+    names = dict.fromkeys(field.name for shape in shapes for field in shape.value_type)
+    tried: dict[str, list[Shown]] = {name: [] for name in names if name not in read}
+    for shown in _conversations(data, chat) if tried else ():
+        for key in [key for key, shown_before in tried.items() if len(shown_before) < _TRIED_ROWS]:
+            if any(message.get(key) is not None for message in shown.messages):
+                tried[key].append(shown)
+                if _shows(shown, key):
+                    del tried[key]  # it is read
+        if all(len(each) == _TRIED_ROWS for each in tried.values()):
+            break
+    for key, each in tried.items():
+        if each:
+            known = [name for name in _MESSAGE_KEYS if name in read or _shows(_renamed(each[0], key, name), name)]
+            yield f"key {key!r} of messages{_hint(_nearest(key, known))}"
+
+
+def _conversations(data: DataSet, chat: Chat) -> Iterator[Shown]:
+    for chunk in iterate_chunks(data.indices):
+        for row in rows_at(data, chunk):
+            with suppress(DataError):  # such as an image without a file: tokenizing the row raises it with its name
+                prompt, answers = extract_prompt(data.example_format, row), extract_answers(data.example_format, row)
+                row_chat = chat_of_row(chat, row)
+                yield from (Shown(row_chat, [*prompt, *answer]) for answer in answers or [[]])
+
+
+def _shows(shown: Shown, key: str) -> bool:
+    """Whether the chat template renders other text without `key`, or with another value of it."""
+    keys, other = (_REASONING if key in _REASONING else (key,)), _VALUES.get(key, "a value of no meaning")
+    without = [{name: message[name] for name in message if name not in keys} for message in shown.messages]
+    changed = [{**message, key: other} if message.get(key) is not None else message for message in shown.messages]
+    return len({_text(shown._replace(messages=messages)) for messages in (shown.messages, without, changed)}) > 1
+
+
+def _renamed(shown: Shown, key: str, name: str) -> Shown:
+    """`shown` with a value of `name` in each message that has `key`."""
+    has_key = (message.get(key) is not None for message in shown.messages)
+    values = ({name: _VALUES.get(name, "a value")} if has else {} for has in has_key)
+    return shown._replace(messages=[{**each, **value} for each, value in zip(shown.messages, values, strict=True)])
+
+
+def _text(shown: Shown) -> str | None:
+    """What the chat template renders; None if it raises an error."""
+    with suppress(DataError):
+        return render(shown.chat, shown.messages, add_generation_prompt=shown.messages[-1]["role"] != "assistant")
 
 
 def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The one of `names` that is nearly `name`, or that other libraries call `name`."""
     same = (each for group in _SYNONYMS if name in group for each in group if each in names and each != name)
-    return next(same, None) or next(iter(get_close_matches(name, {*names} - {name}, n=1, cutoff=0.8)), None)
+    similar = [] if name in _MESSAGE_KEYS else get_close_matches(name, {*names} - {name}, n=1, cutoff=0.8)
+    return next(chain(same, similar), None)
 
 
 def _hint(nearest: str | None) -> str:

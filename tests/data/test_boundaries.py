@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,10 +15,12 @@ from purerl.data.boundaries import encode_after_prompt, encode_with_cuts
 from purerl.data.chat import Chat, open_chat, tokenize_prompts
 from purerl.data.conversations import read_conversation, read_steps
 from purerl.data.encoding import encode_continuation
+from purerl.data.examples import read_examples
+from purerl.data.notes import data_notes
 from purerl.errors import DataError
 from tests.envs import families
 
-from .made import MARKED, assistant, user
+from .made import MARKED, assistant, user, write
 from .tokenizers_of_kinds import KINDS, tokenizer_of
 
 _TURNS = """\
@@ -113,6 +117,66 @@ def test_an_answer_whose_first_token_would_cross_the_border_is_a_continuation() 
     assert parts == ["a\n", "\nb\n", "\nc"]
 
 
+@pytest.mark.parametrize("added", ["", "bos"])
+@pytest.mark.parametrize(
+    ("kind", "prompt", "answer", "is_split"),
+    [
+        (("wordpiece", "bert"), "ab€", "€ab", True),
+        (("wordpiece", "bert"), "2 €", "€", True),
+        (("wordpiece", "bert"), "2 €", " €", False),
+        (("unigram", "metaspace first"), "2東", "東", True),
+        (("unigram", "metaspace, one word"), "2東", "東2", True),
+        (("unigram", "metaspace always"), "2東", "大大", True),
+        (("unigram", "metaspace first"), "2東", "2", False),
+        (("bpe", "metaspace first"), "2東", "東", False),
+        (("wordlevel", "characters"), "2東", "東東", False),
+        (("fallback", "prepend"), "2東", "東", False),
+    ],
+)
+def test_unknown_characters_of_an_answer_are_not_lost_in_the_prompt(
+    kind: tuple[str, str], prompt: str, answer: str, is_split: bool, added: str
+) -> None:
+    chat = _text_chat(kind, added)
+    example = tokenize_answer(chat, prompt, answer)
+    start = example.action.index(True)
+    assert example.tokens[:start] == tokenize_prompts(chat, [prompt])[0].tokens
+    assert len(_learned(chat, example)) > 1, "more than EOS"
+    assert ("<unk>" in _learned(chat, example)) == (answer != "2" and kind[0] != "fallback")
+    assert example.is_split == is_split
+
+
+_PHI = """\
+{%- for m in messages -%}{{ '<|' + m.role + '|>\\n' + m.content + '<|end|>\\n' }}{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|assistant|>\\n' }}{%- endif -%}"""
+
+
+@pytest.mark.parametrize("kind", [("bytes", "byte-level"), ("fallback", "prepend"), ("unigram", "metaspace first")])
+def test_space_before_an_answer_is_kept_after_a_token_that_removes_it(kind: tuple[str, str]) -> None:
+    from tokenizers import AddedToken
+
+    tokenizer = deepcopy(tokenizer_of(*kind, "", _PHI))
+    marks = [AddedToken(f"<|{name}|>", rstrip=True, special=True) for name in ("user", "assistant", "end")]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    chat = open_chat(tokenizer, "messages")
+    for answer in ("    b", "\n\nb", "b", "b  ", "\n b"):
+        turns = [user("a"), assistant(answer), user("2"), assistant("3")]
+        example = tokenize_answer(chat, turns[:1], turns[1:])
+        start = example.action.index(True)
+        assert example.tokens[:start] == tokenize_prompts(chat, [turns[:1]])[0].tokens
+        learned = chat.tokenizer.decode([t for t, a in zip(example.tokens, example.action, strict=True) if a])
+        assert learned.replace(" ", "") == f"{answer.replace(' ', '')}<|end|>3<|end|>"
+        if kind[0] == "bytes":
+            assert learned == f"{answer}<|end|>3<|end|>"
+        assert example.is_split == answer[:1].isspace()
+
+
+def test_an_answer_without_tokens_is_refused() -> None:
+    tokenizer = deepcopy(tokenizer_of("bytes", "byte-level"))
+    tokenizer.eos_token = None
+    with pytest.raises(DataError, match="there is nothing to learn\n  got:  an answer without tokens: ''"):
+        tokenize_answer(open_chat(tokenizer, "text"), "2+3=", "")
+
+
 def test_a_chat_answer_that_begins_with_a_line_break_is_not_taken_for_a_template_that_changes_turns() -> None:
     chat = families.chat(families.CHATML)
     messages = [user("a"), assistant("\nb"), user("c"), assistant("d")]
@@ -133,6 +197,31 @@ def test_a_prompt_that_a_template_has_rendered_has_one_bos(text: str, added: str
         example = tokenize_answer(chat, text, "5</s>")
         assert (prompt.tokens.index(bos), prompt.tokens.count(bos), example.tokens.count(bos)) == (0, 1, 1)
         assert (prompt.tokens + example.tokens).count(chat.tokenizer.eos_token_id) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "answer", "column"),
+    [
+        ("2+3=", "5", None),
+        ("<s>2+3=", "5", None),
+        (" <s>2+3=", "5", "prompt"),
+        ("\n<s>2+3=", "5", "prompt"),
+        ("<s><s>2+3=", "5", "prompt"),
+        ("<s>2 <s> 3", "5", "prompt"),
+        ("2+3=", "<s>5", "completion"),
+    ],
+)
+def test_a_second_bos_is_noted_with_its_row(prompt: str, answer: str, column: str | None, tmp_path: Path) -> None:
+    rows = [{"prompt": "2+2=", "completion": "4"}, {"prompt": prompt, "completion": answer}]
+    data = read_examples([write(tmp_path / "rows.jsonl", rows)], "demonstrations")
+    for kind in (("fallback", "prepend"), ("bytes", "byte-level"), ("unigram", "metaspace first")):
+        chat = _text_chat(kind, "bos")
+        notes = [note for note in data_notes([data], chat, ()) if "beside the one" in note]
+        place = f"row 1 of {data.paths[0]!r}"
+        assert notes == [f"'<s>' is in {column!r} beside the one before the prompt: {place}"] * (column is not None)
+        tokens = tokenize_answer(chat, prompt, answer).tokens
+        assert (tokens.count(chat.tokenizer.bos_token_id) > 1) == (column is not None)
+        assert not [note for note in data_notes([data], _text_chat(kind), ()) if "<s>" in note], "without BOS"
 
 
 def test_a_spelled_bos_is_text_if_special_tokens_are_escaped() -> None:

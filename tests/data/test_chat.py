@@ -222,6 +222,22 @@ def test_prompt_without_tokens_is_refused() -> None:
         ),
         (
             CHATML,
+            "messages",
+            {"chat_template_kwargs": {"enable_thinking": "false"}},
+            "chat_template_kwargs.enable_thinking\n  got:  'false'\n  need: true or false",
+        ),
+        (
+            "{#- reads zzzz -#}" + CHATML,
+            "messages",
+            {"chat_template_kwargs": {"zzzz": 1}},
+            (
+                "chat_template_kwargs.zzzz has no effect\n"
+                "  need: an argument that the chat template reads\n"
+                "  do:   remove it"
+            ),
+        ),
+        (
+            CHATML,
             "text",
             {"system_prompt": "be"},
             (

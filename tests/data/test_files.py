@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
@@ -259,6 +260,18 @@ def test_shards_with_different_columns_are_refused(tmp_path: Path) -> None:
         "  need: the same columns with the same types\n"
         "  do:   list them as separate files"
     )
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+@pytest.mark.parametrize("value", [1, "x", [1], {"a": 1}, [{"a": [1]}]])
+def test_a_column_that_a_shard_does_not_have_is_named(suffix: str, value: Any, tmp_path: Path) -> None:
+    for first, second in (({"answer": value}, {"more": value}), ({"more": 1}, {"answer": value})):
+        write(tmp_path / f"0{suffix}", [{"prompt": "a", **first}])
+        write(tmp_path / f"1{suffix}", [{"prompt": "b", **second}])
+        with pytest.raises(
+            DataError, match=r"not parts of one data set\n  got:  column '.*, missing in the second; col"
+        ):
+            read_table(tmp_path)
 
 
 def test_directory_with_two_formats_or_without_data_files_is_refused(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from purerl.data.examples import extract_answers, extract_prompt, read_examples, rows_at, tokenized_at
 from purerl.data.files import read_table
 from purerl.data.nested import as_arrow, count_added_keys, make_column, rows_of, shape_of
+from purerl.data.open import check_numbers
 from purerl.envs.tool_formats import parse_calls
 from purerl.errors import DataError
 from tests.envs.families import CALC, QWEN, TIME, chat
@@ -136,6 +137,20 @@ def test_arguments_of_several_types_are_as_they_are_written(tmp_path: Path) -> N
     for path in [*_files(HETEROGENEOUS, tmp_path, merged=False), str(tmp_path / "arguments.parquet")]:
         rows = rows_at(read_examples([path], "demonstrations"), range(4))
         assert [repr(row["messages"]) for row in rows] == [repr(row["messages"]) for row in HETEROGENEOUS], path
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[1, 2.5], [[1, 2], [2.5]], [[[1]], [[0.5]]], [None, 3, 0.0], [2**53 + 1, 0.5], [[], [1, -0.0]], [1e300, 0]],
+)
+def test_integers_beside_floats_stay_integers(values: list[Any], tmp_path: Path) -> None:
+    rows = [{"prompt": "a", "answer": value, "margin": 2 if k else 0.5} for k, value in enumerate(values)]
+    data = read_examples([write(tmp_path / "rows.jsonl", rows)], "prompts")
+    assert [repr(row) for row in rows_at(data, data.indices)] == [*map(repr, rows)]
+    check_numbers(data, "margin")
+    for k in range(2):
+        write(tmp_path / f"{k}.jsonl", rows)
+    assert [repr(row) for row in rows_of(read_table(tmp_path / "?.jsonl"))] == [*map(repr, [*rows, *rows])]
 
 
 def test_shards_keep_the_keys_and_types_of_their_rows(tmp_path: Path) -> None:

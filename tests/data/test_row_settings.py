@@ -77,6 +77,61 @@ def test_a_template_that_reads_text_gets_text() -> None:
     assert not chat(CHATML).reads_text_calls
 
 
+# As templates of small models have it: what is shown of an object is what Python makes of it.
+SHOWN = """\
+{%- for m in messages -%}
+{{ '<|im_start|>' + m.role + '\\n' + (m.content or '') }}
+{%- for c in m.tool_calls or [] -%}{{ c.function.name }}:{{ c.function.arguments }}{%- endfor -%}
+{{ '<|im_end|>\\n' }}
+{%- endfor -%}
+{%- if add_generation_prompt -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
+
+
+@pytest.mark.parametrize("template", [SHOWN, SHOWN.replace("arguments }}", "arguments | string }}")])
+def test_a_template_that_would_show_a_python_object_gets_json_text(template: str) -> None:
+    opened, text = chat(template), '{"a":  true, "b": null}'
+    for arguments in (text, {"a": True, "b": None}):
+        [learned] = _learned(opened, [user("?")], [calls({"name": "f", "arguments": arguments})])
+        assert learned == f"f:{text if arguments == text else json.dumps(arguments)}<|im_end|>"
+    either = SHOWN.replace("{{ c.function.arguments", "{{ c.function.arguments if x else c.function.arguments | tojson")
+    assert not chat(either).reads_text_calls
+
+
+@pytest.mark.parametrize("template", [QWEN, SHOWN])
+@pytest.mark.parametrize("function", [{"name": "f"}, {"name": "f", "arguments": None}, {"name": "f", "arguments": " "}])
+def test_a_call_without_arguments_has_an_empty_object(function: dict[str, Any], template: str, tmp_path: Path) -> None:
+    rows = [{"messages": [user("?"), calls({"function": function})]}]
+    data = read_examples([write(tmp_path / "rows.jsonl", rows)], "demonstrations")
+    opened = chat(template)
+    [example] = tokenized_at(opened, data, 0, rows_at(data, [0])[0])
+    assert "{}" in opened.tokenizer.decode(example.tokens)
+    assert "None" not in opened.tokenizer.decode(example.tokens)
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        ({"name": "f", "args": {"a": 1}, "id": "1", "type": "tool_call"}, "rename 'args' to 'arguments'"),
+        ({"function": {"name": "f", "parameters": {"a": 1}}}, "rename 'parameters' to 'arguments'"),
+        ({"type": "tool_use", "name": "f", "input": {"a": 1}}, "rename 'input' to 'arguments'"),
+        ({"function": {"name": "f", "arguments": {}, "args": {"a": 1}}}, "rename 'args' to 'arguments'"),
+        ({"function": {"name": "f"}, "arguments": {"a": 1}}, "put 'arguments' into 'function'"),
+        ({"function": {"name": "f", "arguments": {}, "result": 1}}, "remove 'result'"),
+        ({"tool_name": "f", "arguments": {}}, "rename 'tool_name' to 'name'"),
+        ({"function": {"arguments": {"a": 1}}}, "without the name of a function"),
+        ({"function": {"name": None, "arguments": {}}}, "without the name of a function"),
+        ({"name": "f", "arguments": {"x": float("nan")}}, "a value that JSON does not have"),
+        ({"name": "f", "arguments": '{"x": [1, -Infinity]}'}, "a value that JSON does not have"),
+    ],
+)
+def test_keys_and_values_of_calls_that_no_template_reads_are_refused(call: Any, text: str, tmp_path: Path) -> None:
+    rows = [{"messages": [user("a"), assistant("b")]}, {"messages": [user("a"), calls(call)]}]
+    with pytest.raises(DataError) as caught:
+        read_examples([write(tmp_path / "rows.jsonl", rows)], "demonstrations")
+    assert str(caught.value).startswith("row 1 of column 'messages'")
+    assert text in str(caught.value)
+
+
 @pytest.mark.parametrize("arguments", ['{"a": 1', '"1+1"', "[1]", "5", '{"a": 1, "a": 2}'])
 def test_text_that_is_no_object_is_refused_with_its_row(arguments: str, tmp_path: Path) -> None:
     rows = [
@@ -194,6 +249,19 @@ def test_the_column_of_verl_is_an_argument_of_the_template() -> None:
         ({"chat_template_kwargs": [1]}, "need: an object"),
         ({"chat_template_kwargs": {"add_generation_prompt": True}}, "purerl sets this one"),
         ({"chat_template_kwargs": {"tools": []}}, "purerl sets this one"),
+        ({"chat_template_kwargs": {"chat_template": "x"}}, "purerl sets this one"),
+        ({"chat_template_kwargs": '{"continue_final_message": true}'}, "purerl sets this one"),
+        ({"chat_template_kwargs": {"tokenize": True}}, "purerl sets this one"),
+        ({"chat_template_kwargs": {"effort": float("nan")}}, "values that JSON has"),
+        ({"tools": [{"name": "f", "parameters": {"default": float("inf")}}]}, "values that JSON has"),
+        ({"enable_thinking": "false"}, "column 'enable_thinking'\n  got:  'false'\n  need: true or false"),
+        ({"enable_thinking": "no"}, "need: true or false"),
+        ({"enable_thinking": ""}, "need: true or false"),
+        ({"enable_thinking": 0}, "need: true or false"),
+        ({"enable_thinking": [False]}, "need: true or false"),
+        ({"chat_template_kwargs": {"enable_thinking": "False"}}, "need: true or false as enable_thinking"),
+        ({"chat_template_kwargs": '{"enable_thinking": 0.0}'}, "got:  0.0"),
+        ({"chat_template_kwargs": {"thinking": "off"}}, "need: true or false as thinking"),
     ],
 )
 def test_columns_that_cannot_be_used_are_refused_with_their_row(columns: Any, text: str, tmp_path: Path) -> None:
