@@ -11,6 +11,7 @@ from purerl.data.examples import DataSet
 from purerl.data.json_text import count_conversations
 from purerl.data.nested import CLEANED, count_added_keys, iterate_values
 from purerl.data.pairs import pair_notes
+from purerl.data.turn_notes import turn_notes
 from purerl.data.unread import unread_note
 
 __all__ = ["data_notes"]
@@ -22,7 +23,9 @@ def data_notes(
     """Notes on `data`. Without `chat`, none on what nothing reads. The other arguments are those of `unread_note`."""
     unread = chat and unread_note(data, chat, read, shows_row_settings=shows_row_settings)
     rendered = (_rendered_prompts(each, chat) for each in data if chat)
-    return [*([unread] if unread else []), *chain.from_iterable(rendered), *chain.from_iterable(map(_notes, data))]
+    turns = (turn_notes(each, chat, shows_tools=shows_row_settings) for each in data if chat)
+    notes = (*rendered, *map(_notes, data), *turns)
+    return [*([unread] if unread else []), *chain.from_iterable(notes)]
 
 
 def _rendered_prompts(data: DataSet, chat: Chat) -> Iterator[str]:

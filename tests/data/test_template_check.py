@@ -153,7 +153,7 @@ def test_a_template_that_leaves_out_messages_of_a_role_is_refused_with_the_row(t
     with pytest.raises(ConfigError) as caught:
         _check(tmp_path, opened, rows, "prompts")
     assert str(caught.value).startswith(
-        "the chat template leaves out the text of a message of the role 'developer'\n  got:  row 1"
+        "the chat template leaves out the text of a message of the role 'developer'\n  got:  in row 1"
     )
 
 
