@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -140,7 +140,7 @@ def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Span
     template = _END_MARKER.sub(_END_SET, _MARKER.sub(_SET, _template(chat)))
     parts = re.split(f"[{_START}{_END}]", render(chat, messages, chat_template=template))
     positions = [*accumulate(map(len, parts))]
-    text, spans = "".join(parts), [*zip(positions[::2], positions[1::2], strict=False)]
+    text, spans = "".join(parts), _joined(zip(positions[::2], positions[1::2], strict=False))
     learned = [is_learned(message) for message in messages if message["role"] == "assistant"]
     if not all(is_learned(message) for message in messages[first:] if message["role"] == "assistant"):
         if len(spans) != len(learned):
@@ -155,9 +155,23 @@ def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Span
     return text, [_trimmed(chat, text, start, end, headers) for start, end in own]
 
 
+def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
+    """`spans` without empty ones. Those of which one begins where another ends are one."""
+    joined: Spans = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined
+
+
 def _trimmed(chat: Chat, text: str, start: int, end: int, headers: Sequence[str]) -> tuple[int, int]:
-    """The span without one of `headers` at its start, and without space after an end token at its end."""
-    start += next((len(header) for header in headers if text.startswith(header, start, end)), 0)
+    """The span from the end of one of `headers` on, if that is in it, and without space after an end token."""
+    ends = (
+        k for header in headers for k in range(start, min(start + len(header), end) + 1) if text.endswith(header, 0, k)
+    )
+    start = next(ends, start)
     kept = text[start:end].rstrip()
     return start, start + len(kept) if kept.endswith(chat.end_strings) else end
 

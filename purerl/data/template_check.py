@@ -158,7 +158,7 @@ def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem 
     if piece is None:
         return None
     role = rendered.messages[piece.message]["role"]
-    names = {"text": "the text", "thoughts": "the thoughts", "call": "a call"}
+    names = {"text": "the text", "thoughts": "the thoughts", "call": "the calls"}
     do = "use another chat template, or remove messages of this role"
     if role == "assistant":
         do = f"use a chat template that shows it, or remove {names[piece.part]} from these turns"
@@ -169,7 +169,7 @@ def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem 
         "the system prompt of the settings"
         if is_setting
         else f"message {piece.message} of the conversation, {text!r:.100}",
-        "a template that shows the text of each message",
+        "a template that shows the text, the thoughts and the calls of each message",
         "use another chat template, or leave system_prompt out" if is_setting else do,
     )
 
@@ -180,13 +180,13 @@ def _is_needed(chat: Chat, rendered: Rendered, piece: Piece) -> bool:
     Templates of reasoning models leave out the thoughts before the last question on purpose.
     """
     words = template_words(chat.tokenizer, chat.chat_template_kwargs.get("tools"))
-    if piece.part == "call":
-        return "tool_calls" in words
+    message, following = rendered.messages[piece.message], rendered.messages[piece.message :]
+    is_answer = piece.message >= rendered.first and is_learned(message)
+    if piece.part == "call":  # nothing else is learned of a turn without text
+        return "tool_calls" in words or (is_answer and not text_of(message.get("content")).strip())
     if piece.part == "text":
         return True
-    message, following = rendered.messages[piece.message], rendered.messages[piece.message :]
     is_read = has_inline_thoughts(message) or not words.isdisjoint(THOUGHTS)
-    is_answer = piece.message >= rendered.first and is_learned(message)
     return is_read and is_answer and all(each["role"] != "user" for each in following)
 
 
@@ -196,9 +196,12 @@ def _is_needed(chat: Chat, rendered: Rendered, piece: Piece) -> bool:
 def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:
     """Why the spans are not the learned turns, each from the generation prompt to its end token."""
     turns = [k for k, message in enumerate(rendered.messages) if k >= rendered.first and is_learned(message)]
-    if len(rendered.spans) != len(turns):
-        return _marker_problem(f"there are {len(turns)} turns to learn, and marked parts: {len(rendered.spans)}")
-    for (start, end), turn in zip(rendered.spans, turns, strict=True):
+    spans = rendered.spans
+    if len(spans) != len(turns):  # some templates mark one more end token after the last turn
+        spans = [(start, end) for start, end in spans if rendered.text[start:end] not in chat.stop_strings]
+    if len(spans) != len(turns):
+        return _marker_problem(f"there are {len(turns)} turns to learn, and marked parts: {len(spans)}")
+    for (start, end), turn in zip(spans, turns, strict=True):
         learned = rendered.text[start:end]
         own = [piece for piece in rendered.pieces if piece.message == turn]
         outside = next((piece for piece in own if piece.text not in learned.lower()), None)
@@ -218,7 +221,7 @@ def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:
 
 def _marker_problem(got: str) -> Problem:
     return Problem(
-        "the {% generation %} markers of the chat template leave out a part of an answer",
+        "the {% generation %} markers of the chat template do not mark what the model would sample",
         got,
         "one marked part for each assistant turn, from the generation prompt to the token that ends the turn",
         "correct the markers, or remove them from the template",
