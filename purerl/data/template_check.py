@@ -163,12 +163,11 @@ def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem 
     if role == "assistant":
         do = f"use a chat template that shows it, or remove {names[piece.part]} from these turns"
     is_setting = piece.message == 0 and len(prompt) < rendered.first
+    place = "the system prompt of the settings" if is_setting else f"message {piece.message} of the conversation"
     text = text_of(rendered.messages[piece.message].get("content"))
     return Problem(
         f"the chat template leaves out {names[piece.part]} of a message of the role {role!r}",
-        "the system prompt of the settings"
-        if is_setting
-        else f"message {piece.message} of the conversation, {text!r:.100}",
+        f"{place}, {text!r:.100}",
         "a template that shows the text, the thoughts and the calls of each message",
         "use another chat template, or leave system_prompt out" if is_setting else do,
     )

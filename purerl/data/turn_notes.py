@@ -154,8 +154,9 @@ class _Spelled:
             is_answer = message["role"] == "assistant"
             pattern = self.ends if is_answer else self.others
             texts = [text_of(message.get("content")), *(message.get(name) for name in THOUGHTS if is_answer)]
-            found = [pattern.search(text) for text in texts if pattern and isinstance(text, str)]
-            yield from ((message["role"], _spells(token[0])) for token in found[:1] if token)
+            found = (pattern.search(text) for text in texts if pattern and isinstance(text, str))
+            if token := next(filter(None, found), None):
+                yield message["role"], _spells(token[0])
 
 
 def _spells(token: str) -> str:
