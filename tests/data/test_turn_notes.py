@@ -107,3 +107,15 @@ def test_special_tokens_in_plain_text_answers_are_noted(tmp_path: Path) -> None:
         f"1 row with an answer that spells '<eos>', {said}: row 2",
         f"1 row with an answer that spells '<bos>', {said}: row 3",
     ]
+
+
+def test_thoughts_are_counted_by_their_place_and_by_the_settings_of_the_row(tmp_path: Path) -> None:
+    thoughts = {**assistant("<think>x</think>a"), "tool_calls": [{"name": "f", "arguments": {}}]}
+    steps = [user("q"), thoughts, {"role": "tool", "content": "3"}, assistant("b")]
+    note = "1 row with thoughts of a turn that the chat template leaves out: row 1"
+    asked = [{"prompt": steps[:3]}, {"prompt": [*steps, user("r")]}]
+    assert _notes(tmp_path, chat(QWEN), asked, "prompts") == [note]
+    keeps = CHATML.replace("m.content", "(m.content if keep else m.content.split('</think>')[-1])")
+    row = {"prompt": [user("q"), assistant("<think>x</think>a"), user("r")]}
+    rows = [{**row, "chat_template_kwargs": {"keep": keep}} for keep in (True, False)]
+    assert _notes(tmp_path, chat(keeps), rows, "prompts") == [note]
