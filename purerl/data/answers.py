@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain
 from typing import Any, NamedTuple
 
@@ -24,7 +24,7 @@ from purerl.data.messages import is_learned
 from purerl.errors import DataError
 from purerl.images import Image
 
-__all__ = ["TokenizedExample", "has_generation_markers", "tokenize_answer"]
+__all__ = ["TokenizedExample", "generation_prompts", "has_generation_markers", "learned_spans", "tokenize_answer"]
 
 _MARKER, _END_MARKER = (re.compile(rf"{{%([-+]?)\s*{name}\s*([-+]?)%}}") for name in ("generation", "endgeneration"))
 _START, _END = "\ue0f2", "\ue0f3"  # private use: they have no meaning in any text
@@ -53,9 +53,9 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
 
     Strings: the tokens to learn are the answer and the EOS token after it. Messages: the tokens to learn are every
     assistant turn in the answer without the weight 0, each with the token that ends it. If the chat template has
-    ``{% generation %}`` markers, they define the assistant turns. Otherwise a turn is the text that it adds to the
-    conversation before it, and the stop token that begins what follows, if the template does not end a turn. After the
-    last turn, such a template gets the EOS token.
+    ``{% generation %}`` markers, they define the assistant turns, without the generation prompt and without space after
+    the end token. Otherwise a turn is the text that it adds to the conversation before it, and the stop token that
+    begins what follows, if the template does not end a turn. After the last turn, such a template gets the EOS token.
 
     The tokens before a turn are those that the model would sample after: see `purerl.data.boundaries`.
 
@@ -66,8 +66,7 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
         return _tokenize_text(chat, prompt, str(answer))
     prompt = add_system_prompt(chat, prompt)
     messages = [*prompt, *answer]
-    spans_of = _marked_spans if has_generation_markers(chat) else _spans_of_turns
-    text, spans = spans_of(chat, messages, len(prompt)) if any(map(is_learned, answer)) else ("", [])
+    text, spans = learned_spans(chat, messages, len(prompt)) if any(map(is_learned, answer)) else ("", [])
     if not spans:
         what = "the conversation has no assistant tokens to learn"
         need = "an assistant turn after the prompt, without the weight 0"
@@ -106,6 +105,27 @@ def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
 Spans = list[tuple[int, int]]
 
 
+def learned_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
+    """The rendered `messages`, and the spans of the turns to learn from message `first` on.
+
+    Raises: DataError as `tokenize_answer`.
+    """
+    return (_marked_spans if has_generation_markers(chat) else _spans_of_turns)(chat, messages, first)
+
+
+def generation_prompts(chat: Chat, messages: Messages) -> tuple[str, str]:
+    """What the chat template adds to `messages` for the model to answer, and this without thoughts that it begins.
+
+    Both are empty if that cannot be told.
+    """
+    try:
+        before, whole = render(chat, messages), render(chat, messages, add_generation_prompt=True)
+    except DataError:
+        return "", ""
+    prompt = whole[len(before) :] if whole.startswith(before) else ""
+    return prompt, prompt.partition("<think>")[0]
+
+
 def has_generation_markers(chat: Chat) -> bool:
     """Whether the chat template marks the assistant's turns with ``{% generation %}``."""
     return _MARKER.search(_template(chat)) is not None
@@ -123,7 +143,7 @@ def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Span
     template = _END_MARKER.sub(_END_SET, _MARKER.sub(_SET, _template(chat)))
     parts = re.split(f"[{_START}{_END}]", render(chat, messages, chat_template=template))
     positions = [*accumulate(map(len, parts))]
-    text, spans = "".join(parts), [*zip(positions[::2], positions[1::2], strict=False)]
+    text, spans = "".join(parts), _joined(zip(positions[::2], positions[1::2], strict=False))
     learned = [is_learned(message) for message in messages if message["role"] == "assistant"]
     if not all(is_learned(message) for message in messages[first:] if message["role"] == "assistant"):
         if len(spans) != len(learned):
@@ -132,7 +152,31 @@ def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Span
         spans = [span for span, is_kept in zip(spans, learned, strict=True) if is_kept]
     is_assistant = messages[first]["role"] == "assistant"
     border = _prefix_length(chat, text, messages[:first], add_generation_prompt=is_assistant)
-    return text, [(max(start, border), end) for start, end in spans if end > border]
+    turn = next(k for k in range(first, len(messages)) if messages[k]["role"] == "assistant")
+    headers = generation_prompts(chat, messages[:turn])
+    own = ((max(start, border), end) for start, end in spans if end > border)
+    return text, [_trimmed(chat, text, start, end, headers) for start, end in own]
+
+
+def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
+    """`spans` without empty ones. Those of which one begins where another ends are one."""
+    joined: Spans = []
+    for start, end in spans:
+        if joined and joined[-1][1] == start:
+            joined[-1] = (joined[-1][0], end)
+        elif start < end:
+            joined.append((start, end))
+    return joined
+
+
+def _trimmed(chat: Chat, text: str, start: int, end: int, headers: Sequence[str]) -> tuple[int, int]:
+    """The span from the end of one of `headers` on, if that is in it, and without space after an end token."""
+    ends = (
+        k for header in headers for k in range(start, min(start + len(header), end) + 1) if text.endswith(header, 0, k)
+    )
+    start = next(ends, start)
+    kept = text[start:end].rstrip()
+    return start, start + len(kept) if kept.endswith(chat.end_strings) else end
 
 
 def _spans_of_turns(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:

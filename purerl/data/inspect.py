@@ -12,7 +12,7 @@ from math import ceil
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, get_args
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from purerl.data.chat import Chat, open_chat, text_note
 from purerl.data.columns import (
@@ -41,7 +41,10 @@ from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.data.rendered_row import RenderedRow, ShownToken, render_row, shown_tokens
+from purerl.data.roles import ROLES
+from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
+from purerl.data.turn_notes import PREFILL
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
 
@@ -55,7 +58,6 @@ __all__ = ["Column", "Problem", "Report", "inspect"]
 
 _QUANTILES = {"min": 0.0, "median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 _NO_KWARGS: Mapping[str, Any] = MappingProxyType({})
-_ROLES = {"system", "developer", "user", "assistant", "tool"}
 
 
 @frozen
@@ -165,7 +167,7 @@ def inspect(
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
         sample=first.texts,
         problems=_group_by_message(problems),
-        notes=_notes(tokenizer, data, chat),
+        notes=_notes(tokenizer, evolve(data, parts=(_readable(data, rows, chat),)), chat),
         tokens=tuple(shown_tokens(chat, each) for each in first.examples) if chat else (),
     )
 
@@ -180,6 +182,21 @@ def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat 
     is_text = tokenizer is not None and data.example_format.prompt_format == "text"
     note = text_note(tokenizer) if is_text else None
     return (*([note] if note else []), *data_notes([data], chat, NUMBER_COLUMNS))
+
+
+def _readable(data: DataSet, rows: Sequence[Example], chat: Chat | None) -> list[int]:
+    """The indices of the rows without a missing value or an invalid setting."""
+    return [row for row, example in enumerate(rows) if _is_readable(data.example_format, example, chat)]
+
+
+def _is_readable(example_format: ExampleFormat, example: Example, chat: Chat | None) -> bool:
+    if _find_missing_value(example_format, example):
+        return False
+    try:
+        extract_prompt(example_format, example)
+        return chat is None or bool(chat_of_row(chat, example))
+    except DataError:
+        return False
 
 
 def _refuse_without_tokenizer(**settings: Any) -> None:
@@ -243,7 +260,7 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
         return
     is_chat = example_format.prompt_format == "messages"
     messages = _messages(example_format, example)
-    unknown = [message["role"] for message in messages if message["role"] not in _ROLES]
+    unknown = [message["role"] for message in messages if message["role"] not in ROLES]
     if unknown:
         yield f"a message with the unknown role {unknown[0]!r}"
     yield from dict.fromkeys(filter(None, map(find_problem, messages)))
@@ -257,7 +274,7 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
     if not prompt:
         yield "an empty prompt"
     elif is_chat and prompt[-1]["role"] == "assistant":
-        yield "a prompt that ends with an assistant turn"
+        yield PREFILL
     if is_chat and not all(any(message["role"] == "assistant" for message in answer) for answer in answers):
         yield "nothing to learn: no assistant turn"
 

@@ -13,6 +13,7 @@ from purerl.data.json_text import count_conversations
 from purerl.data.messages import is_learned
 from purerl.data.nested import CLEANED, count_added_keys, iterate_values, shaped
 from purerl.data.pairs import pair_notes
+from purerl.data.turn_notes import turn_notes
 from purerl.data.unread import unread_note
 from purerl.errors import DataError
 
@@ -28,7 +29,8 @@ def data_notes(
         return [*of_files]
     unread = unread_note(data, chat, read, shows_row_settings=shows_row_settings)
     of_tokens = chain.from_iterable((*_first_tokens(each, chat), *pair_notes(each, chat)) for each in data)
-    return [*([unread] if unread else []), *of_tokens, *of_files]
+    of_turns = chain.from_iterable(turn_notes(each, chat, shows_tools=shows_row_settings) for each in data)
+    return [*([unread] if unread else []), *of_tokens, *of_files, *of_turns]
 
 
 def _first_tokens(data: DataSet, chat: Chat) -> Iterator[str]:

@@ -15,7 +15,7 @@ from purerl.data.pairs import compare_answers
 from purerl.data.pieces import decode_tokens
 from purerl.data.row_settings import chat_of_row
 from purerl.data.special_tokens import spelled
-from purerl.data.template_check import learns_every_end
+from purerl.data.template_check import find_problem, learns_every_end
 from purerl.errors import DataError
 
 __all__ = ["RenderedRow", "ShownToken", "render_row", "shown_tokens"]
@@ -45,7 +45,8 @@ def render_row(
     try:
         chat, prompt = chat_of_row(chat, example), extract_prompt(example_format, example)
         tokenized = tokenize_prompts(chat, [prompt])[0]
-        answers = [tokenize_answer(chat, prompt, answer) for answer in extract_answers(example_format, example)]
+        texts_of_answers = extract_answers(example_format, example)
+        answers = [tokenize_answer(chat, prompt, answer) for answer in texts_of_answers]
     except DataError as error:
         return RenderedRow(problems=(str(error).splitlines()[0],))
     prompt_only = TokenizedExample(tokenized.tokens, [False] * len(tokenized.tokens), tokenized.images)
@@ -57,6 +58,9 @@ def render_row(
         problems.append(f"a prompt that spells the special token {token!r}")
     if chat.prompt_format == "messages" and not all(learns_every_end(chat, answer) for answer in answers):
         problems.append("the end of a turn is not learned")
+    else:
+        found = [find_problem(chat, prompt, answer) for answer in texts_of_answers or [[]]]
+        problems += dict.fromkeys(problem.what for problem in found if problem)
     if any(answer.is_split for answer in answers):
         problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
     if len(answers) == 2 and (reason := compare_answers(chat, *answers)):

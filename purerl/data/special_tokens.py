@@ -8,11 +8,21 @@ special tokens of the template, as usual.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 from typing import Any, NamedTuple
 
-__all__ = ["Encoded", "absorbing_tokens", "encode", "is_marked", "mark", "spelled", "unmark"]
+__all__ = [
+    "Encoded",
+    "absorbing_tokens",
+    "encode",
+    "is_marked",
+    "mark",
+    "pattern_of",
+    "special_texts",
+    "spelled",
+    "unmark",
+]
 
 _START, _END = "\ue0f0", "\ue0f1"  # private use: they have no meaning in any text
 _PIECES = re.compile(f"{_START}(.*?){_END}", re.DOTALL)
@@ -25,14 +35,19 @@ class Encoded(NamedTuple):
     starts: list[int]
 
 
-def _pattern(tokenizer: Any) -> re.Pattern[str]:
-    tokens = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    return re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))) or "(?!)")
+def special_texts(tokenizer: Any) -> list[str]:
+    """The texts of the special tokens of `tokenizer`."""
+    return [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+
+
+def pattern_of(texts: Iterable[str]) -> re.Pattern[str]:
+    """The pattern that finds each of `texts`, a longer one before a shorter one."""
+    return re.compile("|".join(map(re.escape, sorted(texts, key=len, reverse=True))) or "(?!)")
 
 
 def spelled(tokenizer: Any, text: str) -> str | None:
     """The first special token that `text` spells; None if it spells none."""
-    match = _pattern(tokenizer).search(text)
+    match = pattern_of(special_texts(tokenizer)).search(text)
     return match and match[0]
 
 
@@ -48,7 +63,7 @@ def absorbing_tokens(tokenizer: Any) -> frozenset[int]:
 
 def mark(tokenizer: Any, text: str) -> str:
     """`text` with marks around each special token that it spells. Marks that are in it already are removed."""
-    return _pattern(tokenizer).sub(f"{_START}\\g<0>{_END}", unmark(text))
+    return pattern_of(special_texts(tokenizer)).sub(f"{_START}\\g<0>{_END}", unmark(text))
 
 
 def unmark(text: str) -> str:

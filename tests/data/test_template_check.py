@@ -14,7 +14,7 @@ from purerl.data.examples import read_examples
 from purerl.data.inspect import inspect
 from purerl.data.open import check_first_rows
 from purerl.data.settings import Data
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, DataError
 from purerl.loop.dry_run import dry_run
 from purerl.rollouts.examples import scored_at_end
 from tests.envs import families
@@ -153,7 +153,7 @@ def test_a_template_that_leaves_out_messages_of_a_role_is_refused_with_the_row(t
     with pytest.raises(ConfigError) as caught:
         _check(tmp_path, opened, rows, "prompts")
     assert str(caught.value).startswith(
-        "the chat template leaves out the text of a message of the role 'developer'\n  got:  row 1"
+        "the chat template leaves out the text of a message of the role 'developer'\n  got:  in row 1"
     )
 
 
@@ -161,3 +161,137 @@ def test_a_template_that_leaves_out_messages_of_a_role_is_refused_with_the_row(t
 def test_templates_of_common_families_pass(template: str, tmp_path: Path) -> None:
     _check(tmp_path, families.chat(template), [{"messages": CONVERSATION}, {"messages": CONVERSATION[:2]}])
     _check(tmp_path, families.chat(template), [{"prompt": [user(' two\n lines with "quotes" é ')]}], "prompts")
+
+
+NO_SYSTEM = CHATML.replace(
+    "{%- for message in messages -%}", "{%- for message in messages if message.role != 'system' -%}"
+)
+TOOLS_HIDE_SYSTEM = CHATML.replace(
+    "message.content +",
+    "(tools | tojson if tools and message.role == 'system' else message.content) +",
+)
+SETTINGS = CHATML.replace(
+    "message.content + '<|im_end|>\\n'",
+    "('' if short and message.role == 'system' else message.content) + ('' if endless else '<|im_end|>\\n')",
+)
+SCHEMA = {"type": "function", "function": {"name": "f", "description": "", "parameters": {"type": "object"}}}
+
+
+@pytest.mark.parametrize(
+    ("template", "row", "changed", "got"),
+    [
+        (NO_SYSTEM, {"prompt": [system(""), user("a")]}, {"prompt": [system("You are."), user("a")]}, "'You are.'"),
+        (TOOLS_HIDE_SYSTEM, {"prompt": [system("be"), user("a")]}, {"tools": [SCHEMA]}, "'be'"),
+        (SETTINGS, {"prompt": [system("be"), user("a")]}, {"chat_template_kwargs": {"short": True}}, "'be'"),
+        (NO_SYSTEM, {"prompt": [user("a")]}, {"prompt": [user("a"), system("assistant")]}, "'assistant'"),
+    ],
+    ids=["an empty text", "tools", "arguments of the row", "a text that is in the header"],
+)
+def test_what_can_change_a_message_is_a_kind(template: str, row: Any, changed: Any, got: str, tmp_path: Path) -> None:
+    opened = open_chat(tokenizer(template), "messages")
+    _check(tmp_path, opened, [row], "prompts")
+    with pytest.raises(
+        ConfigError, match=r"leaves out the text of a message of the role 'system'(.|\n)*row 1 of .*" + got
+    ):
+        _check(tmp_path, opened, [row, {**row, **changed}], "prompts")
+
+
+def test_arguments_of_a_row_that_remove_the_end_of_a_turn_are_refused(tmp_path: Path) -> None:
+    opened, row = open_chat(tokenizer(SETTINGS), "messages"), {"messages": CONVERSATION[:2]}
+    with pytest.raises(ConfigError, match=r"the end of a turn is not learned(.|\n)*row 1 of"):
+        _check(tmp_path, opened, [row, {**row, "chat_template_kwargs": {"endless": True}}])
+
+
+def test_a_short_result_that_the_answer_repeats_does_not_hide_that_it_is_left_out(tmp_path: Path) -> None:
+    template = families.QWEN.replace("'\\n<tool_response>\\n' + m.content +", "'\\n<tool_response>\\n' +")
+    calls = [user("q"), {**assistant(""), "tool_calls": [{"name": "f", "arguments": {}}]}, families.result("36")]
+    rows = [{"messages": [*calls, assistant("It is 36.")]}]
+    _check(tmp_path, families.chat(families.QWEN), rows)
+    with pytest.raises(ConfigError, match="leaves out the text of a message of the role 'tool'"):
+        _check(tmp_path, families.chat(template), rows)
+
+
+@pytest.mark.parametrize("shown", ["message.content[:40]", "message.content.split('\\n')[0]", "message.content[-20:]"])
+def test_a_template_that_cuts_texts_is_refused(shown: str, tmp_path: Path) -> None:
+    template = CHATML.replace("message.content", shown)
+    with pytest.raises(ConfigError, match="leaves out the text of a message of the role 'user'"):
+        _check(tmp_path, open_chat(tokenizer(template), "messages"), [{"prompt": [user("short")]}], "prompts")
+
+
+def test_a_system_prompt_of_the_settings_that_the_template_leaves_out_is_refused(tmp_path: Path) -> None:
+    opened = open_chat(tokenizer(NO_SYSTEM), "messages", system_prompt="be brief")
+    with pytest.raises(ConfigError) as caught:
+        _check(tmp_path, opened, [{"prompt": [user("a")]}], "prompts")
+    assert "the system prompt of the settings, 'be brief'" in str(caught.value)
+    assert "leave system_prompt out" in str(caught.value)
+    path = write(tmp_path / "rows.jsonl", [{"messages": CONVERSATION}])
+    what = "the chat template leaves out the text of a message of the role 'system'"
+    [problem] = inspect(path, tokenizer(NO_SYSTEM), system_prompt="be brief").problems
+    assert problem.message == what
+    path = write(tmp_path / "rows.jsonl", [{"messages": [system("be"), *CONVERSATION]}])
+    assert [each.message for each in inspect(path, tokenizer(NO_SYSTEM)).problems] == [what]
+
+
+# --- the assistant's own text ---------------------------------------------------------------------------------------
+
+
+def _called(content: str) -> dict[str, Any]:
+    return {**assistant(content), "tool_calls": [{"name": "f", "arguments": {"a": 1}}]}
+
+
+def test_text_beside_calls_that_the_template_leaves_out_is_refused(tmp_path: Path) -> None:
+    rows = [{"messages": [user("q"), _called(""), families.result("3"), assistant("3")]}]
+    _check(tmp_path, families.chat(families.LLAMA), rows)
+    rows += [{"messages": [user("q"), _called("Let me look."), families.result("3"), assistant("3")]}]
+    with pytest.raises(
+        ConfigError, match=r"the text of a message of the role 'assistant'(.|\n)*row 1 .*'Let me look.'"
+    ):
+        _check(tmp_path, families.chat(families.LLAMA), rows)
+    _check(tmp_path, families.chat(families.QWEN), rows)
+
+
+def test_a_turn_of_calls_that_the_template_does_not_show_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="leaves out the calls of a message of the role 'assistant'"):
+        _check(tmp_path, families.chat(families.CHATML), [{"messages": [user("q"), _called("")]}])
+
+
+@pytest.mark.parametrize(
+    ("content", "turn"),
+    [
+        ("m.content.split('</think>')[-1]", assistant("<think>\nx\n</think>\n\na")),
+        ("m.content + (m.reasoning_content or '' if loop.first else '')", {**assistant("a"), "reasoning_content": "x"}),
+    ],
+)
+def test_thoughts_of_the_last_turn_that_the_template_leaves_out_are_refused(
+    content: str, turn: Any, tmp_path: Path
+) -> None:
+    opened = families.chat(families.CHATML.replace("m.content", f"({content})"))
+    with pytest.raises(ConfigError, match="leaves out the thoughts of a message of the role 'assistant'"):
+        _check(tmp_path, opened, [{"messages": [user("q"), turn]}])
+
+
+# --- roles ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("role", "template", "do"),
+    [
+        ("Assistant", CHATML, "did you mean 'assistant'?"),
+        ("gpt", CHATML, "did you mean 'assistant'?"),
+        ("model", families.GEMMA, "did you mean 'assistant'?"),
+        ("human", CHATML, "did you mean 'user'?"),
+        ("function", CHATML, "did you mean 'tool'?"),
+        ("critic", CHATML, "use one of these roles, or remove the message"),
+    ],
+)
+def test_an_unknown_role_is_refused_with_the_nearest_one(role: str, template: str, do: str, tmp_path: Path) -> None:
+    rows = [{"messages": CONVERSATION}, {"messages": [*CONVERSATION, user("r"), {"role": role, "content": "a"}]}]
+    with pytest.raises(DataError) as caught:
+        _check(tmp_path, families.chat(template), rows)
+    assert f"row 1 of {str(tmp_path / 'rows.jsonl')!r}: a message with the unknown role {role!r}" in str(caught.value)
+    assert str(caught.value).endswith(do)
+
+
+def test_a_role_that_the_template_names_is_known(tmp_path: Path) -> None:
+    opened = families.chat(families.CHATML.replace("m.role +", "('CRITIC' if m.role == 'critic' else m.role) +"))
+    _check(tmp_path, opened, [{"messages": [user("q"), {"role": "critic", "content": "c"}, assistant("a")]}])
