@@ -10,7 +10,7 @@ from typing import Any
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
-__all__ = ["cannot_load", "config_of", "loading"]
+__all__ = ["cannot_load", "config_of", "dtype_of", "loading"]
 
 
 def config_of(model: Model) -> Any:
@@ -21,6 +21,14 @@ def config_of(model: Model) -> Any:
         return AutoConfig.from_pretrained(
             model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
+
+
+def dtype_of(model: Model) -> str:
+    """The dtype in which `model` is loaded; "auto" if that is set, and its configuration does not name one."""
+    if model.dtype != "auto":
+        return model.dtype
+    dtype = getattr(config_of(model), "dtype", None)
+    return "auto" if dtype is None else str(dtype).removeprefix("torch.")
 
 
 @contextmanager
