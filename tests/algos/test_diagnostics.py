@@ -8,6 +8,7 @@ import torch
 from purerl.algos import dpo, grpo
 from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.diagnostics import (
+    chi_square,
     gradient_cosine,
     gradient_noise_scale,
     objective_gradient,

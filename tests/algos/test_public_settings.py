@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
+from purerl.algos.parts.distillation import topk_jsd
+from purerl.algos.parts.pair_losses import exo_pair
 from tests.algos.helpers import f64
 from tests.algos.public_functions import FUNCTIONS, arguments, is_differentiated, results_of
 

@@ -11,7 +11,20 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["add_eps", "clip", "log", "log1p", "narrowed", "square_root", "widened"]
+from purerl.errors import InputError
+
+__all__ = ["add_eps", "alike", "clip", "log", "log1p", "narrowed", "square_root", "widened"]
+
+
+def alike(x: Tensor, other: Tensor) -> Tensor:
+    """Return `x`, if it has as many axes as `other`, or if one of both has none.
+
+    Raises: InputError otherwise: torch would take a value of each row for one of each token.
+    """
+    if x.ndim != other.ndim and x.ndim and other.ndim:
+        got, need = f"{list(x.shape)} and {list(other.shape)}", "both per token, or both per row"
+        raise InputError("values of other shapes", got=got, need=need, do="write values of rows to tokens first")
+    return x
 
 
 def add_eps(x: Tensor, eps: float | Tensor) -> Tensor:

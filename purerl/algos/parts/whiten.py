@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.parts.elementwise import narrowed, widened
-from purerl.kernels.masks import any_true, as_bytes, count_true, first_true, masked
+from purerl.kernels.masks import any_true, as_bytes, as_mask, count_true, first_true, masked
 from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = ["center", "standard_deviation", "whiten", "whiten_rows"]
@@ -25,7 +25,7 @@ def center(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     One of the values is subtracted before the mean is taken, so the result is exactly 0 if all values are equal. It is
     0 without counted tokens. Shapes: [rows, time] each.
     """
-    rows, mask = torch.atleast_2d(widened(x), mask)
+    rows, mask = torch.atleast_2d(widened(x), as_mask(mask, x))
     return narrowed(_center(rows, mask, count_true(mask).sum(-1)).reshape(x.shape), x)
 
 
@@ -35,7 +35,7 @@ def standard_deviation(x: TokenFloat, mask: TokenBool, *, ddof: int = 1) -> Scal
     It is exactly 0 if all values are equal, or if fewer than two tokens are counted. Shapes: [rows, time] each; the
     result is a scalar.
     """
-    rows, mask = torch.atleast_2d(widened(x), mask)
+    rows, mask = torch.atleast_2d(widened(x), as_mask(mask, x))
     tokens = count_true(mask).sum(-1)
     return narrowed(_standard_deviation(_center(rows, mask, tokens), tokens, ddof), x)
 
@@ -51,7 +51,7 @@ def whiten(x: TokenFloat, mask: TokenBool, *, eps: float = EPS, ddof: int = 1) -
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
-    rows, mask = torch.atleast_2d(widened(x), mask)
+    rows, mask = torch.atleast_2d(widened(x), as_mask(mask, x))
     tokens = count_true(mask).sum(-1)
     centered = _center(rows, mask, tokens)
     std = _standard_deviation(centered, tokens, ddof)[..., None, None]
