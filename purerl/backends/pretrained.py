@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +24,12 @@ def config_of(model: Model) -> Any:
 
 
 def dtype_of(model: Model) -> str:
-    """The dtype in which `model` is loaded; "auto" if that is set, and its configuration does not name one."""
-    if model.dtype != "auto":
-        return model.dtype
-    dtype = getattr(config_of(model), "dtype", None)
-    return "auto" if dtype is None else str(dtype).removeprefix("torch.")
+    """The dtype in which `model` is loaded; "auto" if that is set, and no configuration that can be read names one."""
+    dtype = None
+    if model.dtype == "auto":
+        with suppress(ConfigError):  # loading the model will say why
+            dtype = config_of(model).dtype
+    return model.dtype if dtype is None else str(dtype).removeprefix("torch.")
 
 
 @contextmanager
