@@ -130,7 +130,7 @@ _AccuracyReward = Annotated[
     typer.Option(
         metavar="NAME",
         help="Reward function or gate that decides whether a completion is correct.",
-        show_default="the first reward",
+        show_default="the first reward that applies",
     ),
 ]
 _AnswerExtractor = Annotated[

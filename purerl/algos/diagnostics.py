@@ -95,7 +95,7 @@ def chi_square(ratio: TokenFloat, mask: TokenBool) -> Scalar:
     >>> chi_square(torch.tensor([[1.5, 0.5]]), torch.tensor([[True, True]]))
     tensor(0.2500)
     """
-    return token_average((ratio - 1).square(), mask)
+    return token_average((masked(ratio, mask, 1) - 1).square(), mask)
 
 
 def clip_fraction(

@@ -28,6 +28,7 @@ from attrs import frozen
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, bind, stateless, write_field
 from purerl.algos.estimators.components import component_normalized_advantage
+from purerl.algos.parts.elementwise import add_eps
 from purerl.algos.parts.rows import broadcast_to_tokens
 from purerl.algos.parts.settings import numbers
 from purerl.algos.parts.whiten import EPS, standard_deviation
@@ -58,4 +59,4 @@ def _component_normalized_advantage(batch: TensorDict, *, weights: tuple[float, 
     counted = any_true(batch["mask"])
     advantage = component_normalized_advantage(batch["components"], batch["group"], counted, weights=weights)
     std = standard_deviation(advantage.unsqueeze(-1), counted.unsqueeze(-1)).unsqueeze(-1)
-    return broadcast_to_tokens(advantage / (std + EPS), batch["mask"])
+    return broadcast_to_tokens(advantage / add_eps(std, EPS), batch["mask"])

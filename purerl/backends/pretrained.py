@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
-__all__ = ["cannot_load", "config_of", "loading"]
+__all__ = ["cannot_load", "config_of", "dtype_of", "loading"]
 
 
 def config_of(model: Model) -> Any:
@@ -21,6 +21,15 @@ def config_of(model: Model) -> Any:
         return AutoConfig.from_pretrained(
             model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
+
+
+def dtype_of(model: Model) -> str:
+    """The dtype in which `model` is loaded; "auto" if that is set, and no configuration that can be read names one."""
+    dtype = None
+    if model.dtype == "auto":
+        with suppress(ConfigError):  # loading the model will say why
+            dtype = config_of(model).dtype
+    return model.dtype if dtype is None else str(dtype).removeprefix("torch.")
 
 
 @contextmanager

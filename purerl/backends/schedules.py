@@ -160,7 +160,7 @@ def check_schedule(name: str, arguments: Mapping[str, Any], *, min_lr_ratio: flo
         raise no_effect("lr_scheduler_kwargs.num_cycles", arguments["num_cycles"], "decay_type cosine")
     if min_lr_ratio and name in UNENDING:
         need = f"another lr_scheduler than {' and '.join(UNENDING)}, which have no last learning rate"
-        raise no_effect("min_lr_ratio", min_lr_ratio, need, "leave it out")
+        raise no_effect("min_lr_ratio", min_lr_ratio, need, "set it to 0")
 
 
 def _check_argument(name: str, known: Mapping[str, Parameter], key: str, value: Any) -> None:

@@ -38,7 +38,6 @@ from purerl.evaluation.settings import Evaluate, check_evaluation
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
-from purerl.rewards.routing import routes_of
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.custom import WORKFLOW, check_workflow_settings, requires_score
 from purerl.rollouts.rows import ENVIRONMENT
@@ -87,12 +86,11 @@ def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:
 
     Empty without an evaluation or without any function. Raises: ConfigError as `select_accuracy_rewards`.
     """
-    every = by_name(config.rewards, config.gates)
-    routed, names = [name for name, reward in every.items() if routes_of(reward)], [*every]
-    models = [name for name, reward in every.items() if reward.role is not None]
+    names, gates = [*by_name(config.rewards, ())], [*by_name((), config.gates)]
+    models = [reward.full_name for reward in config.rewards if reward.role is not None]
     names += [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
     names += [WORKFLOW] if config.rollout and config.rollout.workflow else []
-    return select_accuracy_rewards(config.evaluate, names, routed, models) if config.evaluate else ()
+    return select_accuracy_rewards(config.evaluate, names, gates, models) if config.evaluate else ()
 
 
 def learns_from_rewards(algorithm: Algorithm) -> bool:

@@ -79,8 +79,8 @@ class Evaluate:
         default=None,
     )
     accuracy_reward: str | None = setting(
-        "reward or gate that decides whether a completion is correct: its value is at least 1; "
-        "if not given, the first reward",
+        "reward or gate that decides whether a completion is correct: its value is at least 1; of several components "
+        "the one in brackets, as in grade[correct], or the first; if not given, the first reward that applies",
         default=None,
     )
     max_examples: int | None = setting("use only the first problems of each file", default=None, **at_least(1))

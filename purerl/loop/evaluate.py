@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet, prompts_at, rows_at
-from purerl.evaluation.accuracy import is_correct
+from purerl.evaluation.accuracy import describe_components, is_correct
 from purerl.evaluation.results import Attempt, Problem
 from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
@@ -86,7 +86,15 @@ def attempt_problems(
             for draw in draws
         ]
         close_workflow(workflow, runtime)
+    graded = (each.result for problems in results.values() for problem in problems for each in problem.attempts)
+    if note := describe_components(graded, accuracy_rewards):
+        _warn_once(note)
     return results
+
+
+@cache
+def _warn_once(text: str) -> None:
+    _LOG.warning("%s", text)
 
 
 def _draws(name: str, data: DataSet, chat: Chat, seed: int) -> list[Draw]:

@@ -134,8 +134,8 @@ def evaluation_of_model(
     check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
     runner = _runner(rewards, gates, workers)
-    names = [*runner.names, *_rewards_of(environment)]
-    accuracy_rewards = select_accuracy_rewards(settings, names, runner.routed)
+    names = [*runner.components, *_rewards_of(environment)]
+    accuracy_rewards = select_accuracy_rewards(settings, names, [*runner.names])
     problems = read_problems(settings.data, settings.max_examples)
     check_rows(runner, problems.values())
     tokenizer = load_tokenizer(model)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 
 from purerl.config.roles import ModelRole, trainer_key
@@ -24,7 +25,8 @@ def open_trainer(
     """The engine of the model `name`, with its initial weights, which is one of `engines`."""
     settings, seed = role.settings, derive_seed(config.seed, name) % 2**31
     options = {"model": settings.model, "role": name, "outputs": role.outputs, "updates": updates, "seed": seed}
-    trainer = engines.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
+    with _with_keys(config, name, role, of_model=Model):
+        trainer = engines.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
     missing = sorted({*role.outputs} - trainer.capabilities.outputs)
     if missing:
         need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
@@ -39,13 +41,25 @@ def check_role_model(config: RunConfig, name: str, role: ModelRole) -> None:
     """
     model, trainer = role.settings.model, role.settings.trainer
     check_model = getattr(find("trainer", kind_of(trainer)), "check_model", None)
-    if check_model is None:
-        return
+    if check_model is not None:
+        with _with_keys(config, name, role):
+            check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
+
+
+@contextmanager
+def _with_keys(config: RunConfig, name: str, role: ModelRole, *, of_model: type | None = None) -> Iterator[None]:
+    """Add the key of the trainer to a ConfigError that concerns one of its settings, and that of the model to others.
+
+    With `of_model`, others are those that concern a setting of this class.
+    """
+    trainer = role.settings.trainer
     try:
-        check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
+        yield
     except ConfigError as error:
         if names_setting(error, type(trainer)):
             raise with_key(trainer_key(config, name, trainer), error, type(trainer)) from error
+        if of_model is not None and not names_setting(error, of_model):
+            raise
         raise with_key("model" if name == "policy" else f"roles.{name}.model", error, Model) from error
 
 

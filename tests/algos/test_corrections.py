@@ -92,6 +92,11 @@ def test_sequence_importance_ratio_does_not_overflow():
 TOKENS = ([0.1, -2.0], [1.0, 0.2, 0.3], [-0.1])
 
 
+@pytest.mark.parametrize("aggregate", [row_sum, row_mean, row_max])
+def test_aggregate_of_rows_without_tokens_is_zero(aggregate):
+    assert aggregate(torch.zeros(2, 0), torch.zeros(2, 0) > 0).tolist() == [0, 0]
+
+
 @pytest.mark.parametrize("measure", [k1, k2, k3])
 @pytest.mark.parametrize("aggregate", [row_sum, row_mean, row_max])
 def test_reject_rows_equals_the_definition(measure, aggregate):

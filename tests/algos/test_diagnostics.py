@@ -8,6 +8,7 @@ import torch
 from purerl.algos import dpo, grpo
 from purerl.algos.algebra import compute_loss, prepare_step
 from purerl.algos.diagnostics import (
+    chi_square,
     gradient_cosine,
     gradient_noise_scale,
     objective_gradient,
@@ -90,3 +91,11 @@ def test_rows_of_pairs_are_refused():
     step, counts = step_of(dpo.algorithm())
     with pytest.raises(InputError, match="gradients of rows\n  got:  an objective with the unit 'group'"):
         row_gradient_norms(objective, forward, PARAMETERS, step, counts)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_chi_square_has_no_gradient_outside_of_the_mask(value: float) -> None:
+    ratio = torch.tensor([[1.5, value]], dtype=torch.float64, requires_grad=True)
+    actual = chi_square(ratio, torch.tensor([[True, False]]))
+    assert actual.item() == 0.25
+    assert torch.autograd.grad(actual, ratio)[0].tolist() == [[1.0, 0.0]]

@@ -45,6 +45,8 @@ STOPPED = {
     "parts.divergences.straight_through": (("value", "gradient"), "the value of one, and the gradient of the other"),
     "parts.divergences.weighted_k2": (("logp", "old_logp"), "the ratio is a detached weight"),
     "parts.divergences.weighted_k3": (("logp", "old_logp"), "the ratio is a detached weight"),
+    "parts.elementwise.alike": (("other",), "only its number of axes is read"),
+    "parts.elementwise.narrowed": (("x",), "only its dtype is read"),
     "parts.resampling.best_weight": (("score",), INDICATOR),
     "parts.resampling.extreme_weight": (("score",), INDICATOR),
     "parts.resampling.resample": (("weight", "noise"), "it counts draws"),

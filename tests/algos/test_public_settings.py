@@ -10,6 +10,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
+from purerl.algos.parts.distillation import topk_jsd
+from purerl.algos.parts.pair_losses import exo_pair
 from tests.algos.helpers import f64
 from tests.algos.public_functions import FUNCTIONS, arguments, is_differentiated, results_of
 
@@ -87,3 +89,15 @@ def test_weights_of_components_may_be_tensors():
     assert sums(f64(3))[0].tolist() == [12.5, 27.0, 10.0]
     assert is_differentiated(sums, f64(3))
     assert vmap(sums)(f64([3], [1]))[0].tolist() == [[12.5, 27.0, 10.0], [4.5, 9.0, 4.0]]
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0])
+def test_settings_at_their_bounds_are_alike_as_numbers_and_as_tensors(beta: float) -> None:
+    draw = torch.Generator().manual_seed(0)
+    policy, teacher = torch.randn(2, 3, 4, 8, generator=draw, dtype=torch.float64).log_softmax(-1)[..., :5]
+    setting = torch.tensor(beta, dtype=torch.float64)
+    torch.testing.assert_close(topk_jsd(policy, teacher, beta=beta), topk_jsd(policy, teacher, beta=setting))
+    assert topk_jsd(policy, teacher, beta=beta).abs().max() == 0
+    chosen, rejected = policy[0, :, 0], teacher[0, :, 0]
+    actual, expected = (exo_pair(chosen, rejected, beta=0.1, smoothing=s) for s in (beta, setting))
+    torch.testing.assert_close(actual, expected)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -13,8 +15,10 @@ from purerl.algos import (
     policy_gradient,
     ppo_clip,
     sequence_ratio,
+    soft_gate_surrogate,
     token_ratio,
 )
+from purerl.errors import InputError
 from tests.algos.helpers import f64, gradient_of
 
 CLIP = dict(clip_low=0.2, clip_high=0.3)
@@ -83,3 +87,18 @@ def test_ppo_clip_is_finite_for_large_log_ratios(distance):
     logp, zero, a = torch.full((1, 2), distance), torch.zeros(1, 2), torch.tensor([[1.0, -1.0]])
     assert ppo_clip(logp, zero, a, **CLIP).isfinite().all()
     assert gradient_of(lambda x: ppo_clip(x, zero, a, **CLIP), logp).isfinite().all()
+
+
+def test_an_advantage_of_rows_is_none_of_tokens():
+    logp, advantage = torch.zeros(3, 3), torch.ones(3)
+    message = r"^values of other shapes\n  got:  \[3\] and \[3, 3\]\n  need: both per token, or both per row"
+    for loss in (
+        partial(ppo_clip, clip_low=0.2, clip_high=0.2),
+        lambda x, _, a: dual_clip_surrogate(x, a, clip_low=0.2, clip_high=0.2, ratio_cap=3.0),
+        lambda x, _, a: soft_gate_surrogate(x, a, gate_positive=1.0, gate_negative=2.0),
+        lambda x, _, a: policy_gradient(x, a),
+        importance_surrogate,
+    ):
+        with pytest.raises(InputError, match=message):
+            loss(logp, logp, advantage)
+        assert loss(logp, logp, advantage.unsqueeze(-1)).shape == (3, 3)

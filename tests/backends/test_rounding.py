@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from pathlib import Path
 from typing import Any
@@ -255,6 +256,32 @@ def test_a_rule_without_effect_is_refused_before_the_model_is_loaded(path: str, 
         check_model(config, model=model, outputs=("logp",), is_trained=True)
     with pytest.raises(ConfigError, match=message):
         trainer_of(path, rounding="stochastic", **settings)
+
+
+@pytest.mark.parametrize("outputs", [("logp",), ("classifier_score",)])
+def test_a_rule_without_effect_is_refused_for_every_model_that_a_run_trains(
+    path: str, outputs: tuple[str, ...]
+) -> None:
+    config = Config(rounding="stochastic")
+    with pytest.raises(ConfigError, match="rounding has no effect"):
+        check_model(config, model=Model("nowhere", dtype="float32"), outputs=outputs, is_trained=True)
+    narrow = Model(path, dtype="bfloat16")
+    check_model(config, model=narrow, outputs=("logp",), is_trained=True)
+    check_model(config, model=Model("nowhere", dtype="float32"), outputs=("value",), is_trained=True)  # of the policy
+    check_model(config, model=Model("nowhere", dtype="float32"), outputs=("logp",), is_trained=False)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "message"), [("float32", "^rounding has no effect"), ("float16", "^dtype\n  got:  float16")]
+)
+def test_the_dtype_of_the_files_is_known_before_the_model_is_loaded(tmp_path: Path, dtype: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": dtype}))
+    model, config = Model(str(tmp_path), dtype="auto"), Config(rounding="stochastic")
+    with pytest.raises(ConfigError, match=message):
+        check_model(config, model=model, outputs=("logp",), is_trained=True)
+    check_model(config, model=model, outputs=("logp",), is_trained=False)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama", "dtype": "bfloat16"}))
+    check_model(config, model=model, outputs=("logp",), is_trained=True)
 
 
 @pytest.mark.parallel

@@ -9,10 +9,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from purerl.algos.algebra import Weighted
 from purerl.backends.collective import on_host
-from purerl.backends.hf.trainer import OUTPUTS, Config, check
+from purerl.backends.hf.trainer import OUTPUTS, Config, check, check_model
 from purerl.batch import collate, with_fields
 from purerl.errors import BatchError, ConfigError, InputError
 from purerl.ranks import Ranks
+from purerl.settings import Model
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import make_batch, make_step
 
@@ -72,7 +73,7 @@ def test_min_lr_ratio_with_a_constant_schedule_is_refused():
         "min_lr_ratio has no effect",
         "  got:  0.1",
         "  need: another lr_scheduler than constant and inverse_sqrt, which have no last learning rate",
-        "  do:   leave it out",
+        "  do:   set it to 0",
     ]
 
 
@@ -130,12 +131,14 @@ def test_training_float16_weights_is_refused(tmp_path, role):
     float16_path = str(tmp_path / "float16")
     make_trainer(write_model(tmp_path), "reference", dtype="float16", updates=0).export(tmp_path / "float16")
     message = (
-        r"^model.dtype\n  got:  float16, of '.*'\n"
+        r"^dtype\n  got:  float16, of '.*'\n"
         r"  need: float32 with trainer.mixed_precision=bfloat16, or bfloat16, for"
     )
     for path, dtype in (("nowhere", "float16"), (float16_path, "auto")):
         with pytest.raises(ConfigError, match=message):
             make_trainer(path, role, dtype=dtype)
+    with pytest.raises(ConfigError, match=message):
+        check_model(Config(), model=Model("nowhere", dtype="float16"), outputs=("logp",), is_trained=True)
     reference = make_trainer(float16_path, "reference", dtype="auto", updates=0)
     assert {weight.dtype for weight in reference.module.parameters()} == {torch.float16}
 

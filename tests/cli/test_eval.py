@@ -101,7 +101,8 @@ def test_one_reward_decides_what_is_correct_and_every_component_is_a_column(prep
     assert 0 < default["accuracy"] == default["reward/starts_with_small_digit"] < 1
     assert default["reward/brevity"] == 0.5
     assert default["reward"] == pytest.approx(default["accuracy"] + 0.5)
-    assert metrics("--accuracy-reward", "starts_with_small_digit") == default
+    assert default.pop("name") == [SMALL_DIGIT, "tests.cli.rewards:brevity"], "the first one that applies"
+    assert metrics("--accuracy-reward", "starts_with_small_digit") == default | {"name": SMALL_DIGIT}
     other = metrics("--accuracy-reward", "tests.cli.rewards:brevity")
     assert (other["accuracy"], other["name"]) == (0, "tests.cli.rewards:brevity")
 

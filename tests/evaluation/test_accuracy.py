@@ -7,37 +7,43 @@ from collections.abc import Sequence
 import pytest
 
 from purerl.config.check import check
-from purerl.errors import ConfigError
-from purerl.evaluation.accuracy import describe_accuracy, is_correct, select_accuracy_rewards
+from purerl.errors import ConfigError, RewardError
+from purerl.evaluation.accuracy import (
+    describe_accuracy,
+    describe_components,
+    is_correct,
+    select_accuracy_rewards,
+)
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.outcomes import Failure, Outcome
 from purerl.rewards.results import RewardResult, combine
 from purerl.rewards.settings import Gate, Reward
 from tests.loop.small import fake
 
-NAMES = ["a.py:exact", "b:length", "c:exact", "b:Tag.closed"]
+NAMES, GATES = ["a.py:exact", "b:length", "c:exact"], ["b:Tag.closed"]
 
 
-def _select(name: str | None, names: list[str] = NAMES, routed: Sequence[str] = ()) -> list[str]:
-    return [*select_accuracy_rewards(Evaluate(max_tokens=1, accuracy_reward=name), names, routed)]
+def _select(
+    name: str | None, names: Sequence[str] = NAMES, gates: Sequence[str] = GATES, models: Sequence[str] = ()
+) -> list[str]:
+    return [*select_accuracy_rewards(Evaluate(max_tokens=1, accuracy_reward=name), names, gates, models)]
 
 
-def test_a_full_name_or_a_short_name_selects_a_reward_or_a_gate_and_the_first_one_is_the_default() -> None:
-    assert [_select(name) for name in (None, "c:exact", "length", "closed")] == [
-        ["a.py:exact"],
+def test_a_full_name_or_a_short_name_selects_a_reward_or_a_gate_and_all_rewards_are_the_default() -> None:
+    assert [_select(name) for name in (None, "c:exact", "length", "closed", "length[short]")] == [
+        NAMES,
         ["c:exact"],
         ["b:length"],
         ["b:Tag.closed"],
+        ["b:length[short]"],
     ]
-    assert _select(None, []) == []
-    assert _select("exact", ["a:exact", "a:exact"]) == ["a:exact"], "a gate that is also a reward"
+    assert _select(None, models=["a.py:exact"]) == NAMES[1:], "scores of any scale"
+    assert _select(None, []) == GATES
+    assert _select(None, [], []) == []
+    assert _select("exact", ["a:exact"], ["a:exact"]) == ["a:exact"], "a gate that is also a reward"
 
 
-def test_of_rewards_for_some_data_sources_the_first_one_that_applies_decides() -> None:
-    assert _select(None, routed=NAMES[:2]) == NAMES[:3]
-    assert _select(None, routed=[NAMES[0], NAMES[2]]) == NAMES[:2], "the second one applies to every row"
-    assert _select(None, routed=NAMES) == NAMES
-    assert _select("length", routed=NAMES) == ["b:length"]
+def test_the_first_reward_that_applies_to_the_row_decides() -> None:
     rewards = {name: Reward(name) for name in ("m:a", "m:b")}
     for values, expected in (([1.0, 0.0], True), ([None, 0.0], False), ([None, 1.0], True), ([None, None], None)):
         outcomes = {name: {} if v is None else {"x": v} for name, v in zip(rewards, values, strict=True)}
@@ -67,10 +73,10 @@ def test_the_sum_of_its_rewards_decides_in_an_environment(
 
 def test_a_sentence_names_the_function_that_decides() -> None:
     assert describe_accuracy([]) is None
-    rest = " gives at least 1; of several components, the first one counts"
-    assert describe_accuracy(["m:tagged"]) == "a completion is correct if m:tagged" + rest
-    several = "a completion is correct if the first one of m:a, m:b that applies to its row"
-    assert describe_accuracy(["m:a", "m:b"]) == several + rest
+    start, end = "a completion is correct if ", " gives at least 1"
+    assert describe_accuracy(["m:tagged"]) == f"{start}m:tagged{end}"
+    assert describe_accuracy(["m:tagged[a b]"]) == f"{start}the component a b of m:tagged{end}"
+    assert describe_accuracy(["m:a", "m:b"]) == f"{start}the first one of m:a, m:b that applies to its row{end}"
     environment = "an episode is correct if the sum of the rewards of its environment is at least 1"
     assert describe_accuracy(["environment"]) == environment
 
@@ -95,7 +101,7 @@ def test_unknown_or_ambiguous_name_is_refused(name: str, message: str) -> None:
 
 def test_name_without_any_function_has_no_effect() -> None:
     with pytest.raises(ConfigError, match="accuracy_reward has no effect"):
-        _select("exact", [])
+        _select("exact", [], [])
 
 
 def test_unknown_name_is_refused_with_the_configuration() -> None:
@@ -124,6 +130,30 @@ def test_unknown_name_is_refused_with_the_configuration() -> None:
 def test_first_component_of_the_function_decides(outcomes: dict[str, Outcome], expected: bool | None) -> None:
     rewards = {"m:grade": Reward("m:grade"), "m:length": Reward("m:length", weight=0.2)}
     assert is_correct(combine(outcomes, rewards, {}), ["m:grade"]) is expected
+
+
+def test_a_component_can_be_selected() -> None:
+    outcomes: dict[str, Outcome] = {"m:grade": {"format": 1.0, "correct": 0.0}, "m:length": {"length": 1.0}}
+    result = combine(outcomes, {"m:grade": Reward("m:grade"), "m:length": Reward("m:length")}, {})
+    names = ("m:grade", "m:grade[format]", "m:grade[correct]", "m:length[length]", "m:other[x]")
+    assert [is_correct(result, [name]) for name in names] == [True, True, False, True, None]
+    with pytest.raises(RewardError) as caught:
+        is_correct(result, ["m:grade[corect]"])
+    assert str(caught.value) == (
+        "'m:grade' gives no component 'corect', which evaluate.accuracy_reward names\n"
+        "  got:  format, correct\n  need: one of these\n  do:   did you mean 'correct'?"
+    )
+
+
+def test_components_that_do_not_decide_are_named() -> None:
+    one = RewardResult({}, {}, by_function={"m:a": {"a": 1.0}, "m:b": {}, "environment": {"calls": 1.0, "x": 0.0}})
+    two = RewardResult({}, {}, by_function={"m:a": {"a": 1.0}, "m:b": {"format": 1.0, "correct": 0.0}})
+    assert describe_components([one], ["m:a", "m:b", "environment"]) is None
+    assert describe_components([one, two], ["m:b[format]", "m:a"]) is None
+    note = describe_components([one, two], ["m:a", "m:b"])
+    assert note is not None
+    assert note.startswith("accuracy: of the components format, correct of m:b, the first one, format, decides; ")
+    assert note.endswith('evaluate.accuracy_reward = "m:b[correct]"')
 
 
 def test_function_with_weight_0_and_a_gate_can_decide() -> None:

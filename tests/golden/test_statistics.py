@@ -27,13 +27,33 @@ from purerl.algos import (
     whiten,
     whiten_rows,
 )
-from purerl.algos.parts.elementwise import square_root
+from purerl.algos.parts.elementwise import add_eps, alike, narrowed, square_root, widened
 from purerl.algos.parts.episodes import join_episodes, rows_in_part, rows_of_episodes
 from purerl.algos.parts.groups import group_index, group_std, group_std_of_others
 from purerl.algos.parts.rows import first_counted, last_counted, row_mean
 from purerl.algos.parts.whiten import center, standard_deviation
 from purerl.batch import collate
 from tests.golden.helpers import assert_values, f64, gradient_of, ints, mask_of
+
+
+def test_a_divisor_is_above_0_in_every_dtype() -> None:
+    """float16 has no 1e-8: its smallest normal number is 2^-14."""
+    assert add_eps(torch.tensor([3.0, 0.0], dtype=torch.float64), 0.5).tolist() == [3.5, 0.5]
+    assert add_eps(torch.tensor([0.0], dtype=torch.float16), 1e-8).tolist() == [2.0**-14]
+
+
+def test_values_in_16_bits_are_widened_and_narrowed_again() -> None:
+    half = torch.tensor([40000.0, 40000.0], dtype=torch.float16)
+    assert narrowed(widened(half).mean(), half).item() == 40000
+    for dtype, wide in ((torch.float64, torch.float64), (torch.bfloat16, torch.float32), (torch.int64, torch.int64)):
+        assert widened(torch.ones(1, dtype=dtype)).dtype == wide
+    assert narrowed(torch.tensor(0.5), torch.ones(1, dtype=torch.int64)).item() == 0.5
+
+
+def test_values_that_are_alike_are_returned() -> None:
+    tokens, scalar = torch.ones(2, 1), torch.tensor(3.0)
+    assert alike(tokens, torch.ones(2, 4)) is tokens
+    assert alike(scalar, tokens) is scalar
 
 
 def test_square_root_has_the_gradient_0_at_0() -> None:

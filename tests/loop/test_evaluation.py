@@ -254,6 +254,44 @@ def test_function_objects_can_be_rewards(prepared: Path) -> None:
         assert attempt.result.components == {"length": len(attempt.completion)}
 
 
+def of_math(completions: list[str], task: list[str], **kwargs: Any) -> list[float | None]:
+    return [1.0 if each == "math" else None for each in task]
+
+
+def of_code(completions: list[str], task: list[str], **kwargs: Any) -> list[float | None]:
+    return [0.0 if each == "code" else None for each in task]
+
+
+def test_a_function_that_gives_none_leaves_the_decision_to_the_next_one(prepared: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": "1+1=", "task": task} for task in ("math", "code", "math", "math")]
+    settings = Evaluate(data=write(tmp_path / "rows.jsonl", rows), max_tokens=1)
+    evaluation = _evaluation(prepared / "model", settings, rewards=[of_math, of_code])
+    assert [name.split(":")[-1] for name in evaluation.accuracy_rewards] == ["of_math", "of_code"]
+    [problems] = run_evaluation(evaluation).values()
+    assert [attempt.is_correct for problem in problems for attempt in problem.attempts] == [True, False, True, True]
+    assert dataset_metrics(problems, settings)["accuracy"] == 0.75
+
+
+def graded(completion: str, example: Any) -> dict[str, float]:
+    return {"format": 1.0, "correct": 0.0}
+
+
+def test_component_that_decides_is_named_once(prepared: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = Evaluate(data=str(prepared / "train.parquet"), max_examples=2, max_tokens=1)
+    for _ in range(2):
+        results = run_evaluation(_evaluation(prepared / "model", settings, rewards=[graded]))
+        assert metrics(results, settings)["eval/accuracy"] == 1
+    assert caplog.text.count("the first one, format, decides") == 1
+    assert '[correct]"' in caplog.text
+    caplog.clear()
+    selected = evolve(settings, accuracy_reward="graded[correct]")
+    assert (
+        metrics(run_evaluation(_evaluation(prepared / "model", selected, rewards=[graded])), selected)["eval/accuracy"]
+        == 0
+    )
+    assert not caplog.text
+
+
 # --- failures ----------------------------------------------------------------------------------------------------
 
 

@@ -47,6 +47,35 @@ def test_streams_can_be_opened_as_files(pool: Pool) -> None:
     assert pool.run(["bash", "-c", script], stdin="ab")[:4] == ("ok", 0, b"ab", b"c\n")
 
 
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import sys; print(7); sys.stdout.close()",
+        "import sys\nwith sys.stdout as f:\n    print(7)",
+        "import sys; print(7); sys.stdout = None",
+        "import sys; print(7); sys.stderr.close()",
+        "import sys; print(7); sys.stderr = None",
+        "import sys; print(7); sys.stdout = sys.stderr = None; sys.__stdout__.close()",
+        "import os, sys; print(7, flush=True); os.close(1)",
+        "import io, sys; sys.stdout = io.StringIO(); print(7); sys.__stdout__.write(sys.stdout.getvalue())",
+        "f = open(1, 'w'); print(7, file=f)",
+        "import os; f = os.fdopen(1, 'wb'); f.write(b'7\\n')",
+        "import io, sys; sys.stdout = io.TextIOWrapper(sys.stdout.detach()); print(7)",
+        "import atexit, sys; atexit.register(sys.stdout.close); print(7)",
+    ],
+)
+def test_program_may_close_or_replace_its_streams(source: str, pool: Pool) -> None:
+    assert pool.run_python(source)[:4] == ("ok", 0, b"7\n", b"")
+
+
+def test_output_that_cannot_be_written_is_an_error_of_the_program(pool: Pool) -> None:
+    result = pool.run_python("import os; print(7); os.close(1)")
+    assert result[:3] == ("error", 120, b"")
+    assert "Bad file descriptor" in result.stderr_text
+    assert "purerl" not in result.stderr_text
+    assert pool.run_python("import sys; sys.stderr.close(); sys.exit('bye')")[:4] == ("error", 1, b"", b"")
+
+
 def test_programs_have_the_signals_of_a_new_process(pool: Pool) -> None:
     script = "yes | head -1; echo ${PIPESTATUS[0]}; trap -p"
     assert pool.run(["bash", "-c", script])[:3] == ("ok", 0, b"y\n141\n")  # 128 and SIGPIPE

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
+from purerl.algos.parts.elementwise import add_eps
 from purerl.algos.parts.groups import group_token_max, group_token_sum
 from purerl.kernels.masks import masked
 from purerl.types import RowInt, TokenBool, TokenFloat
@@ -51,5 +52,5 @@ def optimal_token_advantage(
     compact_returns = segment_sum(returns, index)
     highest = group_token_max(torch.where(is_reached > 0, compact_returns, -torch.inf), group)
     shifted = torch.where(is_reached > 0, compact_returns - highest, 0)
-    baseline = group_token_sum(weight * shifted, group) / (group_token_sum(weight, group) + EPS)
+    baseline = group_token_sum(weight * shifted, group) / add_eps(group_token_sum(weight, group), EPS)
     return masked(gather_to_actions(shifted - baseline, index, action), mask)

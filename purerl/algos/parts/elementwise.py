@@ -11,7 +11,32 @@ import math
 import torch
 from torch import Tensor
 
-__all__ = ["clip", "log", "log1p", "square_root"]
+from purerl.errors import InputError
+
+__all__ = ["add_eps", "alike", "clip", "log", "log1p", "narrowed", "square_root", "widened"]
+
+
+def alike(x: Tensor, other: Tensor) -> Tensor:
+    """Return `x`, if it has as many axes as `other`, or if one of both has none.
+
+    Raises: InputError otherwise: torch would take a value of each row for one of each token.
+    """
+    if x.ndim != other.ndim and x.ndim and other.ndim:
+        got, need = f"{list(x.shape)} and {list(other.shape)}", "both per token, or both per row"
+        raise InputError("values of other shapes", got=got, need=need, do="write values of rows to tokens first")
+    return x
+
+
+def add_eps(x: Tensor, eps: float | Tensor) -> Tensor:
+    """Compute x + eps, and add the smallest normal number of the dtype, which rounds 1e-8 to 0 if it is float16.
+
+    So the result is above 0 if `x` is not below 0. In float32 and float64, the second addition changes nothing beside a
+    usual `eps`. Shapes: any; the result has the shape of `x`.
+
+    >>> add_eps(torch.tensor(0.0, dtype=torch.float16), 1e-8) > 0
+    tensor(True)
+    """
+    return x + eps + torch.finfo(x.dtype).tiny
 
 
 def clip(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
@@ -30,13 +55,27 @@ def clip(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
 
 
 def log(x: float | Tensor) -> float | Tensor:
-    """Compute the natural logarithm of a number or a tensor. Raises: ValueError for a number that is not above 0."""
-    return x.log() if isinstance(x, Tensor) else math.log(x)
+    """Compute the natural logarithm of a number or a tensor, -inf of 0. Raises: ValueError for a number below 0."""
+    return x.log() if isinstance(x, Tensor) else math.log(x) if x else -math.inf
 
 
 def log1p(x: float | Tensor) -> float | Tensor:
-    """Compute log(1 + x) of a number or a tensor. Raises: ValueError for a number that is not above -1."""
-    return x.log1p() if isinstance(x, Tensor) else math.log1p(x)
+    """Compute log(1 + x) of a number or a tensor, -inf of -1. Raises: ValueError for a number below -1."""
+    return x.log1p() if isinstance(x, Tensor) else math.log1p(x) if x != -1 else -math.inf
+
+
+def widened(x: Tensor) -> Tensor:
+    """Return `x` in float32 if it has 16 bits, in which sums of many values overflow or lose small ones; else `x`.
+
+    >>> widened(torch.tensor(0.5, dtype=torch.float16)).dtype
+    torch.float32
+    """
+    return x.float() if x.is_floating_point() and x.itemsize < 4 else x
+
+
+def narrowed(y: Tensor, x: Tensor) -> Tensor:
+    """Return `y`, which was computed from ``widened(x)``, in the dtype of `x`."""
+    return y.to(x.dtype) if x.is_floating_point() else y
 
 
 def square_root(square: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ row i:
 
 `loss` and `mask` are [rows, time], the result is a scalar. `counts.rows` is the number of rows with at least one
 counted token, where all rows of an episode count as one. Without counted tokens, the result and its gradient are 0.
+Losses in 16 bits are added up in float32, and the result has their dtype.
 
 >>> mask, counts = torch.tensor([[True, True], [True, False]]), Counts(torch.tensor(3), torch.tensor(2))
 >>> loss = torch.tensor([[2.0, 4.0], [6.0, 99.0]])
@@ -27,6 +28,7 @@ import torch
 from torch import Tensor
 
 from purerl.algos.algebra import Counts
+from purerl.algos.parts.elementwise import narrowed, widened
 from purerl.kernels.masks import count_true, masked
 from purerl.types import Scalar, TokenBool, TokenFloat
 
@@ -46,7 +48,7 @@ def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
 
     `counts` is not used. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     """
-    return torch.atleast_2d(masked(loss, mask)).sum((-2, -1))
+    return narrowed(_sum(loss, mask), loss)
 
 
 def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
@@ -57,7 +59,7 @@ def token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
     The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     Source: DAPO (2503.14476).
     """
-    return token_sum(loss, mask, counts) / counts.tokens.clamp(min=1)
+    return narrowed(_sum(loss, mask) / _at_least_one(counts.tokens), loss)
 
 
 def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
@@ -70,8 +72,8 @@ def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Count
     Source: GRPO (2402.03300).
     """
     tokens = counts.row_tokens if isinstance(counts.row_tokens, Tensor) else count_true(mask)
-    means = masked(loss, mask).sum(-1) / tokens.clamp(min=1)
-    return means.sum(-1) / counts.rows.clamp(min=1)
+    means = widened(masked(loss, mask)).sum(-1) / tokens.clamp(min=1)
+    return narrowed(means.sum(-1) / _at_least_one(counts.rows), loss)
 
 
 def sequence_mean_of_token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:
@@ -82,7 +84,7 @@ def sequence_mean_of_token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts
     With the loss -A logp, this is the policy gradient of whole sequences. The result is 0 without counted tokens.
     Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     """
-    return token_sum(loss, mask, counts) / counts.rows.clamp(min=1)
+    return narrowed(_sum(loss, mask) / _at_least_one(counts.rows), loss)
 
 
 def constant_norm(loss: TokenFloat, mask: TokenBool, counts: Counts, *, length: float) -> Scalar:
@@ -93,4 +95,13 @@ def constant_norm(loss: TokenFloat, mask: TokenBool, counts: Counts, *, length: 
     The result is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar. `length`
     is in tokens. Source: Dr. GRPO (2503.20783).
     """
-    return sequence_mean_of_token_sum(loss, mask, counts) / length
+    return narrowed(_sum(loss, mask) / _at_least_one(counts.rows) / length, loss)
+
+
+def _sum(loss: TokenFloat, mask: TokenBool) -> Scalar:
+    """The sum over counted tokens; of values in 16 bits, in float32."""
+    return torch.atleast_2d(widened(masked(loss, mask))).sum((-2, -1))
+
+
+def _at_least_one(count: Tensor | int) -> Tensor | int:
+    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)

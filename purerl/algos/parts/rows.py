@@ -33,6 +33,8 @@ def row_max(x: TokenFloat, mask: TokenBool) -> RowFloat:
     >>> row_max(torch.tensor([[-3.0, -1.0], [7.0, 9.0]]), torch.tensor([[True, True], [False, False]]))
     tensor([-1.,  0.])
     """
+    if not mask.shape[-1]:
+        return row_sum(x, mask)
     return torch.where(any_true(mask), masked(x, mask, -torch.inf).amax(-1), 0)
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from purerl.algos.parts.elementwise import clip
+from purerl.algos.parts.elementwise import alike, clip
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.kernels.masks import count_true, masked
 from purerl.types import RowFloat, TokenBool, TokenFloat
@@ -136,7 +136,7 @@ def policy_gradient(logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
     Its gradient is only correct for rows that the current policy sampled. Shapes: [rows, time] each.
     Source: REINFORCE (Williams 1992).
     """
-    return -advantage * finite_logp(logp)
+    return -alike(advantage, logp) * finite_logp(logp)
 
 
 def importance_surrogate(logp: TokenFloat, old_logp: TokenFloat, advantage: TokenFloat) -> TokenFloat:
@@ -146,7 +146,7 @@ def importance_surrogate(logp: TokenFloat, old_logp: TokenFloat, advantage: Toke
 
     Shapes: [rows, time] each.
     """
-    return -advantage * token_ratio(logp, old_logp)
+    return -alike(advantage, logp) * token_ratio(logp, old_logp)
 
 
 def clip_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float, clip_high: float) -> TokenFloat:
@@ -161,6 +161,7 @@ def clip_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, clip_low: float,
     >>> clip_surrogate(torch.tensor([[1.5, 0.5]]), torch.tensor([[2.0, 2.0]]), clip_low=0.2, clip_high=0.2)
     tensor([[-2.4000, -1.0000]])
     """
+    advantage = alike(advantage, ratio)
     return torch.maximum(-advantage * ratio, -advantage * clip(ratio, 1 - clip_low, 1 + clip_high))
 
 
@@ -227,7 +228,7 @@ def soft_gate_surrogate(
     """
     positive = torch.sigmoid(gate_positive * (ratio - 1)) * (4 / gate_positive)
     negative = torch.sigmoid(gate_negative * (ratio - 1)) * (4 / gate_negative)
-    return -advantage * torch.where(advantage > 0, positive, negative)
+    return -alike(advantage, ratio) * torch.where(advantage > 0, positive, negative)
 
 
 def ppo_clip(

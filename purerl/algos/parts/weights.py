@@ -18,7 +18,7 @@ from collections.abc import Callable
 import torch
 
 from purerl.algos.parts.corrections import banded_ratio
-from purerl.algos.parts.elementwise import clip
+from purerl.algos.parts.elementwise import add_eps, clip
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import (
     LOG_RATIO_BOUND,
@@ -233,7 +233,7 @@ def binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:
     tensor([[0.0000, 0.1308]])
     """
     p, q = _probability(logp), _probability(rollout_logp)
-    return q * log_ratio(rollout_logp, logp) + (1 - q) * ((1 - q + EPS).log() - (1 - p + EPS).log())
+    return q * log_ratio(rollout_logp, logp) + (1 - q) * (add_eps(1 - q, EPS).log() - add_eps(1 - p, EPS).log())
 
 
 def symmetric_binary_kl(logp: TokenFloat, rollout_logp: TokenFloat) -> TokenFloat:

@@ -1,10 +1,14 @@
-"""Whitening: values with mean 0 and standard deviation 1 over the counted tokens or rows of a batch."""
+"""Whitening: values with mean 0 and standard deviation 1 over the counted tokens or rows of a batch.
+
+Values in 16 bits are computed in float32, and the result has their dtype.
+"""
 
 from __future__ import annotations
 
 import torch
 
-from purerl.kernels.masks import any_true, as_bytes, count_true, first_true, masked
+from purerl.algos.parts.elementwise import narrowed, widened
+from purerl.kernels.masks import any_true, as_bytes, as_mask, count_true, first_true, masked
 from purerl.types import Count, RowBool, RowFloat, Scalar, TokenBool, TokenFloat
 
 __all__ = ["center", "standard_deviation", "whiten", "whiten_rows"]
@@ -21,8 +25,8 @@ def center(x: TokenFloat, mask: TokenBool) -> TokenFloat:
     One of the values is subtracted before the mean is taken, so the result is exactly 0 if all values are equal. It is
     0 without counted tokens. Shapes: [rows, time] each.
     """
-    rows, mask = torch.atleast_2d(x, mask)
-    return _center(rows, mask, count_true(mask).sum(-1)).reshape(x.shape)
+    rows, mask = torch.atleast_2d(widened(x), as_mask(mask, x))
+    return narrowed(_center(rows, mask, count_true(mask).sum(-1)).reshape(x.shape), x)
 
 
 def standard_deviation(x: TokenFloat, mask: TokenBool, *, ddof: int = 1) -> Scalar:
@@ -31,9 +35,9 @@ def standard_deviation(x: TokenFloat, mask: TokenBool, *, ddof: int = 1) -> Scal
     It is exactly 0 if all values are equal, or if fewer than two tokens are counted. Shapes: [rows, time] each; the
     result is a scalar.
     """
-    rows, mask = torch.atleast_2d(x, mask)
+    rows, mask = torch.atleast_2d(widened(x), as_mask(mask, x))
     tokens = count_true(mask).sum(-1)
-    return _standard_deviation(_center(rows, mask, tokens), tokens, ddof)
+    return narrowed(_standard_deviation(_center(rows, mask, tokens), tokens, ddof), x)
 
 
 def whiten(x: TokenFloat, mask: TokenBool, *, eps: float = EPS, ddof: int = 1) -> TokenFloat:
@@ -47,10 +51,11 @@ def whiten(x: TokenFloat, mask: TokenBool, *, eps: float = EPS, ddof: int = 1) -
     >>> whiten(torch.tensor([[1.0, 3.0, 100.0]]), torch.tensor([[True, True, False]]))
     tensor([[-0.7071,  0.7071,  0.0000]])
     """
-    rows, mask = torch.atleast_2d(x, mask)
+    rows, mask = torch.atleast_2d(widened(x), as_mask(mask, x))
     tokens = count_true(mask).sum(-1)
     centered = _center(rows, mask, tokens)
-    return (centered / (_standard_deviation(centered, tokens, ddof)[..., None, None] + eps)).reshape(x.shape)
+    std = _standard_deviation(centered, tokens, ddof)[..., None, None]
+    return narrowed((centered / (std + eps)).reshape(x.shape), x)
 
 
 def whiten_rows(x: RowFloat, counted: RowBool) -> RowFloat:
@@ -74,8 +79,9 @@ def _center(x: TokenFloat, mask: TokenBool, tokens: Count) -> TokenFloat:
 
 
 def _standard_deviation(centered: TokenFloat, tokens: Count, ddof: int) -> Scalar:
-    divisor = (tokens - ddof).clamp(min=1).double().sqrt().to(centered.dtype)
-    return torch.linalg.vector_norm(centered, dim=(-2, -1)) / divisor
+    # In float64, in which squares of float32 numbers neither overflow nor become 0.
+    norm = torch.linalg.vector_norm(centered, dim=(-2, -1), dtype=torch.float64)
+    return (norm / (tokens - ddof).clamp(min=1).double().sqrt()).to(centered.dtype)
 
 
 def _first_counted_value(x: TokenFloat, mask: TokenBool) -> Scalar:

@@ -33,7 +33,7 @@ def frozen_names(module: TokenModel, patterns: Sequence[str]) -> set[str]:
         if not matches:
             need = "a vision-language model" if is_vision else "a pattern of names of parameters"
             do = "leave it out" if is_vision else nearest(pattern, [VISION, *names[:3], *names[-3:]])
-            raise ConfigError("trainer.freeze", got=f"{pattern!r}, which no parameter matches", need=need, do=do)
+            raise ConfigError("freeze", got=f"{pattern!r}, which no parameter matches", need=need, do=do)
         frozen |= matches
     return frozen
 
@@ -59,6 +59,4 @@ def freeze(module: TokenModel, names: Collection[str]) -> None:
         parameter.requires_grad_(parameter.requires_grad and name not in names)
     if not any(parameter.requires_grad for parameter in module.parameters()):
         need = "at least one parameter that is trained"
-        raise ConfigError(
-            "trainer.freeze", got="all parameters of the model", need=need, do="remove some of its patterns"
-        )
+        raise ConfigError("freeze", got="all parameters of the model", need=need, do="remove some of its patterns")

@@ -227,9 +227,12 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     from purerl.backends.hf.fit import check_fit, reads_shapes
     from purerl.backends.hf.preview import without_weights
     from purerl.backends.hf.routes import hook_routers
+    from purerl.backends.pretrained import dtype_of
 
-    if is_trained and "logp" in outputs:  # other models have the settings of the policy
-        check_rounding(config, has_narrow_weights=model.dtype in ("bfloat16", "auto") and config.lora is None)
+    dtype = dtype_of(model) if is_trained else model.dtype
+    _check_dtype(dtype, model, is_trained=is_trained)
+    if is_trained and {"logp", "classifier_score"}.intersection(outputs):  # other models have the policy's settings
+        check_rounding(config, has_narrow_weights=dtype in ("bfloat16", "auto") and config.lora is None)
     architecture = architecture_of(model, outputs, is_trained=is_trained)
     if reads_shapes(config, is_trained=is_trained):
         shapes = without_weights(model, device=config.device, architecture=architecture)
@@ -290,12 +293,12 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     if role != "policy" or not updates:  # other models have the settings of the policy
         config = evolve(config, replay_routes="off")
     device = device_of(config.device)
-    _check_dtype(model.dtype, model, updates)
+    _check_dtype(model.dtype, model, is_trained=updates > 0)
     mesh = open_mesh(config.mesh, device)
     if device.type == "cpu":
         keep_freed_memory()
     causal, module = load(config, model, mesh, outputs=outputs, is_trained=updates > 0, seed=seed)
-    _check_dtype(str(causal.dtype).removeprefix("torch."), model, updates)  # "auto" is now known
+    _check_dtype(str(causal.dtype).removeprefix("torch."), model, is_trained=updates > 0)  # "auto" is now known
     coefficient = coefficient_of(config.router_aux_loss_coef, causal.config) if updates else 0.0
     module, adapter = module.requires_grad_(updates > 0), None
     frozen = frozen_names(module, config.freeze) if updates else set[str]()
@@ -327,8 +330,8 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     )
 
 
-def _check_dtype(dtype: str, model: Model, updates: int) -> None:
+def _check_dtype(dtype: str, model: Model, *, is_trained: bool) -> None:
     """Refuse to train float16 weights: squared gradients underflow in AdamW, and its steps become far too large."""
-    if dtype == "float16" and updates:
+    if dtype == "float16" and is_trained:
         need = "float32 with trainer.mixed_precision=bfloat16, or bfloat16, for weights that are trained"
-        raise ConfigError("model.dtype", got=f"{dtype}, of {model.path!r}", need=need, do="set model.dtype to float32")
+        raise ConfigError("dtype", got=f"{dtype}, of {model.path!r}", need=need, do="set it to float32")

@@ -24,10 +24,11 @@ _IS_VIEW_BATCHED = torch.__version__ >= "2.13"
 """Whether `torch.func.vmap` knows views of another dtype. torch 2.11 does not; 2.12 was not tried."""
 
 
-def as_mask(mask: Tensor) -> Tensor:
-    """``mask``, if it is bool. All other functions of masks call it, or a function that does.
+def as_mask(mask: Tensor, of: Tensor | None = None) -> Tensor:
+    """``mask``, if it is bool, and fits the values `of`. All other functions of masks call it, or a function that does.
 
-    Raises: InputError for another dtype.
+    Raises: InputError for another dtype; and if `mask` and `of` have axes, but not as many, because torch would take a
+    value of each row for one of each token.
 
     >>> as_mask(torch.tensor([1, 0]))
     Traceback (most recent call last):
@@ -35,16 +36,28 @@ def as_mask(mask: Tensor) -> Tensor:
       got:  torch.int64 [2]
       need: True or False for each token or row
       do:   give mask.bool()
+    >>> as_mask(torch.tensor([True, False]), torch.ones(2, 2))
+    Traceback (most recent call last):
+    purerl.errors.InputError: a mask of another shape
+      got:  [2] for values of shape [2, 2]
+      need: a mask with the axes of the values
+      do:   give both per token, or both per row
     """
     if mask.dtype != torch.bool:
         need, do = "True or False for each token or row", "give mask.bool()"
         raise InputError("a mask that is not bool", got=f"{mask.dtype} {list(mask.shape)}", need=need, do=do)
+    if of is not None and of.ndim != mask.ndim and of.ndim and mask.ndim:
+        got, need = f"{list(mask.shape)} for values of shape {list(of.shape)}", "a mask with the axes of the values"
+        raise InputError("a mask of another shape", got=got, need=need, do="give both per token, or both per row")
     return mask
 
 
 def masked(x: Tensor, mask: Tensor, other: float = 0) -> Tensor:
-    """``torch.where(mask, x, other)``: `x` where the mask is True, `other` elsewhere, also in place of inf and NaN."""
-    return torch.where(as_mask(mask), x, other)
+    """``torch.where(mask, x, other)``: `x` where the mask is True, `other` elsewhere, also in place of inf and NaN.
+
+    Raises: InputError as `as_mask` of `x`.
+    """
+    return torch.where(as_mask(mask, x), x, other)
 
 
 def as_bytes(mask: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ directory that sandboxes can read, such as /usr.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -32,7 +33,7 @@ class Language(NamedTuple):
 _BINARY = "exec build/program"
 
 LANGUAGES: Mapping[str, Language] = {
-    "python": Language("program.py", "python3", "exec python3 program.py", labels=("py", "python3", "py3")),
+    "python": Language("program.py", "python3", "exec python3 program.py", labels=("py", "ipython", "pypy")),
     "bash": Language("program.sh", "bash", "exec bash program.sh", labels=("sh", "shell")),
     "javascript": Language("program.js", "node", "exec node program.js", labels=("js", "node", "nodejs")),
     "perl": Language("program.pl", "perl", "exec perl program.pl", labels=("pl",)),
@@ -55,10 +56,16 @@ LANGUAGES: Mapping[str, Language] = {
 _NAMES = {label: name for name, language in LANGUAGES.items() for label in (name, *language.labels)}
 
 
-def find_language(label: str) -> str | None:
-    """The language with this name or label; None if it is unknown.
+_VERSION = re.compile(r"-?[\d.]+$")
 
-    >>> find_language("CPP"), find_language("text")
-    ('c++', None)
+
+def find_language(label: str) -> str | None:
+    """The language with this name or label, with or without a version; None if it is unknown.
+
+    A version selects nothing: programs with the label `python2` run in Python 3, and those with `c++20` as C++17.
+
+    >>> find_language("CPP"), find_language("python3.11"), find_language("text")
+    ('c++', 'python', None)
     """
-    return _NAMES.get(label.strip().lower())
+    name = label.strip().lower()
+    return _NAMES.get(name) or _NAMES.get(_VERSION.sub("", name))

@@ -82,19 +82,32 @@ def _end(code: int) -> NoReturn:
         threading._shutdown()  # noqa: SLF001 # pyright: ignore[reportAttributeAccessIssue] -- waits for threads
         atexit._run_exitfuncs()  # noqa: SLF001 -- likewise
         for stream in (sys.stdout, sys.stderr):
-            stream.flush()
+            if stream is not None and not getattr(stream, "closed", False):
+                stream.flush()
     except BaseException as error:  # noqa: BLE001 -- of the program, which may have replaced all of these
         with suppress(BaseException):
-            sys.excepthook(type(error), error, error.__traceback__)
+            _show(error)
         code = code or _FLUSH_FAILED
+    _flush_files()
     os._exit(code & 0xFF)
+
+
+def _flush_files() -> None:
+    """Write what open files still hold, as Python does when it frees them: those of the program, and its streams."""
+    files = [*gc.get_objects(), sys.__stdout__, sys.__stderr__]
+    for kind in (io.TextIOWrapper, io.BufferedWriter):  # a text is held before its bytes
+        for file in files:
+            if issubclass(type(file), kind):
+                with suppress(BaseException):  # it may be closed or detached
+                    file.flush()
 
 
 def _exit_code(error: SystemExit) -> int:
     """The exit code of a program that calls `sys.exit`; a text is printed, as Python does."""
     if error.code is None or isinstance(error.code, int):
         return error.code or 0
-    sys.stderr.write(f"{error.code}\n")
+    with suppress(AttributeError, ValueError):  # stderr is None or closed
+        sys.stderr.write(f"{error.code}\n")
     return 1
 
 

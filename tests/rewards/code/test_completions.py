@@ -48,6 +48,61 @@ def test_completion_without_a_program(completion: str) -> None:
     assert find_program(completion, "python") is None
 
 
+@pytest.mark.parametrize("language", [None, "python"])
+@pytest.mark.parametrize(
+    "label",
+    [
+        "python:main.py", "python,editable", "python{1,3}", "{python, echo=FALSE}", "python3.11", "ipython", "python2",
+        "Python-3", "ipython3", "python title=a.py", "{.python .numberLines}", "python;x", "py(a.py)",
+    ],
+)  # fmt: skip
+def test_label_may_have_a_version_and_options(label: str, language: str | None) -> None:
+    assert find_program(f"```{label}\nx = 1\n```", language) == Program("x = 1\n", "python")
+
+
+@pytest.mark.parametrize("label", ["c++17", "cpp20", "C++:main.cpp", "cpp,ignore"])
+def test_label_of_another_language_may_have_a_version(label: str) -> None:
+    assert find_program(f"```{label}\nint z;\n```\n```python\nx\n```", "c++") == Program("int z;\n", "c++")
+
+
+@pytest.mark.parametrize("language", [None, "python"])
+@pytest.mark.parametrize(
+    ("completion", "program"),
+    [
+        (f"{PYTHON}```python\n```", "x = 1\n"),
+        (f"{PYTHON}```python\n\n```\n```\n\n```\n", "x = 1\n"),
+        ("```\ny = 2\n```\n```python\n \n```", "y = 2\n"),
+        ("Here is the code: ```python\nprint(7)\n```", "print(7)\n"),
+        ("Use `f`: ```py\nprint(7)\n```\nIt prints 7.", "print(7)\n"),
+        ("```python\n# as in ```python\nprint(7)\n```\n", "# as in ```python\nprint(7)\n"),
+        ("# as in ```python\nprint(7)\n", "# as in ```python\nprint(7)\n"),
+        ("```print(7)```", "print(7)"),
+        ("\n```print(7)```\n", "print(7)"),
+        ("```python\nprint(7)```", "print(7)"),
+        ("> ```python\n> if 1:\n>     print(7)\n>\n> ```\n", "if 1:\n    print(7)\n\n"),
+        (">```python\n>print(7)\n>```\n", "print(7)\n"),
+        ("```python\nprint(7)\n``` done", "print(7)\n"),
+        ("```python\nprint(7)\n``` This prints 7.\n```bash\npython a.py\n```", "print(7)\n"),
+        ('```python\nprint("</think>")\nprint(7)\n```', 'print("</think>")\nprint(7)\n'),
+        ("<think>Hm.</think>```python\nprint('<think>', '</think>\\n')\n```", "print('<think>', '</think>\\n')\n"),
+        ("```python\nprint('<think>')\n```", "print('<think>')\n"),
+        ('Then "done"</think>print(7)', "print(7)"),
+        ("\ufeffprint(7)", "print(7)"),
+        ("\ufeff```python\nprint(7)\n```", "print(7)\n"),
+        ("```python\n\ufeffprint(7)\n```", "print(7)\n"),
+    ],
+)
+def test_program_in_forms_that_models_write(completion: str, program: str, language: str | None) -> None:
+    found = find_program(completion, language)
+    assert found is not None
+    assert found.text == program
+
+
+def test_open_block_may_end_with_a_fence_and_text() -> None:
+    text = "    return 7\n``` It returns 7.\n```python\nf()\n```"
+    assert find_program(text, "python", is_open=True) == Program("    return 7\n")
+
+
 def test_the_label_names_the_language() -> None:
     assert find_program(f"{PYTHON}{CPP}{PLAIN}", None) == Program("int z;\n", "c++")
     assert find_program(PLAIN, None) == Program("y = 2\n", None)
@@ -97,6 +152,12 @@ def test_known_language_decides_between_blocks() -> None:
         ('```python\nprint("<answer>7</answer>")\n```', 'print("<answer>7</answer>")\n'),
         ("print('<answer>7</answer>')", "print('<answer>7</answer>')"),
         ("<answer>```python\nprint('</answer>')\n```\n</answer>", "print('</answer>')\n"),
+        ('<answer lang="python">\nprint(7)\n</answer>', "\nprint(7)\n"),
+        (f"{PYTHON}<answer type='code' id=a-1 >{PLAIN}</answer>", "y = 2\n"),
+        ("<answer><answer>\nprint(7)\n</answer></answer>", "\nprint(7)\n"),
+        ("<answer>a <answer lang=py>print(7)</answer> b</answer> c", "print(7)"),
+        ("print(7)</answer></answer>", "print(7)"),
+        ("if 1 <answer and answer> 3: print(7)", "if 1 <answer and answer> 3: print(7)"),
     ],
 )
 def test_program_in_an_answer(completion: str, program: str, language: str | None) -> None:
@@ -139,6 +200,7 @@ def test_a_prompt_may_open_the_block() -> None:
         "```" * 10**6, "```\n" * 10**6, "~" * 10**7, " " * 10**7 + "```", "</think>" * 10**6, "<answer>" * 10**5,
         "```\n\"\"\"\n" * 10**5, "```\n" + "\"\\" * 10**5 + "\n```\n", "```\n'''\n\"\"\"\n" * 10**5,
         "```\n\"\"\"\n" + "```\n" * 10**5, "<answer>```\n" * 10**5,
+        "<answer " + " " * 10**7, "<answer " + "a=b " * 10**6, "x```" * 10**6, "x" * 10**7 + "```", "> " * 10**6,
     ],
 )  # fmt: skip
 def test_long_completions_take_linear_time(text: str) -> None:
