@@ -34,21 +34,20 @@ def data_notes(
 
 
 def _first_tokens(data: DataSet, chat: Chat) -> Iterator[str]:
-    """Notes on plain text that spells the special tokens that the tokenizer adds before a prompt."""
+    """Notes on plain-text prompts that spell the special tokens that the tokenizer adds before them."""
     first = decode(chat, chat.first_tokens, skip_special_tokens=False) if chat.first_tokens else ""
     if data.example_format.prompt_format == "messages" or not first or chat.escapes:
         return
-    used, prompt = {*data.indices}, data.example_format.columns[0]
-    for column in data.example_format.columns:
-        values = enumerate(chain.from_iterable(iterate_values(table, column) for table in data.tables))
-        texts = {index: value for index, value in values if value and first in value and index in used}
-        begins = {index for index, value in texts.items() if column == prompt and value.startswith(first)}
-        more = [index for index, value in texts.items() if value.count(first) > (index in begins)]
-        if begins:
-            prompts = "1 prompt begins" if len(begins) == 1 else f"{len(begins):,} prompts begin"
-            yield f"{prompts} with {first!r}, which the tokenizer does not add again"
-        if more:
-            yield f"{first!r} is in {column!r} beside the one before the prompt: {rows_name(data, more)}"
+    used, column = {*data.indices}, data.example_format.columns[0]
+    values = enumerate(chain.from_iterable(iterate_values(table, column) for table in data.tables))
+    texts = {index: value for index, value in values if value and first in value and index in used}
+    begins = {index for index, value in texts.items() if value.startswith(first)}
+    more = [index for index, value in texts.items() if value.count(first) > (index in begins)]
+    if begins:
+        prompts = "1 prompt begins" if len(begins) == 1 else f"{len(begins):,} prompts begin"
+        yield f"{prompts} with {first!r}, which the tokenizer does not add again"
+    if more:
+        yield f"{first!r} is in {column!r} beside the one before the prompt: {rows_name(data, more)}"
 
 
 def _notes_on_files(data: DataSet) -> Iterator[str]:

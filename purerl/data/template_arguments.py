@@ -9,7 +9,7 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["RESERVED_KWARGS", "check_template_kwargs", "find_invalid_switch", "template_variables"]
+__all__ = ["RESERVED_KWARGS", "check_template_kwargs", "find_invalid_switch", "template_variables", "template_words"]
 
 RESERVED_KWARGS = (
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
@@ -60,4 +60,9 @@ def template_variables(tokenizer: Any, tools: Sequence[Any] | None = None) -> se
     try:
         return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))  # noqa: S701
     except TemplateSyntaxError:
-        return set(re.findall(r"[A-Za-z_]\w*", template))
+        return template_words(tokenizer, tools)
+
+
+def template_words(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
+    """All words in the chat template for these `tools`, such as names of variables and of keys that it reads."""
+    return set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template(tools=tools))))

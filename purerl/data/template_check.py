@@ -17,13 +17,14 @@ from purerl.data.answers import (
     has_generation_markers,
     learned_spans,
 )
-from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render, template_words
+from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render
 from purerl.data.examples import DataSet, row_name, tokenized_at
 from purerl.data.images import text_of
 from purerl.data.kinds import iterate_conversations, kinds_of
 from purerl.data.messages import is_learned
 from purerl.data.placeholders import THOUGHTS, Piece, has_inline_thoughts, with_placeholders
 from purerl.data.roles import check_role
+from purerl.data.template_arguments import template_words
 from purerl.errors import ConfigError, DataError
 
 __all__ = ["Problem", "Rendered", "check_template", "find_problem", "learns_every_end", "rendered_placeholders"]

@@ -62,7 +62,6 @@ def open_run_data(
     if trains_classifier(algorithm):
         set_pad_token(tokenizer)
     for name, role in roles.items():
-        check_role_model(config, name, role)
         if role.settings.model != config.model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
     processor = open_processor(config.model, [examples, *others], config.environment)
@@ -71,6 +70,8 @@ def open_run_data(
     chat = open_run_chat(
         config.data, config.model, examples, others, tokenizer, processor, needs_stop_token=needs_stop_token
     )
+    for name, role in roles.items():
+        check_role_model(config, name, role)
     limit = evaluate.max_examples if evaluate else None
     if held_out is not None:
         check_first_rows(chat, held_out)

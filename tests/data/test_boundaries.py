@@ -208,7 +208,6 @@ def test_a_prompt_that_a_template_has_rendered_has_one_bos(text: str, added: str
         ("\n<s>2+3=", "5", "prompt"),
         ("<s><s>2+3=", "5", "prompt"),
         ("<s>2 <s> 3", "5", "prompt"),
-        ("2+3=", "<s>5", "completion"),
     ],
 )
 def test_a_second_bos_is_noted_with_its_row(prompt: str, answer: str, column: str | None, tmp_path: Path) -> None:
