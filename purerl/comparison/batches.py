@@ -13,6 +13,7 @@ from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS, STRUCTURE, check_batch, with_fields
 from purerl.comparison.changes import fields_to_compare
 from purerl.data.files import read_table
+from purerl.data.nested import decoded, shaped
 from purerl.errors import InputError
 from purerl.store.rollouts import to_batch
 from purerl.store.step_files import step_path, stored_steps
@@ -81,7 +82,7 @@ def read_completions(path: Path, *algorithms: Algorithm) -> TensorDict:
     Raises: DataError if there is no such file or it cannot be read; InputError if columns that `algorithms` read are
     missing or have another type; BatchError if the values do not follow the schema.
     """
-    table = read_table(path)
+    table = _without_json(read_table(path))
     needed = fields_to_compare(*algorithms)
     _check_columns(path, table, needed)
     batch = to_batch(table)
@@ -90,6 +91,17 @@ def read_completions(path: Path, *algorithms: Algorithm) -> TensorDict:
     names = [name for name in ("logp", *needed) if name not in batch.keys()]
     batch = with_fields(batch, **{name: batch[_source(name, batch.keys())] for name in names})
     return check_batch(batch, needed)
+
+
+def _without_json(table: pa.Table) -> pa.Table:
+    """`table` with the columns of JSON that have a type: integers beside floats become floats."""
+    import pyarrow as pa
+
+    for index, field in enumerate(table.schema):
+        if (shape := shaped(field)) != field.type:
+            column = pa.array(decoded(table.column(index), field.name), shape)
+            table = table.set_column(index, field.name, column)
+    return table
 
 
 _ALTERNATIVES = {

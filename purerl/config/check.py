@@ -88,9 +88,9 @@ def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:
     """
     names, gates = [*by_name(config.rewards, ())], [*by_name((), config.gates)]
     models = [reward.full_name for reward in config.rewards if reward.role is not None]
-    names += [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
-    names += [WORKFLOW] if config.rollout and config.rollout.workflow else []
-    return select_accuracy_rewards(config.evaluate, names, gates, models) if config.evaluate else ()
+    others = [ENVIRONMENT] if config.environment and config.environment.gives_rewards else []
+    others += [WORKFLOW] if config.rollout and config.rollout.workflow else []
+    return select_accuracy_rewards(config.evaluate, names, [*others, *gates], models) if config.evaluate else ()
 
 
 def learns_from_rewards(algorithm: Algorithm) -> bool:

@@ -134,8 +134,8 @@ def evaluation_of_model(
     check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
     runner = _runner(rewards, gates, workers)
-    names = [*runner.components, *_rewards_of(environment)]
-    accuracy_rewards = select_accuracy_rewards(settings, names, [*runner.names])
+    others = [*_rewards_of(environment), *runner.names]
+    accuracy_rewards = select_accuracy_rewards(settings, [*runner.components], others)
     problems = read_problems(settings.data, settings.max_examples)
     check_rows(runner, problems.values())
     tokenizer = load_tokenizer(model)
@@ -163,7 +163,7 @@ def evaluation_of_model(
         generator=generator,
         seed=seed,
         environment=environment,
-        is_rewarded=bool(names),
+        is_rewarded=bool(others),
         notes=_notes(problems, chat, runner, environment),
     )
 

@@ -127,7 +127,7 @@ def test_default_top_k_is_at_most_the_size_of_the_vocabulary(tmp_path):
     scores = trainer.score(batch, ("topk_tokens", "topk_logp"))
     tokens = scores["topk_tokens"][batch["action"]].sort().values
     assert torch.equal(tokens, torch.arange(11).expand_as(tokens))
-    with pytest.raises(ConfigError, match="top_k\n  got:  12\n  need: at most 11, the size of the vocabulary"):
+    with pytest.raises(ConfigError, match="top_k\n  got:  12\n  need: at most 11, the number of token ids"):
         make_trainer(small, outputs=("topk_tokens",), top_k=12)
 
 

@@ -27,7 +27,8 @@ NEEDS = {
     "trainer.cpu_offload=true": ["trainer.mesh.shard=4"],
 }
 # Files and their keys, a prefix of metrics, and a modifier and a setting that are named without a value.
-OTHER = {"failures.jsonl", "summary.json", "peak_device_memory", "time/", "kl_loss", "trainer.lr"}
+OTHER = {"failures.jsonl", "summary.json", "peak_device_memory", "time/", "kl_loss", "trainer.lr", "system"}
+OTHER |= {"{% generation %}"}
 
 
 def _metrics() -> set[str]:
