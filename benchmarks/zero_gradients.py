@@ -73,7 +73,7 @@ def _run(base: Any, start: Path, *, rate: float, skips: bool) -> RunConfig:
 
 
 def _measured(directory: Path) -> str:
-    """What the table has of the run in `directory`."""
+    """The numbers of the run in `directory` that the table has."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     zero = [record["policy/zero_gradient_fraction"] for record in records if record["step"]]
     moved = [record["policy/approx_kl"] for record in records if record.get("policy/zero_gradient_fraction") == 1]

@@ -12,7 +12,7 @@ __all__ = ["StagedState", "SupportsStaging"]
 
 
 class StagedState(Protocol):
-    """What a trainer had to save at some moment, independent of what it does since then."""
+    """The state that a trainer had to save at some moment, independent of what it does since then."""
 
     def write(self, path: Path, ranks: Ranks) -> Mapping[str, str] | None:
         """Write the files of `Trainer.save` into `path`, and return the same digests. All `ranks` call it.

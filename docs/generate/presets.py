@@ -62,7 +62,7 @@ def _overview(found: list[Preset]) -> str:
 
 
 def _modifiers(found: list[Preset]) -> str:
-    """What differs from each library with a modifier, and the defaults that modifiers have beside a preset."""
+    """Differences from each library with a modifier, and the defaults that modifiers have beside a preset."""
     texts = {(p.library, kind): texts for p in found for kind, texts in p.modifiers.items()}
     rows = [[library, f"`{kind}`", "<br>".join(texts[library, kind])] for library, kind in texts]
     differences = table(["library", "modifier", "what differs nevertheless"], rows)

@@ -114,7 +114,7 @@ def learned_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Span
 
 
 def generation_prompts(chat: Chat, messages: Messages) -> tuple[str, str]:
-    """What the chat template adds to `messages` for the model to answer, and this without thoughts that it begins.
+    """The text that the chat template adds to `messages` for the model to answer, also without thoughts that it begins.
 
     Both are empty if that cannot be told.
     """

@@ -282,7 +282,7 @@ def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
 
 
 def apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
-    """What the tokenizer makes of `messages` by its chat template. Raises DataError as `render`.
+    """The result of the tokenizer for `messages` by its chat template. Raises DataError as `render`.
 
     Arguments of tool calls are objects, or JSON text if the template reads text. `kwargs` that are not None take
     precedence over those of `chat`.
@@ -311,7 +311,7 @@ def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, A
 
 
 def _count_shown(chat: Chat, content: Any) -> int | None:
-    """How often the chat template shows the text of a user's message with this `content`; None: it raises an error."""
+    """The number of times that the chat template shows the text of a user's `content`; None: it raises an error."""
     messages, options = [{"role": "user", "content": content}], {"tokenize": False, "add_generation_prompt": True}
     try:
         return _apply(chat, messages, options, as_text=False).lower().count(_PLACEHOLDER)

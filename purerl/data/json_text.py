@@ -16,7 +16,7 @@ __all__ = ["count_conversations", "with_conversations"]
 
 _START = r"(?s)^\s*(array\(|list\(|\()?\[?\s*(dict\()?\{"
 _KEYS = (r""".*['"](role|from)['"]\s*:""", r""".*['"](content|value)['"]\s*:""")
-"""What text of a list of messages, or of one message, has, such as ``[{'content': '', 'role': 'user'}]``."""
+"""A part of each text of a list of messages, or of one message, such as ``[{'content': '', 'role': 'user'}]``."""
 
 
 def with_conversations(table: pa.Table, path: str) -> pa.Table:
@@ -46,7 +46,7 @@ def with_conversations(table: pa.Table, path: str) -> pa.Table:
 
 
 def count_conversations(table: pa.Table, name: str) -> int:
-    """How many values of a column of plain text are messages, or one message, as JSON or Python writes them."""
+    """The number of values of a text column that are messages, or one message, as JSON or Python writes them."""
     import pyarrow.compute
     from pyarrow import types
 

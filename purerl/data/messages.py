@@ -25,7 +25,7 @@ _OTHER_NAMES = {
     "arguments": ("args", "argument", "parameters", "params", "input", "inputs", "kwargs", "tool_input", "tool_args"),
     "name": ("tool", "tool_name", "function_name", "func", "action"),
 }
-"""What other libraries call the keys of a function."""
+"""The names that other libraries have for the keys of a function."""
 
 
 def is_learned(message: Message) -> bool:
@@ -70,7 +70,7 @@ def _problem_of_keys(call: Message) -> str | None:
 
 
 def _remedy(key: str) -> str:
-    """What to do with an unknown key of a call."""
+    """The remedy for an unknown key of a call."""
     if key in _KEYS_OF_FUNCTIONS:
         return f"put {key!r} into 'function'"
     known = next((known for known, others in _OTHER_NAMES.items() if key in others), None)

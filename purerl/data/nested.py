@@ -242,7 +242,7 @@ def iterate_values(table: pa.Table, name: str) -> Iterator[Any]:
 
 
 def _decoder(arrow_type: Any, *, is_cleaned: bool, kept: tuple[str, ...] = ()) -> Decoder | None:
-    """What makes the value of a row of the Python object that pyarrow makes; None: nothing is to do.
+    """The function from the Python object that pyarrow makes to the value of a row; None: it is this object.
 
     `kept` are keys of the outermost structures that stay if they are null.
     """
@@ -285,7 +285,7 @@ def _decode_struct(decoders: Mapping[str, Decoder], kept: Sequence[str], value: 
 
 
 def count_added_keys(column: Any) -> int:
-    """How many keys `decoded` leaves out of the structures in `column`, one of `CLEANED`."""
+    """The number of keys that `decoded` leaves out of the structures in `column`, one of `CLEANED`."""
     chunks = column.chunks if hasattr(column, "chunks") else [column]
     return sum(_count_nulls(chunk, ("role", "content")) for chunk in chunks)
 

@@ -1,4 +1,4 @@
-"""What a row says about its own chat template: columns that TRL and verl define.
+"""Settings of a row for its own chat template: columns that TRL and verl define.
 
     tools                 JSON schemas of the tools that its prompt shows (TRL, verl)
     chat_template_kwargs  arguments of the chat template (TRL)

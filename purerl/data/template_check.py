@@ -31,7 +31,7 @@ __all__ = ["Problem", "Rendered", "check_template", "find_problem", "learns_ever
 
 
 class Problem(NamedTuple):
-    """What is wrong with a chat template for a row: the lines of an error."""
+    """A problem of a chat template with a row: the lines of an error."""
 
     what: str
     got: str

@@ -92,7 +92,7 @@ def _begins_again(prompt: Messages, message: Mapping[str, Any]) -> bool:
 
 
 def _left_out(chat: Chat, prompt: Messages, answer: Messages, known: dict[Kind, bool]) -> list[str]:
-    """What is left out of a conversation; `known` has whether it is of messages and conversations of each kind."""
+    """Parts that are left out of a conversation; `known` has whether each kind of message or conversation loses any."""
     *kinds, whole = kinds_of(chat, prompt, answer)
     thoughtful = [kind for kind, message in zip(kinds, [*prompt, *answer], strict=True) if has_thoughts(message)]
     if not known.keys() >= {*thoughtful}:

@@ -1,4 +1,4 @@
-"""What data files contain that a run does not read, named before it starts, with the nearest name that is read.
+"""Contents of data files that a run does not read, named before it starts, with the nearest name that is read.
 
 Nothing else reads the columns of demonstrations, pairs and labels than what is named here. Those of prompts are all
 passed to reward functions and environments, so only names that are nearly those of purerl's own columns are listed, and
@@ -144,7 +144,7 @@ def _renamed(shown: Shown, key: str, name: str) -> Shown:
 
 
 def _text(shown: Shown) -> str | None:
-    """What the chat template renders; None if it raises an error."""
+    """The text that the chat template renders; None if it raises an error."""
     with suppress(DataError):
         return render(shown.chat, shown.messages, add_generation_prompt=shown.messages[-1]["role"] != "assistant")
 

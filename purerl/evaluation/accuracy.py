@@ -16,7 +16,7 @@ from purerl.settings import no_effect
 __all__ = ["describe_accuracy", "describe_components", "is_correct", "select_accuracy_rewards"]
 
 ROUNDING = 1e-6
-"""How far below 1 a value may be, because a sum of rewards such as 0.1 is rounded."""
+"""The distance below 1 that a value may have, because a sum of rewards such as 0.1 is rounded."""
 
 _KEY = "evaluate.accuracy_reward"
 _WITH_COMPONENT = re.compile(r"(?P<function>.+)\[(?P<component>[^\[\]]+)\]")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import cast
 
 from purerl.config.roles import ModelRole
 from purerl.errors import ConfigError
@@ -29,13 +28,8 @@ def attention_notes(engines: Mapping[str, Capabilities]) -> list[str]:
 def model_notes(roles: Mapping[str, ModelRole], trainers: Mapping[str, Capabilities]) -> list[str]:
     """The notes of the `trainers`, and those on models that have more token ids than the policy."""
     own = [f"{name}: {note}" for name, trainer in trainers.items() for note in trainer.notes]
-    return [
-        *own,
-        *(
-            f"{name}: {extra:,} token ids that the policy does not have get no probability"
-            for name, extra in _extra_ids(roles, trainers)
-        ),
-    ]
+    text = "token ids that the policy does not have get no probability"
+    return [*own, *(f"{name}: {extra:,} {text}" for name, extra in _extra_ids(roles, trainers))]
 
 
 def limit_vocabularies(roles: Mapping[str, ModelRole], trainers: Mapping[str, Trainer]) -> None:
@@ -47,11 +41,12 @@ def limit_vocabularies(roles: Mapping[str, ModelRole], trainers: Mapping[str, Tr
     """
     capabilities = {name: trainer.capabilities for name, trainer in trainers.items()}
     for name, extra in _extra_ids(roles, capabilities):
-        if not isinstance(trainers[name], SupportsVocabulary):
+        trainer = trainers[name]
+        if not isinstance(trainer, SupportsVocabulary):
             got = f"{extra:,} token ids more than the policy has"
             need = "as many, or a trainer that can leave ids out, such as that of kind hf"
             raise ConfigError(f"roles.{name}.model", got=got, need=need, do=f"set roles.{name}.trainer.kind=hf")
-        cast(SupportsVocabulary, trainers[name]).limit_vocabulary((capabilities[name].vocab_size or 0) - extra)
+        trainer.limit_vocabulary((capabilities[name].vocab_size or 0) - extra)
 
 
 def _extra_ids(roles: Mapping[str, ModelRole], trainers: Mapping[str, Capabilities]) -> Iterator[tuple[str, int]]:

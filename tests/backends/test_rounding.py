@@ -144,7 +144,7 @@ def _exact(trainer: HFTrainer) -> dict[str, Tensor]:
 
 
 def _way(trainer: HFTrainer, twin: HFTrainer, start: dict[str, Tensor]) -> float:
-    """How far the weights of `trainer` went on the way of those of `twin`."""
+    """The fraction of the way of the weights of `twin` that those of `trainer` went."""
     moved, expected = ({n: w - start[n] for n, w in _exact(t).items()} for t in (trainer, twin))
     dot = sum((moved[name] * expected[name]).sum() for name in expected)
     return float(dot / sum(value.square().sum() for value in expected.values()))

@@ -1,4 +1,4 @@
-"""What TRL, verl and OpenAI define beside the content: tools and template arguments of a row, weights, text calls."""
+"""Columns and keys of TRL, verl and OpenAI beside the content: tools, template arguments, weights, text calls."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def _step(dtype: str) -> tuple[TensorDict, Objective, dict[str, Counts]]:
 
 
 def outcome_of(model: Model, config: Config) -> Outcome:
-    """What one training step of `model` gives, or the ConfigError that refuses it. Other errors are raised."""
+    """The result of one training step of `model`, or the ConfigError that refuses it. Other errors are raised."""
     stage = "check"
     try:
         check_model(config, model=model, outputs=_OUTPUTS, is_trained=True)
@@ -135,7 +135,7 @@ def default_of(model: Model) -> Outcome:
 
 
 def difference(family: str, option: str, computed: Outcome, expected: Outcome) -> str | None:
-    """What differs by more than rounding between the outcome with `option` and that with the settings by default."""
+    """Differences above rounding between the outcome with `option` and that with the settings by default."""
     tolerance = 1e-3 if family in FLOAT32 else 1e-5  # some families compute parts in float32
     names = computed.metrics.keys() & expected.metrics.keys()
     for name in names - {"grad_norm"} if option in ("lora", "freeze") else names:
@@ -178,7 +178,7 @@ def _distance(first: Tensor, second: Tensor) -> float:
 
 
 def misleading(refusal: str, model: Model, config: Config) -> str | None:
-    """What is wrong with the text of a refusal: a missing part, or advice that the user follows already."""
+    """A fault in the text of a refusal: a missing part, or advice that the user follows already."""
     missing = [part for part in ("got", "need", "do") if not re.search(rf"^  {part}: +\S", refusal, re.MULTILINE)]
     if missing:
         return f"without {', '.join(missing)}: {refusal}"

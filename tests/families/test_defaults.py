@@ -111,7 +111,7 @@ def test_lora_trains_a_family_or_names_layers_that_can_have_an_adapter(folder, f
 
 
 def test_a_reason_in_the_configuration_is_found_before_weights_are_read(folder, monkeypatch):
-    """What a user would wait for: with a large model, minutes."""
+    """The load that a user would wait for: with a large model, minutes."""
     monkeypatch.setattr("transformers.PreTrainedModel.from_pretrained", lambda *args, **kwargs: pytest.fail("loaded"))
     model = model_of(folder, "bloom")
     for settings in ({"packing": True}, {"freeze": ("no.such",)}, {"freeze": ("*",)}):

@@ -48,7 +48,7 @@ def test_an_option_trains_a_family_as_without_it_or_is_refused(tmp_path, family)
 
 
 def _problems(family: str, model: Model) -> Iterator[str]:
-    """What is wrong, for each option."""
+    """The faults, for each option."""
     default = default_of(model)
     for option in ("default", *OPTIONS):
         config = config_with(option, model)

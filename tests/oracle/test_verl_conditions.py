@@ -47,7 +47,7 @@ def _corrected(batch: TensorDict, correction: Mapping[str, Any]) -> TensorDict:
 def _verl(
     name: str, batch: TensorDict, settings: Mapping[str, Any] = _NONE, correction: Mapping[str, Any] = _NONE, **counts
 ) -> Result:
-    """What verl's trainer computes with the settings of the preset: correction, advantages, step of the actor."""
+    """The result of verl's trainer with the settings of the preset: correction, advantages, step of the actor."""
     batch = _corrected(batch, correction) if correction else batch
     advantage, _ = _advantage_and_returns(batch, CASES[name].advantage)
     return Result(advantage * batch["mask"], *_step(name, batch, advantage, settings, **counts))

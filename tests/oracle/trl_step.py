@@ -27,7 +27,7 @@ _PREFIXES = ("sapo_", "vespo_", "vllm_importance_sampling_")
 
 
 def trl_result(batch: TensorDict, trainer: str, changes: Mapping[str, Any], *, micro_batches: int = 1) -> Result:
-    """What TRL's GRPOTrainer or RLOOTrainer computes with its default settings, and `changes`.
+    """The result of TRL's GRPOTrainer or RLOOTrainer with its default settings, and `changes`.
 
     `batch` has completions that start at position 1. The gradient is with respect to `logp`.
     """
@@ -72,7 +72,7 @@ def _advantage(batch: TensorDict, trainer: str, settings: SimpleNamespace) -> Te
 
 
 def _trainer(trainer: str, settings: SimpleNamespace, micro_batches: int, logp: Tensor, entropy: Tensor) -> Any:
-    """What `_compute_loss` reads of a trainer."""
+    """The attributes of a trainer that `_compute_loss` reads."""
     cls = getattr(import_module("trl"), f"{trainer}Trainer")
     stub = SimpleNamespace(
         **{**vars(settings), "args": settings},

@@ -180,7 +180,7 @@ def find_program(completion: str, language: str | None, *, is_open: bool = False
 
 
 def _answer(completion: str) -> str:
-    """What follows the thinking, and of this the last answer. Thinking that does not end is followed by nothing."""
+    """The text after the thinking, and of this the last answer; empty if the thinking does not end."""
     tags = [*_THINK.finditer(completion)]
     ends = [tag.end() for tag in tags if tag["close"] or tag["closed"]]
     return _tagged(completion[ends[-1] if ends else 0 :]) if ends or not tags else ""
