@@ -16,6 +16,7 @@ __all__ = [
     "declared_pad_token",
     "end_tokens",
     "load_tokenizer",
+    "ordinary_tokens",
     "pad_token_of",
     "set_pad_token",
 ]
@@ -32,6 +33,16 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
     return tokenizer
+
+
+def ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids of all tokens that are text: no special tokens, such as those of images, and no others that were added.
+
+    All ids, if the tokenizer has no others.
+    """
+    loaded: Any = tokenizer  # its properties have several types
+    ids, added = {*loaded.get_vocab().values()}, {*loaded.get_added_vocab().values(), *loaded.all_special_ids}
+    return sorted(ids - added) or sorted(ids)
 
 
 def check_same_ids(tokenizer: PreTrainedTokenizerBase, model: Model, role: str) -> None:

@@ -14,11 +14,15 @@ from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of, roles
 from purerl.aliases import suggestion
-from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.budget import check_budgets
-from purerl.config.generators import check_adapter_rank, check_generator
+from purerl.config.generators import (
+    check_adapter_rank,
+    check_generator,
+    check_mismatch_growth,
+    check_updates_in_flight,
+)
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
@@ -28,7 +32,6 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
 from purerl.debugging.settings import check_debug
-from purerl.devices.kinds import BETWEEN_DEVICES
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
@@ -326,7 +329,8 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
             raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
     if config.generator is not None:
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
-        _check_updates_in_flight(config)
+        check_updates_in_flight(config)
+        check_mismatch_growth(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)
@@ -356,24 +360,6 @@ def _weights_of(composition: Composition) -> dict[str, Sequence[float]]:
     keys = {"algorithm": composition.base}
     keys |= {f"algorithm.{key_of(kind_of(modifier))}": modifier for modifier in composition.modifiers}
     return {f"{key}.weights": settings.weights for key, settings in keys.items() if hasattr(settings, "weights")}
-
-
-def _check_updates_in_flight(config: RunConfig) -> None:
-    """Refuse servers that sleep while they have requests, and settings of updates of weights that have no effect."""
-    server, rollout = getattr(config.generator, "server", None), config.rollout
-    if not isinstance(server, ServerSettings) or rollout is None:
-        return
-    in_flight = {name: value for name in ("max_staleness", "num_extra_groups") if (value := getattr(rollout, name))}
-    for name, value in in_flight.items() if server.sleep_level else ():
-        got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
-        do = "set generator.server.sleep_level=0, and give the servers devices of their own"
-        raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
-    if server.stale_cache and not in_flight:
-        need = "requests that run while weights change: rollout.max_staleness or rollout.num_extra_groups above 0"
-        raise no_effect("generator.server.stale_cache", True, need)  # noqa: FBT003 - the value
-    if config.placement.kind == "ray" and server.weight_transfer in BETWEEN_DEVICES:
-        need = 'placement.kind = "local": weights reach the actors of a generator in the memory of their hosts'
-        raise no_effect("generator.server.weight_transfer", server.weight_transfer, need)
 
 
 def _check_truncation(config: RunConfig) -> None:

@@ -12,11 +12,12 @@ from typing import NamedTuple
 
 from purerl.diagnosis.history import History, has_improved, is_solved, mean, recent, recent_known, start
 
-__all__ = ["CHECKS", "Check"]
+__all__ = ["CHECKS", "Check", "mismatch_growth"]
 
 _STEPS = 10  # of most checks
 _MANY_STEPS = 20  # of checks of something that need not be wrong
 _FEW_STEPS = 5  # of checks of something that is never right
+_GROWN_STEPS = 3
 _MAX_ZERO_ADVANTAGE = 1e-6
 _MAX_ZERO_GRADIENT = 1e-10
 _SKIPPED = 0.5  # fraction of optimizer steps
@@ -155,6 +156,16 @@ def _other_model(history: History) -> str | None:
     return f"the log-probabilities of sampler and trainer {what}"
 
 
+def mismatch_growth(history: History) -> str | None:
+    """The log-probabilities of sampler and trainer differ far more than they did before the first step."""
+    facts, values = history.facts, recent_known(history, _LOGP_ABS_DIFF, _GROWN_STEPS)
+    if facts.max_staleness or facts.mismatch_limit is None or not values or min(values) <= facts.mismatch_limit:
+        return None
+    before = f"{facts.mismatch_level:.2g} nats before the first step"
+    what = f"differ by {min(values):.2g} nats or more in each of the last {_GROWN_STEPS} steps, with the same weights"
+    return f"the log-probabilities of sampler and trainer {what}; {before}"
+
+
 def _growing_mismatch(history: History) -> str | None:
     before = mean(start(history, _LOGP_ABS_DIFF))
     after = mean(recent_known(history, _LOGP_ABS_DIFF, _STEPS))
@@ -271,6 +282,14 @@ CHECKS = (
         truncation,
         "the limit is too low for a complete answer, or the model never ends its answers",
         "raise rollout.max_tokens, check the chat template and its end token, or set rollout.stop_strings",
+    ),
+    Check(
+        "mismatch_growth",
+        _GROWN_STEPS,
+        mismatch_growth,
+        "the engine has old values of some weights, or rounding has grown with the weights",
+        "compare the version of the engine with docs/servers.md, and look for warnings in its log; "
+        "generator.max_mismatch_growth makes it an error",
     ),
     Check(
         "mismatch",

@@ -35,12 +35,16 @@ class Facts(NamedTuple):
     max_failure_rate     `reward_workers.max_failure_rate`
     max_tokens           `rollout.max_tokens`; None if the run does not sample
     max_staleness        `rollout.max_staleness`; 1 with `rollout.recorded`
+    mismatch_level       mean difference of the log-probabilities of sampler and trainer before the first step, in nats
+    mismatch_limit       in nats: above it, the mismatch has grown; None: not known
     """
 
     learns_from_rewards: bool = True
     max_failure_rate: float = 0.1
     max_tokens: int | None = None
     max_staleness: int = 0
+    mismatch_level: float | None = None
+    mismatch_limit: float | None = None
 
 
 class History(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any
 
 from attrs import define
 
-from purerl.diagnosis.history import Facts, Record
+from purerl.diagnosis.history import Facts, History, Record
 from purerl.diagnosis.monitor import RunWarning, State, initial, observe
 
 __all__ = ["Monitor", "facts_of_run"]
@@ -25,8 +25,11 @@ def facts_of_run(path: Path) -> Facts:
         "max_failure_rate": workers.get("max_failure_rate"),
         "max_tokens": rollout.get("max_tokens"),
         "max_staleness": rollout.get("max_staleness") or int("recorded" in rollout),
+        "mismatch_level": data.get("mismatch_level"),
+        "mismatch_limit": data.get("mismatch_limit"),
     }
-    kinds = {"learns_from_rewards": bool, "max_failure_rate": (int, float), "max_tokens": int, "max_staleness": int}
+    kinds: dict[str, Any] = {"learns_from_rewards": bool, "max_tokens": int, "max_staleness": int}
+    kinds |= dict.fromkeys(("max_failure_rate", "mismatch_level", "mismatch_limit"), (int, float))
     return Facts(**{name: value for name, value in found.items() if isinstance(value, kinds[name])})
 
 
@@ -47,6 +50,11 @@ class Monitor:
     """Observes a run while it trains. Keeps a bounded number of records."""
 
     _state: State
+
+    @property
+    def history(self) -> History:
+        """What the checks read."""
+        return self._state.history
 
     @classmethod
     def of_run(cls, path: Path, records: Iterable[Record]) -> Monitor:

@@ -12,7 +12,7 @@ from purerl.rewards.components import added
 from purerl.rewards.results import RewardResult, fractions, logged_metrics
 from purerl.types import TensorDict
 
-__all__ = ["batch_metrics", "mean_metrics", "means", "reward_metrics", "staleness_metrics", "time_metrics"]
+__all__ = ["batch_metrics", "mean_metrics", "means", "reward_metrics", "time_metrics"]
 
 
 def means(metrics: Mapping[str, Weighted]) -> dict[str, float]:
@@ -42,14 +42,6 @@ def mean_metrics(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     names = dict.fromkeys(name for row in rows for name in row)
     columns = {name: [row[name] for row in rows if name in row] for name in names}
     return {name: sum(column) / len(column) for name, column in columns.items()}
-
-
-def staleness_metrics(batch: TensorDict, step: int) -> dict[str, float]:
-    """The age of the tokens that the step after `step` trains on, in updates: mean and maximum over action tokens."""
-    if "version" not in batch.keys() or not bool(batch["action"].any()):
-        return {}
-    age = step - batch["version"][batch["action"]]
-    return {"rollout/staleness": age.double().mean().item(), "rollout/staleness_max": age.max().item()}
 
 
 def batch_metrics(batch: TensorDict) -> dict[str, float]:

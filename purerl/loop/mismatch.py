@@ -23,12 +23,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from purerl.algos.algebra import Largest, Objective, Weighted, bind
+from purerl.algos.parts.editing import contains
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
 from purerl.kernels.masks import count_true
 from purerl.types import TensorDict
 
-__all__ = ["from_moments", "mismatch_metrics", "with_mismatch"]
+__all__ = ["from_moments", "is_measured", "mismatch_metrics", "with_mismatch"]
 
 _GROUP = "mismatch"
 
@@ -43,12 +44,21 @@ def mismatch_metrics(batch: TensorDict) -> dict[str, float]:
     return from_moments(means)
 
 
-def with_mismatch(objective: Objective) -> Objective:
-    """`objective` with the moments of logp - rollout_logp over counted tokens as metrics."""
+def with_mismatch(objective: Objective, version: int | None = None) -> Objective:
+    """`objective` with the moments of logp - rollout_logp over counted tokens as metrics.
+
+    version  only tokens that were sampled with the weights of this version count
+    """
+    reads = ("rollout_logp",) if version is None else ("rollout_logp", "version")
     return objective._replace(
-        reads=tuple(dict.fromkeys((*objective.reads, "rollout_logp"))),
-        metrics=bind(_and_moments, metrics=objective.metrics),
+        reads=tuple(dict.fromkeys((*objective.reads, *reads))),
+        metrics=bind(_and_moments, metrics=objective.metrics, version=version),
     )
+
+
+def is_measured(objective: Objective) -> bool:
+    """Whether the training-inference mismatch is among the metrics of `objective`."""
+    return contains(objective.metrics, lambda bound: bound.function is _and_moments)
 
 
 def from_moments(values: Mapping[str, float]) -> dict[str, float]:
@@ -99,6 +109,7 @@ def _moments(difference: Tensor, mask: Tensor) -> dict[str, Weighted]:
     return {f"{_GROUP}/{name}": moment for name, moment in moments.items()}
 
 
-def _and_moments(batch: TensorDict, *, metrics: Callable) -> dict[str, Weighted]:
-    difference = log_ratio(batch["logp"], batch["rollout_logp"])
-    return {**metrics(batch), **_moments(difference, batch["mask"])}
+def _and_moments(batch: TensorDict, *, metrics: Callable, version: int | None) -> dict[str, Weighted]:
+    difference, mask = log_ratio(batch["logp"], batch["rollout_logp"]), batch["mask"]
+    counted = mask if version is None else mask & (batch["version"] == version)
+    return {**metrics(batch), **_moments(difference, counted)}

@@ -12,7 +12,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.tokenizer import load_tokenizer, ordinary_tokens
 from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import is_reward
@@ -51,6 +51,7 @@ from purerl.loop.step import Learner
 from purerl.loop.trainers import open_trainers
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator
+from purerl.loop.weight_check import check_updates
 from purerl.loop.workflows import examples_workflow, number_columns, open_source, purpose_of
 from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.planning.check import check_memory
@@ -61,6 +62,7 @@ from purerl.rewards.adapters import RewardFunction, RunLength
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.workers import default_num_workers
 from purerl.rollouts.runtime import Runtime
+from purerl.seeds import derive_seed
 from purerl.store.directory import RunDirectory
 from purerl.store.evaluations import write_evaluation
 
@@ -82,7 +84,8 @@ class Run:
     `config` has resolved paths, and the commits of models on the hub. `max_steps` is the number of steps, also if
     `config` has a number of epochs. `evaluate` returns the metrics of the generator's weights at a step, and `validate`
     those of the policy on held-out data in a state of the loop. `files` has a digest of each data file, and `models`
-    the fingerprint of the model of each role. `context` has the ranks.
+    the fingerprint of the model of each role. `context` has the ranks. `mismatch_level` is that of generator and policy
+    at the start, in nats; None without a generator.
     """
 
     config: RunConfig
@@ -100,6 +103,7 @@ class Run:
     model_rewards: ModelRewards
     runtime: Runtime
     context: RankContext
+    mismatch_level: float | None = None
 
     @property
     def trainers(self) -> Mapping[str, Trainer]:
@@ -228,7 +232,9 @@ def _open(
     generator = config.generator and open_sampler(config, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
+    level = None
     if generator is not None:
+        level = _check_generator(generator, trainers["policy"], data, context, config.seed)
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     use_routes(config, directory, trainers["policy"])
     learner = _learner(config, algorithm, trainers)
@@ -251,10 +257,23 @@ def _open(
         model_rewards=model_rewards,
         runtime=runtime,
         context=context,
+        mismatch_level=level,
     )
     engine = generator and generator.capabilities
     check_row_lengths(config, data, max_steps=max_steps, trainers=capabilities, generator=engine)
     return run
+
+
+def _check_generator(
+    generator: Generator, policy: Trainer, data: RunData, context: RankContext, seed: int
+) -> float | None:
+    """The mismatch of `generator` and `policy` at the start; as `check_updates`. It is closed if that raises."""
+    with ExitStack() as on_error:
+        on_error.callback(generator.close)
+        tokens = ordinary_tokens(data.chat.tokenizer)
+        level = check_updates(policy, generator, tokens, ranks=context.ranks, seed=derive_seed(seed, "weight check"))
+        on_error.pop_all()
+    return level
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
@@ -263,7 +282,9 @@ def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Tra
     schedule = Schedule(config.ppo_epochs, config.minibatches, config.seed, config.critic_warmup)
     if config.debug.gradient_steps:
         check_trainers(trainers, objectives)
-    return Learner(algorithm, objectives, trainers, schedule, config.debug.gradient_steps)
+    is_sampling = config.rollout is not None and config.rollout.recorded is None
+    max_staleness = config.rollout.max_staleness if config.rollout and is_sampling else None
+    return Learner(algorithm, objectives, trainers, schedule, config.debug.gradient_steps, max_staleness)
 
 
 def _validator(

@@ -10,10 +10,11 @@ from attrs import evolve, frozen
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
 from purerl.loop.gradients import gradient_metrics
-from purerl.loop.metrics import batch_metrics, means, staleness_metrics
+from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.run import Clock, LoopState
 from purerl.loop.throughput import Throughput
 from purerl.loop.update import Schedule, score, scored_fields, update
+from purerl.loop.versions import check_ages, staleness_metrics
 from purerl.protocols import Trainer
 from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
@@ -44,6 +45,7 @@ class Learner:
 
     objectives      those of the algorithm as the loop uses them
     gradient_steps  the steps whose gradients are measured
+    max_staleness   greatest age of sampled tokens, in updates; None: any
     """
 
     algorithm: Algorithm
@@ -51,6 +53,7 @@ class Learner:
     trainers: Mapping[str, Trainer]
     schedule: Schedule
     gradient_steps: tuple[int, ...] = ()
+    max_staleness: int | None = None
 
     @property
     def throughput(self) -> Throughput:
@@ -72,6 +75,7 @@ class Learner:
                 update(self.trainers, empty_batch(), phase, schedule, state.step)
             return Step(evolve(state, step=state.step + 1), None, trajectories, metrics)
         batch = self.collated(trajectories, state)
+        check_ages(batch, state.step, self.max_staleness)
         with clock("update"):
             batch = score(self.trainers, batch, scored_fields(before))
             reports = update(self.trainers, batch, before, schedule, state.step)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
+from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.backends.processor import copy_processor
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.roles import ModelRole
@@ -17,8 +18,9 @@ from purerl.data.open import notes
 from purerl.debugging.profiler import profiled
 from purerl.debugging.settings import Debug
 from purerl.debugging.stacks import stacks_after
+from purerl.diagnosis.checks import mismatch_growth
 from purerl.diagnosis.run import Monitor
-from purerl.errors import ConfigError, RunStoppedError, nearest
+from purerl.errors import ConfigError, EngineError, RunStoppedError, nearest
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.evaluation.results import is_measurement
 from purerl.files import atomic_directory
@@ -122,6 +124,8 @@ def _write_facts(run: Run, directory: RunDirectory) -> str:
         "max_steps": run.max_steps,
         "learns_from_rewards": learns_from_rewards(run.learner.algorithm),
         "accuracy": describe_accuracy(accuracy_rewards_of(run.config)),
+        "mismatch_level": run.mismatch_level,
+        "mismatch_limit": _mismatch_limit(run),
     }
     directory.write_data({**facts, **run.data.counts}, run.files, run.models)
     if not directory.tokenizer.exists():
@@ -129,6 +133,23 @@ def _write_facts(run: Run, directory: RunDirectory) -> str:
             run.data.chat.tokenizer.save_pretrained(folder)
             copy_processor(run.config.model, folder)
     return directory.identity
+
+
+def _mismatch_limit(run: Run) -> float | None:
+    """The difference of log-probabilities, in nats, above which the mismatch has grown; None if it was not measured."""
+    if run.generator is None or run.mismatch_level is None:
+        return None
+    growth = getattr(run.config.generator, "max_mismatch_growth", None)
+    return mismatch_limit(run.mismatch_level, growth, run.generator.capabilities)
+
+
+def _check_growth(run: Run, log: StepLog) -> None:
+    """Raise EngineError if the mismatch has grown more than `generator.max_mismatch_growth`."""
+    text = mismatch_growth(log.monitor.history)
+    if text is not None and getattr(run.config.generator, "max_mismatch_growth", None) is not None:
+        need = f"at most {_mismatch_limit(run):.2g} nats, by generator.max_mismatch_growth"
+        do = "look for warnings in the log of the engine, or raise the limit; the same command resumes the run"
+        raise EngineError(text, need=need, do=do)
 
 
 def _add_trackers(
@@ -172,6 +193,7 @@ def advance(run: Run, state: LoopState, log: StepLog, writer: CheckpointWriter) 
 
     def write() -> tuple[dict[str, Any], bool]:
         written = log.write(state, step, record, clock)
+        _check_growth(run, log)
         return written, _is_saved(run, written, log.directory, writer)
 
     record, is_saved = ranks.on_first(write, "the record of a step")

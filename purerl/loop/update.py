@@ -10,7 +10,7 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, Objective, Weighted, merge, prepare_step
 from purerl.algos.parts.bypass import use_current_outputs
 from purerl.batch import FIELDS, with_fields
-from purerl.loop.mismatch import with_mismatch
+from purerl.loop.mismatch import is_measured, with_mismatch
 from purerl.protocols import Trainer
 from purerl.seeds import derive_seed
 from purerl.types import RowInt, TensorDict
@@ -100,16 +100,34 @@ def units_of(batch: TensorDict, unit: str) -> RowInt:
 def update(
     trainers: Mapping[str, Trainer], batch: TensorDict, objectives: Sequence[Objective], schedule: Schedule, step: int
 ) -> dict[str, Weighted]:
-    """Update the model of each objective, in order, in every mini-batch of every pass."""
+    """Update the model of each objective, in order, in every mini-batch of every pass.
+
+    If `batch` has no `old_logp`, the training-inference mismatch is measured in the forward pass of the first optimizer
+    step of the policy, which has the weights after `step`, of tokens that were sampled with these.
+    """
     metrics: dict[str, Weighted] = {}
+    measured = _not_measured(batch, objectives)
     for epoch in range(schedule.ppo_epochs):
         for objective in objectives:
             seed = derive_seed(schedule.seed, "split", step, epoch)
             for part in split(batch, schedule.num_minibatches, objective.unit, seed):
-                prepared, counts = prepare_step(objective, part)
-                report = trainers[objective.role].step(prepared, objective, counts)
+                used = with_mismatch(objective, step) if objective is measured else objective
+                measured = None if objective is measured else measured
+                prepared, counts = prepare_step(used, part)
+                report = trainers[objective.role].step(prepared, used, counts)
                 metrics = merge(metrics, {f"{objective.role}/{name}": value for name, value in report.items()})
     return metrics
+
+
+def _not_measured(batch: TensorDict, objectives: Sequence[Objective]) -> Objective | None:
+    """The first objective of the policy, if sampled rows have nothing else from which the mismatch is computed."""
+    if (
+        not {"rollout_logp", "version"} <= {*batch.keys()}
+        or "old_logp" in batch.keys()
+        or any(map(is_measured, objectives))
+    ):
+        return None
+    return next((each for each in objectives if each.role == "policy" and "logp" in each.outputs), None)
 
 
 def split(batch: TensorDict, parts: int, unit: str, seed: int) -> Iterator[TensorDict]:

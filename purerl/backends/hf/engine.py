@@ -12,7 +12,7 @@ A model is sharded entirely or not at all. Ranks that read the same rows (`mesh.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,8 +40,9 @@ from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_r
 from purerl.backends.hf.router import LOAD, balance_loss
 from purerl.backends.hf.routes import ROUTES, changed_choices
 from purerl.backends.hf.shard_files import os_errors
-from purerl.backends.hf.weights import ModelWeights, copy_into
+from purerl.backends.hf.weights import ModelWeights, copy_into, trained_in
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.weight_changes import change_tensors
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -325,18 +326,17 @@ class HFTrainer:
             drop_remainders(self.optimizer)
         self.replaced = True
 
+    def change_weights(self, names: Collection[str] | None, seed: int) -> list[str]:
+        return change_tensors(self.adapter.tensors if self.adapter else trained_in(self.module.model), names, seed)
+
     def save(self, path: Path) -> dict[str, str]:
-        return self._staged(copy=False).write(path, self.mesh.all)
+        return self.stage(copy=False).write(path, self.mesh.all)
 
-    def stage(self) -> StagedTensors:
-        return self._staged(copy=True)
-
-    def _staged(self, *, copy: bool) -> StagedTensors:
+    def stage(self, *, copy: bool = True) -> StagedTensors:
         weights = self.parameters if self.replaced else self.trained
         tensors = {f"{WEIGHTS}{name}": weight.detach() for name, weight in weights.items()}
-        tensors |= self._optimizer_state()
-        tensors |= {"position": torch.tensor(self.position), "replaced": torch.tensor(self.replaced)}
-        return self._save_plans.stage(tensors, copy=copy)
+        counters = {"position": torch.tensor(self.position), "replaced": torch.tensor(self.replaced)}
+        return self._save_plans.stage(tensors | self._optimizer_state() | counters, copy=copy)
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         return {} if self.optimizer is None else state_of(self.optimizer, self.trained, self.config.optimizer_address)

@@ -36,6 +36,7 @@ from purerl.backends.hf.stop_strings import StopStrings, window
 from purerl.backends.hf.table import Table, moves
 from purerl.backends.hf.waiting import WaitingRequests
 from purerl.backends.logits import FILTERS, Filters, filter_logits
+from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose
 from purerl.devices.accelerator import device_of
@@ -91,6 +92,7 @@ class Config:
     return_routes: bool = setting(
         "record the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
     )
+    max_mismatch_growth: float | None = growth_setting()
     device: str = setting(DEVICE, default="auto", may_change="rounding")
 
 

@@ -18,7 +18,7 @@ from purerl.protocols import Weights
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["ModelWeights", "as_in_files", "copy_into"]
+__all__ = ["ModelWeights", "as_in_files", "copy_into", "trained_in"]
 
 
 class ModelWeights:
@@ -28,7 +28,7 @@ class ModelWeights:
 
     def __init__(self, model: PreTrainedModel) -> None:
         self._model = model
-        self._trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+        self._trained = {name: p.detach() for name, p in trained_in(model).items()}
 
     @property
     def metadata(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
@@ -42,6 +42,11 @@ class ModelWeights:
             return
         for _, layer in groupby(tensors, key=lambda item: _layer_of(item[0])):
             yield from as_in_files(self._model, dict(layer)).items()
+
+
+def trained_in(model: PreTrainedModel) -> dict[str, torch.nn.Parameter]:
+    """The parameters of `model` that require a gradient; a tied weight has one name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
 def _layer_of(name: str) -> str:

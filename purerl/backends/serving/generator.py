@@ -22,7 +22,6 @@ from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.serving.api import EngineApi
 from purerl.backends.serving.instances import Instance
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.probe import compare, probe_request
 from purerl.backends.serving.server import ServedRequest, Server
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import WeightFiles, WeightsDirectory, check_names, write_weights
@@ -73,20 +72,6 @@ class ServedGenerator:
     def _start(self, coroutine: Coroutine[Any, Any, None]) -> Future[None]:
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop.asyncio)
 
-    def check_loading(self) -> None:
-        """Let the servers load their model's own weights again: see `purerl.backends.serving.probe`.
-
-        Raises: EngineError, after the end of the servers, if they compute something else afterwards.
-        """
-        with self._closed_on_error():
-            weights = self._model.weights()
-            if weights is None:
-                return
-            before = self._probe()
-            self.load_weights(weights, version=0)
-            for server, *completions in zip(self.servers, before, self._probe(), strict=True):
-                compare(server.name, *completions)
-
     def load_own_weights(self) -> None:
         """Let servers that run already load the weights of the model: they may have those of another one, or of a run.
 
@@ -106,13 +91,6 @@ class ServedGenerator:
         except BaseException:
             self.close()
             raise
-
-    def _probe(self) -> list[Completion]:
-        """What each server completes a prompt with."""
-        request = partial(probe_request, self._model.vocab_size, self.capabilities.max_sequence_length)
-        probes = [server.start(ServedRequest(request())) for server in self.servers]
-        futures = [asyncio.run_coroutine_threadsafe(probe, self._loop.asyncio) for probe in probes]
-        return [future.result(2 * self._settings.stall_timeout) for future in futures]
 
     def use_images(self, images: ImageStore) -> None:
         cast(SupportsImages, self._api).use_images(images)

@@ -49,12 +49,10 @@ def open_servers(
         return connect([GivenInstance(api, settings, url=url, connections=connections) for url in settings.urls])
 
     def start() -> ServedGenerator:
-        if settings.urls:
-            generator = connect_to_given()
-            generator.load_own_weights()
-        else:
-            generator = connect(_started(api, settings, links, connections))
-            generator.check_loading()
+        if not settings.urls:
+            return connect(_started(api, settings, links, connections))
+        generator = connect_to_given()
+        generator.load_own_weights()
         return generator
 
     if ranks.size == 1:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import (
     ServerSettings,
@@ -88,6 +89,8 @@ class Config:
     return_routes: bool = setting(
         "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
     )
+
+    max_mismatch_growth: float | None = growth_setting()
 
     def __attrs_post_init__(self) -> None:
         check_arguments(self.server, _RESERVED)

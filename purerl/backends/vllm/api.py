@@ -32,7 +32,7 @@ from purerl.settings import Model
 
 __all__ = ["WORKER", "VLLMApi"]
 
-WORKER = "purerl_receiver.VLLMWorker"
+WORKER = "purerl_vllm.Worker"
 """The class whose methods vLLM's workers get, to receive weights."""
 
 _GENERATE = "/inference/v1/generate"
@@ -49,7 +49,8 @@ class VLLMApi:
     """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
 
     An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the
-    name. Requests name it. With `is_streamed`, its processes must be able to receive weights.
+    name. Requests name it. With `is_streamed`, its processes must be able to receive weights. With `is_started` they
+    have been started by purerl, so that they have the methods of its receiver.
     """
 
     model: Model
@@ -58,9 +59,15 @@ class VLLMApi:
     python: str | None
     stale_cache: bool
     is_streamed: bool
+    is_started: bool = True
     _images: ImageStore = field(init=False)  # only after `use_images`
 
     name = "vllm"
+
+    @property
+    def reader(self) -> str:
+        """The method that loads files of weights."""
+        return "purerl_read" if self.is_started else "reload_weights"
 
     def use_images(self, images: ImageStore) -> None:
         """Look for the images of requests in `images`."""
@@ -158,7 +165,7 @@ class VLLMApi:
         if isinstance(weights, WeightStream):
             method, arguments = "purerl_receive", weights.address._asdict()
         else:
-            method, arguments = "reload_weights", {"weights_path": str(weights.directory)}
+            method, arguments = self.reader, {"weights_path": str(weights.directory)}
         await http.post(f"/pause?mode=keep&clear_cache={clear}", timeout=timeout)
         call = {"method": method, "kwargs": arguments, "timeout": timeout}
         await http.post("/collective_rpc", call, timeout=timeout)
@@ -186,7 +193,7 @@ class VLLMApi:
         if loaded != [name]:
             raise RefusedError(f"adapters that are loaded: {loaded}, expected only {name}")
         await self._set_version(http, files.version, timeout)
-        probe = self.request(probe_request(2, None), f"probe-{name}", files.name)
+        probe = self.request(probe_request(), f"probe-{name}", files.name)
         answer = await http.post(probe.path, probe.body, timeout=timeout)
         if answer["model"] != name:
             raise RefusedError(f"a request to the adapter {name} was answered by {answer['model']}")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, frozen
 
+from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import (
     ServerSettings,
@@ -86,6 +87,8 @@ class Config:
     return_routes: bool = setting(
         "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
     )
+
+    max_mismatch_growth: float | None = growth_setting()
 
     def __attrs_post_init__(self) -> None:
         check_arguments(self.server, _RESERVED)
@@ -172,7 +175,8 @@ def _api(config: Config, model: Model) -> VLLMApi:
 
     arguments, server = _arguments(config, model, ServedModel(model)), config.server
     is_streamed = server.transfer != "directory"
-    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache, is_streamed)
+    is_started = not server.urls
+    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache, is_streamed, is_started)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:

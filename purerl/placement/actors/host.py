@@ -12,7 +12,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from purerl.backends.weight_changes import change_weights
 from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_tensors
 from purerl.placement.actors.package import load_ray
 from purerl.placement.join import process_group
@@ -128,6 +129,10 @@ class EngineHost:
         before = () if batch is None else (unpack(batch),)
         with self._logged(f"{name}.{method}"):
             return getattr(self._engines[name], method)(*before, *arguments, **keywords)
+
+    def change_weights(self, name: str, names: Collection[str] | None, seed: int) -> list[str]:
+        """As `purerl.backends.weight_changes.change_weights` of the trainer `name`. Collective."""
+        return change_weights(self._engines[name], names, seed)
 
     def close(self, name: str) -> None:
         """Close the engine `name`."""

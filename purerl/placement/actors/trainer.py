@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,9 @@ class RemoteTrainer:
 
     def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
         load_weights(weights, self.group, self.name, mix=mix)
+
+    def change_weights(self, names: Collection[str] | None, seed: int) -> list[str]:
+        return self.group.call("change_weights", self.name, names, seed)[0]
 
     def save(self, path: Path) -> Mapping[str, str]:
         return _merged(self.group.call("call_each", self.name, "save", None, path.absolute()))

@@ -39,13 +39,13 @@ __all__ = [
     "Digest",
     "Receiver",
     "TransferGroup",
-    "VLLMWorker",
     "handle_of",
     "identity_of",
     "load_into_sglang",
     "local_address",
     "opened",
     "padded",
+    "receive",
     "synchronize",
     "unpack",
 ]
@@ -345,7 +345,8 @@ _RECEIVERS: dict[str, Receiver] = {}
 """The receiver of this process, by the name of its sender: only that of the last sender."""
 
 
-def _receive(address: Address, rank: int, device: torch.device, load: Load) -> None:
+def receive(address: Address, rank: int, device: torch.device, load: Load) -> None:
+    """Receive the weights of one transfer as receiver `rank`, and give them to `load`."""
     if address.name not in _RECEIVERS:
         for old in _RECEIVERS.values():
             old.close()
@@ -354,21 +355,8 @@ def _receive(address: Address, rank: int, device: torch.device, load: Load) -> N
     _RECEIVERS[address.name].receive(address.number, load)
 
 
-class VLLMWorker:
-    """Methods that are added to vLLM's workers (``--worker-extension-cls``), to be called by ``/collective_rpc``."""
-
-    rank: int
-    device: torch.device
-    reload_weights: Callable[..., None]
-
-    def purerl_receive(self, **address: Any) -> None:
-        """Receive and load the weights of one transfer; the arguments are those of `Address`."""
-        own = Address(**address), 1 + self.rank, self.device
-        _receive(*own, lambda stream: self.reload_weights(weights_iterator=stream))
-
-
 def load_into_sglang(model: Any, named_tensors: list[tuple[str, Tensor]]) -> None:
     """Load weights in SGLang (``--custom-weight-loader``). The only name in `named_tensors` is an address, as JSON."""
     [(address, _)] = named_tensors
     device = next(model.parameters()).device
-    _receive(Address(**json.loads(address)), 1 + torch.distributed.get_rank(), device, model.load_weights)
+    receive(Address(**json.loads(address)), 1 + torch.distributed.get_rank(), device, model.load_weights)

@@ -1,0 +1,43 @@
+"""How much the difference between the log-probabilities of generator and trainer may grow in a run.
+
+    limit = max(growth * level, smallest)        nats
+
+with the level before the first step. By default the growth is 10, and 3 if the level shows that one of them computes in
+16 bits; the smallest limit is 1e-3, and 1e-4 for an engine in the process of the trainer that rounds nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from purerl.protocols import Capabilities
+from purerl.settings import above_zero, setting
+
+__all__ = ["growth_setting", "mismatch_limit"]
+
+_GROWTH, _GROWTH_IN_16_BITS = 10.0, 3.0
+_LEVEL_IN_16_BITS = 1e-4  # nats, at least
+_SMALLEST, _SMALLEST_IN_PROCESS = 1e-3, 1e-4  # nats
+
+
+def growth_setting() -> Any:
+    """The setting `max_mismatch_growth` of a generator."""
+    return setting(
+        "the run ends if, for three steps, the mean difference of log-probabilities of generator and trainer is above "
+        "this multiple of the one before the first step, and above 0.001 nats; by default that is a warning, at 10 "
+        "times, or 3 times in 16 bits",
+        default=None,
+        may_change=True,
+        **above_zero(),
+    )
+
+
+def mismatch_limit(level: float, growth: float | None, capabilities: Capabilities) -> float:
+    """The difference above which the mismatch has grown, in nats.
+
+    >>> mismatch_limit(1e-6, None, Capabilities()), mismatch_limit(0.02, None, Capabilities())
+    (0.001, 0.06)
+    """
+    default = _GROWTH_IN_16_BITS if level > _LEVEL_IN_16_BITS else _GROWTH
+    is_exact = growth is None and capabilities.in_process and capabilities.batch_invariant
+    return max((growth or default) * level, _SMALLEST_IN_PROCESS if is_exact else _SMALLEST)

@@ -1,0 +1,113 @@
+"""A small random change of weights, which the same change undoes.
+
+Of the bits of a number x, the change flips those of c(x) in a random half of the numbers:
+
+    c(x) = bits of 2^-5             if |x| is 0 or 2^-5, so that these change places
+    c(x) = the mantissa bit 2^-3    otherwise: x changes by 1/16 to 1/8 of its size
+
+The sign of x, and infinite numbers and NaN, stay as they are. Bits that are flipped twice are those from before, so no
+copy of the weights is needed, and nothing is rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
+import torch
+from attrs import frozen
+from torch import Tensor
+
+from purerl.protocols import SupportsChange, Trainer, Weights
+from purerl.seeds import derive_seed
+
+__all__ = ["ChangedWeights", "change_bits", "change_tensors", "change_weights"]
+
+_INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+_ZERO_BECOMES = 2.0**-5
+_PLACE = 3  # of the mantissa bit that is flipped
+_NUMBERS = 2**24  # that are changed at a time
+
+
+@torch.no_grad()
+def change_bits(x: Tensor, seed: int) -> None:
+    """Change the floating-point numbers `x`, of 16 bits or more, in place. The same call undoes it.
+
+    `seed` selects the numbers that change. Tensors of one shape on one kind of device change in the same places.
+
+    >>> x = torch.tensor([0.0, 0.0, 1.0, -3.0])
+    >>> change_bits(x, seed=1)
+    >>> x
+    tensor([ 0.0312,  0.0000,  1.1250, -3.2500])
+    >>> change_bits(x, seed=1)
+    >>> x
+    tensor([ 0.,  0.,  1., -3.])
+    """
+    if not x.is_floating_point() or x.element_size() not in _INTEGERS or x.numel() == 0:
+        return
+    draw = torch.Generator(x.device).manual_seed(seed)
+    parts = [x[None]] if x.ndim == 0 else x.split(max(1, _NUMBERS * len(x) // x.numel()))
+    for part in parts:
+        bits = part.view(_INTEGERS[x.element_size()])
+        chosen = torch.randint(2, part.shape, generator=draw, device=x.device, dtype=torch.bool)
+        bits ^= torch.where(chosen & part.isfinite(), _flipped(bits, x.dtype), 0)
+
+
+def _flipped(bits: Tensor, dtype: torch.dtype) -> Tensor:
+    """The bits c(x) that are flipped in each number of `dtype` with these `bits`."""
+    zero = int(torch.tensor(_ZERO_BECOMES, dtype=dtype).view(bits.dtype))
+    mantissa = 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE)
+    size = bits & torch.iinfo(bits.dtype).max
+    ordinary = torch.where(size == zero ^ mantissa, 0, mantissa)  # it would become 2^-5
+    return torch.where((size == 0) | (size == zero), zero, ordinary).to(bits.dtype)
+
+
+def change_tensors(tensors: Mapping[str, Tensor], names: Collection[str] | None, seed: int) -> list[str]:
+    """Change those of `tensors` that are among `names`, or all, in place; return the names of all `tensors`.
+
+    A tensor that is divided over ranks changes in each part, and its copies on other ranks change alike.
+    """
+    from torch.distributed.tensor import DTensor
+
+    for name, tensor in tensors.items():
+        if names is None or name in names:
+            local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+            change_bits(local.detach(), _seed(seed, name))
+    return list(tensors)
+
+
+def _seed(seed: int, name: str) -> int:
+    return derive_seed(seed, "change", name) % 2**31
+
+
+@frozen
+class ChangedWeights:
+    """`weights`, of which those in `names`, or all, are changed. They are copied one at a time."""
+
+    weights: Weights
+    names: Collection[str] | None
+    seed: int
+
+    @property
+    def adapter(self) -> Mapping[str, Any] | None:
+        return self.weights.adapter
+
+    @property
+    def metadata(self) -> Mapping[str, tuple[tuple[int, ...], torch.dtype]]:
+        return self.weights.metadata
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        for name, value in self.weights:
+            value = value.detach().clone()
+            change_tensors({name: value}, self.names, self.seed)
+            yield name, value
+
+
+def change_weights(trainer: Trainer, names: Collection[str] | None, seed: int) -> list[str]:
+    """Change those weights of `trainer` that are among `names`, or all; return the names of all. Collective."""
+    if isinstance(trainer, SupportsChange):
+        return trainer.change_weights(names, seed)
+    weights = trainer.weights()
+    trainer.load_weights(ChangedWeights(weights, names, seed))
+    return list(weights.metadata)

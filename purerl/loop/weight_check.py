@@ -1,0 +1,179 @@
+"""A check before the first step: what the generator samples changes with the weights that it is sent.
+
+A digest shows that weights have arrived, and not that they are used. So all weights of the policy are changed a little
+(`purerl.backends.weight_changes`), and sent. With the mean d over the tokens of a few completions,
+
+    d = mean_t |logp_t of the trainer - logp_t of the generator|        nats
+    level = d before the change,        d after the change <= max(4 level, 1e-4)
+
+Otherwise the generator has kept old weights somewhere. They are found by changing only some of them: half of the
+tensors, half of that half, and so on. A set is in use if d is within the limit when it alone is changed. If both halves
+of all weights are, and d is at most 4 times the limit, then it has grown by rounding.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import torch
+from attrs import define, field, frozen
+
+from purerl.backends.weight_changes import change_weights
+from purerl.batch import collate
+from purerl.devices.accelerator import release_cached_memory
+from purerl.errors import EngineError
+from purerl.protocols import Completion, Generator, Request, Sampling, SupportsSleep, Trainer, generate
+from purerl.ranks import Ranks
+from purerl.rollouts.fields import RowTurn, token_fields
+from purerl.seeds import derive_seed
+
+__all__ = ["check_updates", "probes"]
+
+_PROBES = 8  # of all ranks together, but at least one of each
+_PROMPT, _NEW = 16, 16  # tokens of a probe
+_SMALLEST = 1e-4  # nats; in float32, rounding is below it
+_GROWTH = 4.0  # of rounding, because other weights have other activations
+_OTHER_MODEL = 1.0  # nats
+_MAX_TRANSFERS = 64  # while stale weights are searched
+_MAX_NAMED = 8
+
+
+def check_updates(
+    trainer: Trainer, generator: Generator, tokens: Sequence[int], *, ranks: Ranks, seed: int
+) -> float | None:
+    """Send changed weights of `trainer`, the policy, to `generator`, and then its own; return the level in nats.
+
+    tokens  ids that prompts may consist of
+
+    It is None if the trainer does not compute log-probabilities. Afterwards all weights are as before, bit for bit.
+
+    Raises: EngineError, with the names of the weights that the generator does not use.
+    """
+    if "logp" not in trainer.capabilities.outputs:
+        return None
+    check = _Check(trainer, generator, probes(generator, tokens, ranks, seed), ranks, seed)
+    level = check.difference()
+    if not level <= _OTHER_MODEL:
+        got, need = f"{level:.2g} nats between their log-probabilities", "the same model in both"
+        raise EngineError("generator and trainer have other models", got=got, need=need)
+    limit = max(_GROWTH * level, _SMALLEST)
+    with check.changed(None) as names:
+        after = check.difference()
+    if not after <= limit:
+        names = sorted(names, key=_kind)
+        stale = _stale_sets(check, names, limit)
+        is_rounding = stale == [names] and len(names) > 1 and after <= _GROWTH * limit
+        if not is_rounding:
+            raise _not_used(names, stale, limit, level, after)
+    generator.load_weights(trainer.weights(), version=0)
+    return level
+
+
+def probes(generator: Generator, tokens: Sequence[int], ranks: Ranks, seed: int) -> list[Request]:
+    """Requests with random prompts of `tokens`, other ones on each rank."""
+    limit = (generator.capabilities.max_sequence_length or _PROMPT + _NEW) // 2
+    sampling = Sampling(max_tokens=min(_NEW, limit))
+    requests = []
+    for number in range(max(1, _PROBES // ranks.size)):
+        own = derive_seed(seed, "probe", ranks.rank, number)
+        draw = torch.Generator().manual_seed(own)
+        chosen = torch.randint(len(tokens), (min(_PROMPT, limit),), generator=draw)
+        requests.append(Request(f"probe-{number}", [tokens[k] for k in chosen.tolist()], sampling, seed=own))
+    return requests
+
+
+@define
+class _Transfers:
+    """How often weights were sent."""
+
+    used: int = 0
+
+
+@frozen
+class _Check:
+    """The probes of a check."""
+
+    trainer: Trainer
+    generator: Generator
+    requests: Sequence[Request]
+    ranks: Ranks
+    seed: int
+    transfers: _Transfers = field(factory=_Transfers)
+
+    @contextmanager
+    def changed(self, names: Collection[str] | None) -> Iterator[list[str]]:
+        """Inside the block, the weights with these names, or all, are changed. Yields the names of all weights."""
+        yield change_weights(self.trainer, names, self.seed)
+        change_weights(self.trainer, names, self.seed)
+
+    def difference(self) -> float:
+        """Send the weights of the trainer; return the mean difference of log-probabilities of the probes, in nats."""
+        self.transfers.used += 1
+        release_cached_memory()
+        self.generator.load_weights(self.trainer.weights(), version=0)
+        completions = generate(self.generator, self.requests)
+        if self.generator.capabilities.sleeps:
+            cast(SupportsSleep, self.generator).sleep()
+        rows = [_row(request, each) for request, each in zip(self.requests, completions, strict=True)]
+        gathered = [row for own in self.ranks.gather(rows, "probes of new weights") for row in own]
+        batch = collate([{**row, "row": number, "group": number} for number, row in enumerate(gathered)])
+        logp, action = self.trainer.score(batch, ("logp",))["logp"], batch["action"]
+        return float((logp - batch["rollout_logp"])[action].double().abs().mean())
+
+
+def _row(request: Request, completion: Completion) -> dict[str, Any]:
+    if completion.finish == "error" or not completion.tokens:
+        raise EngineError("the generator does not complete a prompt", got=completion.error or "no token")
+    return {**token_fields(request.tokens, [RowTurn(0, [], completion)]), "temperature": request.sampling.temperature}
+
+
+def _stale_sets(check: _Check, names: Sequence[str], limit: float) -> list[list[str]]:
+    """Sets of weights among `names` that are not in use, as small as can be found with so many transfers.
+
+    If it takes several weights together to see a difference, they are one set.
+    """
+    waiting, found = deque([list(names)]), list[list[str]]()
+    while waiting:
+        part = waiting.popleft()
+        halves = [half for half in (part[: len(part) // 2], part[len(part) // 2 :]) if half]
+        is_smallest = len(halves) == 1 or check.transfers.used >= _MAX_TRANSFERS
+        stale = [] if is_smallest else [half for half in halves if not _is_used(check, half, limit)]
+        waiting += stale
+        if not stale:
+            found.append(part)
+    return found
+
+
+def _is_used(check: _Check, names: Sequence[str], limit: float) -> bool:
+    with check.changed(names):
+        return check.difference() <= limit
+
+
+def _kind(name: str) -> tuple[str, list[int]]:
+    """The name without the numbers in it, and these: a key by which a weight of all layers is together.
+
+    >>> sorted(["l.1.a", "l.0.a", "l.0.b", "l.10.a", "l.2.a"], key=_kind)
+    ['l.0.a', 'l.1.a', 'l.2.a', 'l.10.a', 'l.0.b']
+    """
+    return re.sub(r"\d+", "*", name), [int(number) for number in re.findall(r"\d+", name)]
+
+
+def _not_used(
+    names: Sequence[str], stale: Sequence[Sequence[str]], limit: float, level: float, after: float
+) -> EngineError:
+    """The error that says which kinds of weights the generator does not use."""
+    total = Counter(_kind(name)[0] for name in names)
+    found = Counter(_kind(name)[0] for part in stale for name in part)
+    shown = [f"{kind} ({number} of {total[kind]})" for kind, number in sorted(found.items())[:_MAX_NAMED]]
+    others = [f"and {len(found) - _MAX_NAMED} other kinds"] if len(found) > _MAX_NAMED else []
+    among = "" if all(len(part) == 1 for part in stale) else "some of "
+    return EngineError(
+        f"the generator does not use new values of {among}{', '.join(shown + others)}",
+        got=f"{after:.2g} nats between its log-probabilities and the trainer's; {level:.2g} with the first weights",
+        need=f"at most {limit:.2g} nats after all weights have been changed a little and sent",
+        do="use another version of the engine, or another generator; docs/servers.md has a table of models",
+    )
