@@ -64,6 +64,10 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
         (("num_minibatches=1025",), "num_minibatches\n  got:  1025\n  need: at most 1024, the rows of a step"),
         ((*NO_SAMPLING, "gates=['a:b']"), "gates has no effect\n  got:  ('a:b',)\n  need: rollout or evaluate"),
         ((*NO_SAMPLING, "rewards=['a:b']"), "rewards has no effect\n"),
+        (
+            ("generator.max_mismatch_growth=10", "rollout.max_staleness=1", "algorithm.bypass=true"),
+            "generator.max_mismatch_growth has no effect\n  got:  10.0\n  need: completions that are sampled",
+        ),
         (("generator=",), "generator is missing\n  need: completions are sampled and rewarded"),
         (("rewards=",), "rewards is missing\n  need: completions are sampled and rewarded"),
         (("prepare_data=nowhere:prepare",), "cannot find 'nowhere:prepare'"),

@@ -73,9 +73,13 @@ BROKEN: Mapping[str, tuple[Change, int]] = {
     "skipped_updates": (lambda step: {"policy/skipped": 0.75}, 5),
     "lost_updates": (lambda step: {"policy/update_lost": 0.98}, 20),
     "truncation": (lambda step: FLAT, 20),
+    "mismatch_growth": (lambda step: {"mismatch/logp_abs_diff": 2e-3 if step != 5 else 0.0}, 3),
     "mismatch": (lambda step: {"mismatch/logp_abs_diff": 1e-3 * step**2}, 10),
     "reward_failures": (lambda step: {"reward/failed": 0.06}, 5),
 }
+
+
+MEASURED = Facts(mismatch_level=1e-6, mismatch_limit=1e-3)
 
 
 def test_skipped_steps_without_a_signal_are_no_failure() -> None:
@@ -102,7 +106,7 @@ def test_every_check_has_a_broken_run_and_an_entry_in_the_documentation() -> Non
 @pytest.mark.parametrize("name", BROKEN)
 def test_a_broken_run_raises_its_warning_once_and_early(name: str) -> None:
     change, earliest = BROKEN[name]
-    raised = _raised(change)
+    raised = _raised(change, facts=MEASURED if name == "mismatch_growth" else DEFAULTS)
     assert earliest <= raised[name] <= earliest + 8
     assert set(raised) <= {name, "truncation"}  # completions of a fixed length, and a reward that does not improve
 
@@ -144,6 +148,16 @@ def test_mismatch_may_be_larger_if_rollouts_are_stale(difference: float, stalene
         return {"mismatch/logp_abs_diff": 0.01 if step < 6 else difference}
 
     assert ("mismatch" in _raised(change, facts=Facts(max_staleness=staleness))) == is_raised
+
+
+def test_a_mismatch_that_grows_is_reported_after_three_steps_if_rollouts_are_not_stale() -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return {"mismatch/logp_abs_diff": 2e-3}
+
+    assert _raised(change, facts=MEASURED) == {"mismatch_growth": 3}
+    assert _raised(change, facts=MEASURED._replace(max_staleness=1)) == {}
+    assert _raised(change, facts=Facts()) == {}
+    assert _raised(lambda step: {"mismatch/logp_abs_diff": 2e-3 if step % 3 else 9e-4}, facts=MEASURED) == {}
 
 
 def test_a_constant_mismatch_of_low_precision_is_no_growth() -> None:

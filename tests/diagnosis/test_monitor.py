@@ -88,7 +88,9 @@ def test_a_run_warns_once_and_does_not_repeat_it_when_it_is_resumed(
     assert first.count("warning:") == first.count("Likely cause: ") == first.count("Try: ") == 1
     train(config, rewards=[_zero], directory=tmp_path / "run")
     assert "warning:" not in capsys.readouterr().out
-    assert facts_of_run(tmp_path / "run") == Facts(max_tokens=4)
+    facts = facts_of_run(tmp_path / "run")
+    assert facts == Facts(max_tokens=4, mismatch_level=facts.mismatch_level, mismatch_limit=1e-4)
+    assert 0 < (facts.mismatch_level or 0) < 1e-6
     records = read_lines(tmp_path / "run" / "metrics.jsonl")
     [episode] = diagnose(records, facts_of_run(tmp_path / "run"))
     assert (episode.warning.name, episode.warning.step, episode.end) == ("constant_reward", 10, None)

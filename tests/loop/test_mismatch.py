@@ -11,9 +11,11 @@ from attrs import evolve
 
 from purerl.algos import grpo
 from purerl.algos.algebra import Weighted, merge
+from purerl.algos.modifiers import bypass
 from purerl.batch import collate, with_fields
+from purerl.composition import Composition
 from purerl.loop.metrics import batch_metrics, means
-from purerl.loop.mismatch import with_mismatch
+from purerl.loop.mismatch import is_measured, with_mismatch
 from purerl.loop.train import train
 from purerl.types import TensorDict
 from tests.loop.runs import records
@@ -110,6 +112,45 @@ def test_metrics_of_a_loss_equal_those_of_the_batch_however_it_is_divided() -> N
 
 def _nothing(batch: TensorDict) -> dict[str, Weighted]:
     return {}
+
+
+@pytest.mark.parametrize("version", [None, 3])
+def test_only_tokens_of_a_version_count(version: int | None) -> None:
+    """d = -1, -2, -4, of which the last two tokens have version 3."""
+    batch = with_fields(
+        batch_of([0.0, 0.0, 0.0], [-1.0, -2.0, -4.0]),
+        logp=torch.tensor([[0.0, -1.0, -2.0, -4.0]], dtype=torch.float64),
+        version=torch.tensor([[3, 2, 3, 3]]),
+    )
+    objective = with_mismatch(grpo.algorithm().objectives[0]._replace(metrics=_nothing), version)
+    assert is_measured(objective)
+    assert ("version" in objective.reads) == (version is not None)
+    total, weight = objective.metrics(batch)["mismatch/size"]
+    assert float(total / weight) == (3.0 if version == 3 else pytest.approx(7 / 3))
+
+
+@pytest.mark.parametrize(("num_minibatches", "ppo_epochs"), [(1, 1), (2, 1), (2, 2)])
+@pytest.mark.parametrize("staleness", [0, 1])
+def test_a_run_with_bypass_measures_tokens_of_its_own_version_in_the_first_optimizer_step(
+    tmp_path: Path, num_minibatches: int, ppo_epochs: int, staleness: int
+) -> None:
+    """With a large learning rate, later optimizer steps and older tokens would differ by far more than rounding."""
+    composition = Composition(grpo.Config(), (bypass.Config(),))
+    base = fake()
+    config = evolve(
+        base,
+        algorithm=composition,
+        trainer=evolve(base.trainer, lr=0.3),
+        rollout=evolve(base.rollout, max_staleness=staleness),
+        num_minibatches=num_minibatches,
+        ppo_epochs=ppo_epochs,
+        max_steps=4,
+        evaluate=None,
+    )
+    steps = records(train(config, directory=tmp_path / "run"))[1:]
+    measured = [record["mismatch/logp_abs_diff"] for record in steps if "mismatch/logp_abs_diff" in record]
+    assert len(measured) == (1 if staleness else 4)  # with staleness 1, only the first step has new tokens
+    assert max(measured) < 1e-5
 
 
 @pytest.mark.parametrize("num_minibatches", [1, 2])

@@ -15,7 +15,8 @@ from purerl.backends.serving.log import reason
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
 from purerl.backends.vllm import generator as vllm
-from purerl.config.check import _check_updates_in_flight, check
+from purerl.config.check import check
+from purerl.config.generators import check_updates_in_flight
 from purerl.config.overrides import apply
 from purerl.errors import ConfigError
 from purerl.loop.paths import resolve_paths
@@ -192,5 +193,5 @@ def test_transfer_between_devices_has_no_effect_in_actors(transfer: str) -> None
     with pytest.raises(
         ConfigError, match=rf"weight_transfer has no effect\n  got:  '?{transfer}'?\n  need: placement.kind"
     ):
-        _check_updates_in_flight(evolve(config, placement=Placement(kind="ray")))
-    _check_updates_in_flight(config)
+        check_updates_in_flight(evolve(config, placement=Placement(kind="ray")))
+    check_updates_in_flight(config)
