@@ -16,6 +16,7 @@ from purerl.backends.hf import trainer as hf_trainer
 from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.lora import Lora
+from purerl.backends.serving.generator import ServedGenerator
 from purerl.errors import EngineError
 from purerl.loop.train import train
 from purerl.loop.weight_check import check_updates
@@ -47,7 +48,7 @@ def values_of(weights: Weights, names: Collection[str]) -> dict[str, Tensor]:
 class Keeping:
     """`generator`, which keeps the first values of the weights in `stale`."""
 
-    def __init__(self, generator: HFGenerator, stale: Collection[str]) -> None:
+    def __init__(self, generator: HFGenerator | ServedGenerator, stale: Collection[str]) -> None:
         self._generator, self._stale, self.transfers = generator, stale, 0
         self._old: dict[str, Tensor] = {}
         self.capabilities = generator.capabilities

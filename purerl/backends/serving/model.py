@@ -57,6 +57,13 @@ class ServedModel:
         return self._text.vocab_size
 
     @property
+    def is_hybrid(self) -> bool:
+        """Whether a layer keeps a state in place of the keys and values of all tokens, such as linear attention."""
+        names = getattr(self._text, "layer_types", None) or getattr(self._text, "layers_block_type", None)
+        kinds = names or (["mamba"] if "mamba" in self.type else [])
+        return any("attention" not in kind or kind == "linear_attention" for kind in kinds)
+
+    @property
     def routes(self) -> tuple[int, int]:
         """The number of layers, and of experts of a token. Raises ConfigError for a model without experts."""
         k = getattr(self._text, "num_experts_per_tok", None)

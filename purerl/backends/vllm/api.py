@@ -50,7 +50,7 @@ class VLLMApi:
 
     An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the
     name. Requests name it. With `is_streamed`, its processes must be able to receive weights. With `is_started` they
-    have been started by purerl, so that they have the methods of its receiver.
+    have been started by purerl, so that they have the methods of its receiver. With `has_seeds`, requests have them.
     """
 
     model: Model
@@ -60,6 +60,7 @@ class VLLMApi:
     stale_cache: bool
     is_streamed: bool
     is_started: bool = True
+    has_seeds: bool = True
     _images: ImageStore = field(init=False)  # only after `use_images`
 
     name = "vllm"
@@ -88,7 +89,7 @@ class VLLMApi:
         parameters = {
             "max_tokens": pending.remaining,
             "temperature": sampling.temperature,
-            "seed": _mixed(pending.request.seed),
+            "seed": _mixed(pending.request.seed) if self.has_seeds else None,
             "logprobs": 0,
             "ignore_eos": True,
             "stop_token_ids": list(sampling.stop_tokens),

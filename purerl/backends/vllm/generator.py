@@ -140,6 +140,7 @@ def preview(config: Config, *, model: Model) -> Capabilities:
         capabilities(),
         max_sequence_length=limit,
         adapters=adapters,
+        seeded=_has_seeds(config, served),
         images=served.type in MODELS and not adapters,
         sleeps=config.server.sleep_level > 0,
         routes=config.return_routes and bool(served.routes),
@@ -173,10 +174,25 @@ def command(config: Config, *, model: Model, host: str, port: int) -> Command:
 def _api(config: Config, model: Model) -> VLLMApi:
     from purerl.backends.vllm.api import VLLMApi
 
-    arguments, server = _arguments(config, model, ServedModel(model)), config.server
+    served, server = ServedModel(model), config.server
+    arguments, has_seeds = _arguments(config, model, served), _has_seeds(config, served)
     is_streamed = server.transfer != "directory"
-    is_started = not server.urls
-    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache, is_streamed, is_started)
+    return VLLMApi(
+        model,
+        arguments,
+        _environment(config),
+        server.python,
+        server.stale_cache,
+        is_streamed,
+        is_started=not server.urls,
+        has_seeds=has_seeds,
+    )
+
+
+def _has_seeds(config: Config, served: ServedModel) -> bool:
+    """Whether requests have seeds: not on a CPU, if the engine reads prompts in parts, as models with states need."""
+    is_chunked = config.server.arguments.get("enable_chunked_prefill", served.is_hybrid)
+    return not (is_on_cpu(config.server) and is_chunked)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
@@ -200,8 +216,8 @@ def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, A
         "enable_scale_out": True,
         "logprobs_mode": "processed_logprobs",
         "worker_extension_cls": WORKER,
-        # Seeds on a CPU: vLLM 0.32 ends if a prompt of a request with a seed is read in parts.
-        **({"enforce_eager": True, "enable_chunked_prefill": False} if on_cpu else {}),
+        # Seeds on a CPU: vLLM 0.32 ends if a prompt of a request with a seed is read in parts. States need parts.
+        **({"enforce_eager": True, "enable_chunked_prefill": served.is_hybrid} if on_cpu else {}),
         # Normalized by the processor: where vLLM 0.32 does it on the device, it ignores defaults of the processor.
         **({"mm_device_do_normalize": False} if served.type in MODELS else {}),
         **(lora if config.max_lora_rank is not None else {}),
