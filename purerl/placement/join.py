@@ -23,7 +23,7 @@ from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
 from purerl.loopback import loopback_variables, with_variables
 from purerl.placement.engines import LOCAL_ENGINES, Engines
-from purerl.placement.logs import RankLog
+from purerl.placement.logs import RankLog, restore_output
 from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
 from purerl.placement.network import gloo_variables
 from purerl.placement.settings import Placement
@@ -34,6 +34,7 @@ from purerl.ranks import (
     Ranks,
     check_members,
     current_ranks,
+    forget_group,
     guarded_by,
     store_of_ranks,
     stores_opened_by,
@@ -104,6 +105,7 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
 
     Raises: ConfigError if `settings` do not fit the processes that exist; EngineError if another rank fails.
     """
+    restore_output()
     world = find_world(os.environ)
     check_world(settings, world)
     if settings.kind == "ray":
@@ -180,6 +182,7 @@ def _initialize(
 
 
 def _destroy() -> None:
+    forget_group()
     if dist.is_initialized():  # unless a failure has ended it
         dist.destroy_process_group()
 
