@@ -313,7 +313,8 @@ def _fail(
     if is_own_group and dist.get_backend() == "gloo":  # the others notice it at once, if they wait for this rank
         dist.destroy_process_group()
     if reporter == ranks.rank:
-        log.report(f"rank {ranks.rank}: {message}")
+        if log.report(f"rank {ranks.rank}: {message}") and log.is_redirected:
+            log.print(f"error: {message}")
     else:
         watchdog.wait_until_done(reporter, MAX_TO_LEAVE)
         time.sleep(_LINGER)

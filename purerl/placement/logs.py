@@ -24,6 +24,7 @@ __all__ = ["RankLog", "last_lines", "log_path", "restore_output"]
 
 _FOLDER, _FAILED = "ranks", "failed.txt"
 _NUM_LINES = 15
+_STDERR = 2
 _FIRST_LINE = "begins, process"
 _MAX_TAIL = 2**14  # bytes
 _replaced: list[tuple[int, int]] = []  # copies of stdout and stderr, while they are redirected
@@ -58,7 +59,7 @@ class RankLog:
 
     directory: Path
     rank: int | str
-    console: int = field(default=2)
+    console: int = field(default=_STDERR)
 
     def write(self, text: str) -> None:
         """Append `text`, with the time."""
@@ -83,6 +84,11 @@ class RankLog:
             return False
         return True
 
+    @property
+    def is_redirected(self) -> bool:
+        """Whether what this rank prints goes to its log."""
+        return self.console != _STDERR
+
     def print(self, text: str) -> None:
         """Print `text` to the console, also if this rank does not use it otherwise."""
         os.write(self.console, f"{escape(text)}\n".encode())
@@ -100,7 +106,7 @@ class RankLog:
         _replaced.append(_redirected(self))
         self.console = _replaced[-1][1]
         yield
-        self.console = 2
+        self.console = _STDERR
         restore_output()
 
     def redirect(self) -> None:
