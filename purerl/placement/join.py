@@ -41,6 +41,7 @@ from purerl.ranks import (
 )
 from purerl.run_secret import derive_key, shared_secret
 from purerl.signed_pickles import signed_pickles
+from purerl.stores import without_frames
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
 
@@ -172,7 +173,8 @@ def _initialize(
     if world.folder is not None:
         meeting = meet_in_folder(world.folder, timeout)
     else:
-        store = network_store(world, timeout)
+        with without_frames():
+            store = network_store(world, timeout)
         meeting = meet(store, world.rank, world.size, find_secret(), timeout, stack)
     stack.enter_context(with_variables(loopback_variables() if meeting.is_one_host else gloo_variables(world.address)))
     limit = timedelta(seconds=timeout)
