@@ -1,6 +1,6 @@
 """``torchrun tests/placement/many_runs.py DIRECTORY KIND NUMBER``: a script with a loop of runs, some of which fail.
 
-Each rank writes ``DIRECTORY/rank-R.jsonl``: how each run has ended, its seconds, and the threads and open files after it.
+Each rank writes ``DIRECTORY/rank-R.jsonl``: how each run has ended, its seconds, and the threads and open files then.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ KINDS: Mapping[str, Callable[[], RunConfig]] = {
         config := small_real(1, evaluate=None), trainer=evolve(config.trainer, mesh=Mesh(shard=2))
     ),
 }
+HELD = ("task", "fd")  # threads, and open files
 FAILURES = {3: ("raise", 1), 6: ("interrupt", 0), 9: ("raise", 0), 12: ("interrupt", 1), 15: ("interrupt", None)}
 """By number of a run: what happens before its second step, and the rank; None: all."""
 
@@ -45,7 +46,7 @@ def main(directory: Path, kind: str, number: int) -> None:
         for run in range(number):
             begin = time.monotonic()
             end = one_run(config, directory / str(run), rank, *FAILURES.get(run, ("", None)))
-            seconds, held = time.monotonic() - begin, [len(os.listdir(f"/proc/self/{name}")) for name in ("task", "fd")]
+            seconds, held = time.monotonic() - begin, [len([*Path("/proc/self", name).iterdir()]) for name in HELD]
             file.write(json.dumps([run, end, seconds, *held]) + "\n")
             file.flush()
 

@@ -2,7 +2,7 @@
 
 Ray ends the process of a run by itself then. Without its raylet it does so at once, from a thread of C++, and prints
 pages of a log; so a second process, which waits for the end of the run, prints the error. Without a control store Ray
-waits for a minute; so a thread looks every two seconds whether it can be reached, and the run fails after ten. If the
+waits for a minute; so a thread looks every two seconds whether it can be reached, and the run fails after eight. If the
 main thread does not stop within eight seconds more, the thread prints the error and ends the process.
 """
 
@@ -28,7 +28,7 @@ from purerl.terminal import escape
 __all__ = ["RayWatch", "check_cluster", "explain_error", "has_lost_cluster", "watched"]
 
 _PERIOD = 2.0  # seconds between two looks
-_MAX_UNREACHABLE = 10.0
+_MAX_UNREACHABLE = 8.0
 _CONNECT_TIMEOUT = 2.0
 _GRACE = 8.0  # seconds in which the main thread may stop by itself
 _STDERR = 2
