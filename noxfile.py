@@ -39,7 +39,7 @@ _QUICK = (
 # Sessions of `nightly`, and their arguments, if they are not those by default.
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
 _NIGHTLY = dict.fromkeys(("lint", "types", "tests", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
-    "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": (),
+    "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": ["tests/ray"],
     "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
 }  # fmt: skip
 
@@ -155,9 +155,9 @@ def megatron(session: nox.Session) -> None:
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def ray(session: nox.Session) -> None:
-    """Engines in actors of Ray, with a real Ray, in an environment of its own."""
+    """Engines in actors of Ray, in an environment with a real Ray; ``-- tests/ray`` runs the long tests too."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/ray/requirements.txt")
-    _test(session, "python", "tests/ray", "--durations", "5")
+    _test(session, "python", "-m", "not soak", "tests/ray", "--durations", "5")
 
 
 def _packages(session: nox.Session) -> Path:

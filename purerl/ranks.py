@@ -12,7 +12,7 @@ from __future__ import annotations
 import hmac
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
@@ -36,11 +36,13 @@ __all__ = [
     "check_members",
     "check_others",
     "current_ranks",
+    "forget_group",
     "guarded_by",
     "ranks_of_thread",
     "store_of_ranks",
     "stores_opened_by",
     "this_host",
+    "value_of_group",
 ]
 
 _MAX_MESSAGE = 2**14  # bytes; larger values are gathered by torch.distributed
@@ -307,6 +309,7 @@ OpenStore = Callable[[str], Store]
 
 _openers: list[OpenStore] = []
 _exchanges: dict[str, tuple[object, MessageExchange]] = {}  # with the process group that each belongs to
+_of_group: list[tuple[object, dict[Hashable, Any]]] = []  # a process group, and the values of `value_of_group`
 _adopted: list[object] = []  # the process group from which this process has got its secret
 
 
@@ -326,8 +329,8 @@ def _exchange(name: str) -> MessageExchange:
     """The message exchange `name` of the default process group."""
     group = dist.group.WORLD
     if name not in _exchanges or _exchanges[name][0] is not group:
-        store = store_of_ranks(name)
-        _exchanges[name] = (group, MessageExchange(store, dist.get_rank(), dist.get_world_size(), store.timeout))
+        store, ranks = store_of_ranks(name), current_ranks()
+        _exchanges[name] = (group, MessageExchange(store, ranks.rank, ranks.size, store.timeout))
     return _exchanges[name][1]
 
 
@@ -372,6 +375,19 @@ def current_ranks() -> Ranks:
     if dist.is_available() and dist.is_initialized():
         return Ranks(dist.get_rank(), dist.get_world_size())
     return Ranks()
+
+
+def value_of_group(key: Hashable, create: Callable[[], T]) -> T:
+    """What `create` returns: it is called once for each `key` of the default process group."""
+    if not _of_group or _of_group[0][0] is not dist.group.WORLD:
+        _of_group[:] = [(dist.group.WORLD, {})]
+    [(_, values)] = _of_group
+    return values[key] if key in values else values.setdefault(key, create())
+
+
+def forget_group() -> None:
+    """Release the values of the process group, which is destroyed: groups with threads and sockets."""
+    _of_group.clear()
 
 
 def ranks_of_thread(name: str) -> Ranks:

@@ -7,6 +7,7 @@ processes of the run can compute (`SignedStore`), and what does not carry it is 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import itertools
@@ -14,20 +15,24 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import cache
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 from purerl.errors import EngineError
 
-__all__ = ["FolderStore", "SignedStore", "Store", "listening_store"]
+__all__ = ["FolderStore", "SignedStore", "Store", "listening_store", "without_frames"]
 
 _POLL = 0.002  # seconds
 _BACKLOG = 2048
 _NEW = itertools.count()
+_ERROR = 2  # the level of errors in the log of torch's C++ code
+_blocks: list[int] = []  # the level before each block of `without_frames` that has not ended
+_level_lock = threading.Lock()
 
 
 class Store(Protocol):
@@ -122,21 +127,24 @@ class SignedStore:
         self.timeout = store.timeout.total_seconds()
 
     def set(self, key: str, value: bytes) -> None:
-        self._store.set(key, self._code(key, value) + value)
+        with without_frames():
+            self._store.set(key, self._code(key, value) + value)
 
     def get(self, key: str) -> bytes:
-        return self._checked(key, bytes(self._store.get(key)))
+        return self.multi_get([key])[0]
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        return [
-            self._checked(key, bytes(value)) for key, value in zip(keys, self._store.multi_get([*keys]), strict=True)
-        ]
+        with without_frames():
+            values = self._store.multi_get([*keys])
+        return [self._checked(key, bytes(value)) for key, value in zip(keys, values, strict=True)]
 
     def check(self, keys: Sequence[str]) -> bool:
-        return self._store.check([*keys])
+        with without_frames():
+            return self._store.check([*keys])
 
     def delete_key(self, key: str) -> None:
-        self._store.delete_key(key)
+        with without_frames():
+            self._store.delete_key(key)
 
     def _code(self, key: str, value: bytes) -> bytes:
         name = key.encode()
@@ -152,6 +160,40 @@ class SignedStore:
                 do="let nobody else reach the ports of the run (docs/scaling.md); all processes need the same secret",
             )
         return value
+
+
+@contextmanager
+def without_frames() -> Iterator[None]:
+    """In this block a lost connection of torch.distributed is an error without the frames of its C++ code.
+
+    torch would also log them. Its C++ code, of all threads, logs only errors in the block, and no warnings.
+    """
+    level = _log_level()
+    with _level_lock:
+        _blocks.append(level.value)
+        level.value = max(level.value, _ERROR)
+    try:
+        yield
+    except RuntimeError as error:
+        if (message := str(error).partition("\nException raised from ")[0]) != str(error):
+            error.args = (message,)
+        raise
+    finally:
+        with _level_lock:
+            before = _blocks.pop()
+            if not _blocks:
+                level.value = before
+
+
+@cache
+def _log_level() -> ctypes.c_int:
+    """The level from which on the C++ code of torch logs, in its memory; something else if it is not found there."""
+    import torch
+
+    with suppress(OSError, ValueError):
+        [library] = (Path(torch.__file__).parent / "lib").glob("libc10.*")
+        return ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+    return ctypes.c_int()
 
 
 def listening_store(address: str, port: int, timeout: float) -> Any:

@@ -23,7 +23,7 @@ from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
 from purerl.loopback import loopback_variables, with_variables
 from purerl.placement.engines import LOCAL_ENGINES, Engines
-from purerl.placement.logs import RankLog
+from purerl.placement.logs import RankLog, restore_output
 from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
 from purerl.placement.network import gloo_variables
 from purerl.placement.settings import Placement
@@ -34,12 +34,14 @@ from purerl.ranks import (
     Ranks,
     check_members,
     current_ranks,
+    forget_group,
     guarded_by,
     store_of_ranks,
     stores_opened_by,
 )
 from purerl.run_secret import derive_key, shared_secret
 from purerl.signed_pickles import signed_pickles
+from purerl.stores import without_frames
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
 
@@ -104,6 +106,7 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
 
     Raises: ConfigError if `settings` do not fit the processes that exist; EngineError if another rank fails.
     """
+    restore_output()
     world = find_world(os.environ)
     check_world(settings, world)
     if settings.kind == "ray":
@@ -170,7 +173,8 @@ def _initialize(
     if world.folder is not None:
         meeting = meet_in_folder(world.folder, timeout)
     else:
-        store = network_store(world, timeout)
+        with without_frames():
+            store = network_store(world, timeout)
         meeting = meet(store, world.rank, world.size, find_secret(), timeout, stack)
     stack.enter_context(with_variables(loopback_variables() if meeting.is_one_host else gloo_variables(world.address)))
     limit = timedelta(seconds=timeout)
@@ -180,6 +184,7 @@ def _initialize(
 
 
 def _destroy() -> None:
+    forget_group()
     if dist.is_initialized():  # unless a failure has ended it
         dist.destroy_process_group()
 
@@ -310,7 +315,8 @@ def _fail(
     if is_own_group and dist.get_backend() == "gloo":  # the others notice it at once, if they wait for this rank
         dist.destroy_process_group()
     if reporter == ranks.rank:
-        log.report(f"rank {ranks.rank}: {message}")
+        if log.report(f"rank {ranks.rank}: {message}") and log.is_redirected:
+            log.print(f"error: {message}")
     else:
         watchdog.wait_until_done(reporter, MAX_TO_LEAVE)
         time.sleep(_LINGER)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from purerl.placement.meeting import prepare_folder
+from purerl.placement.watchdog import is_stopped
 from purerl.placement.world import FOLDER_VARIABLE
 from purerl.private_files import private_folder
 
@@ -115,7 +116,10 @@ def _pass_on(processes: Sequence[int], signals: Sequence[int]) -> None:
 
 
 def _wait_for(processes: Sequence[int]) -> None:
-    """Wait until all `processes` have ended; after the first one that fails, only for some time."""
+    """Wait until all `processes` have ended; after the first one that fails, only for some time.
+
+    Then those that are stopped by a signal are killed: they cannot end by themselves.
+    """
     deadline = math.inf
     while time.monotonic() < deadline:
         ends = [os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) for process in processes]
@@ -123,4 +127,8 @@ def _wait_for(processes: Sequence[int]) -> None:
             return
         if deadline == math.inf and any(end is not None and end.si_status for end in ends):
             deadline = time.monotonic() + _MAX_TO_END
+        if deadline < math.inf:
+            for process in (process for process, end in zip(processes, ends, strict=True) if end is None):
+                if is_stopped(process):
+                    os.kill(process, signal.SIGKILL)
         time.sleep(_PERIOD)

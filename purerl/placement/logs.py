@@ -20,12 +20,14 @@ from attrs import define, field
 
 from purerl.terminal import escape
 
-__all__ = ["RankLog", "last_lines", "log_path"]
+__all__ = ["RankLog", "last_lines", "log_path", "restore_output"]
 
 _FOLDER, _FAILED = "ranks", "failed.txt"
 _NUM_LINES = 15
+_STDERR = 2
 _FIRST_LINE = "begins, process"
 _MAX_TAIL = 2**14  # bytes
+_replaced: list[tuple[int, int]] = []  # copies of stdout and stderr, while they are redirected
 
 
 def log_path(directory: Path, rank: int | str) -> Path:
@@ -57,7 +59,7 @@ class RankLog:
 
     directory: Path
     rank: int | str
-    console: int = field(default=2)
+    console: int = field(default=_STDERR)
 
     def write(self, text: str) -> None:
         """Append `text`, with the time."""
@@ -82,6 +84,11 @@ class RankLog:
             return False
         return True
 
+    @property
+    def is_redirected(self) -> bool:
+        """Whether what this rank prints goes to its log."""
+        return self.console != _STDERR
+
     def print(self, text: str) -> None:
         """Print `text` to the console, also if this rank does not use it otherwise."""
         os.write(self.console, f"{escape(text)}\n".encode())
@@ -90,17 +97,17 @@ class RankLog:
     def redirected(self) -> Iterator[None]:
         """What a rank other than 0 prints in the block goes to its log; after an error also what it prints later.
 
-        For rank 0 reports an error of any rank.
+        For rank 0 reports an error of any rank. `restore_output` ends it when the process begins another run.
         """
         if self.rank == 0:
             log_path(self.directory, self.rank).with_name(_FAILED).unlink(missing_ok=True)
             yield
             return
-        before = _redirected(self)
-        self.console = before[1]
+        _replaced.append(_redirected(self))
+        self.console = _replaced[-1][1]
         yield
-        self.console = 2
-        _restore(before)
+        self.console = _STDERR
+        restore_output()
 
     def redirect(self) -> None:
         """From now on, what this process prints goes to its log."""
@@ -125,11 +132,13 @@ def _redirected(log: RankLog) -> tuple[int, int]:
     return before
 
 
-def _restore(before: tuple[int, int]) -> None:
-    _flush()
-    for descriptor, copy in zip((1, 2), before, strict=True):
-        os.dup2(copy, descriptor)
-        os.close(copy)
+def restore_output() -> None:
+    """Let this process print to its console again, if it does not since a run has redirected it."""
+    while _replaced:
+        _flush()
+        for descriptor, copy in zip((1, 2), _replaced.pop(), strict=True):
+            os.dup2(copy, descriptor)
+            os.close(copy)
 
 
 def _flush() -> None:

@@ -9,6 +9,7 @@ what they write there.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import ipaddress
@@ -52,6 +53,8 @@ _SECRET, _TORCH = "secret", "torch"
 _HEXADECIMAL = 64  # digits of a secret
 _POLL = 0.05  # seconds
 _LOOPBACK = "127.0.0.1"
+_given: list[bytes] = []  # the secret of `SECRET_VARIABLE`, once it has been read
+_stores: dict[tuple[str, int], Any] = {}  # of the network, by address and port
 _STARTS = itertools.count()  # of runs in this process, which all ranks begin in the same order
 
 
@@ -116,6 +119,9 @@ def _in_folder(folder: Path, secret: bytes, timeout: float) -> Meeting:
 
     store = FileStore(str(folder / _TORCH), -1)
     store.set_timeout(timedelta(seconds=timeout))
+    # Its destructor opens the file again. If the folder is removed meanwhile, it waits for `timeout` seconds, holding
+    # Python's lock, and then ends the process. So this store, which has no open file, is never destroyed.
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))
     return Meeting(store, open_store, secret, is_one_host=True)
 
 
@@ -148,12 +154,14 @@ def read_secret(directory: Path, *, is_first: bool, timeout: float) -> bytes:
     """The secret of the run in `directory`: that of `SECRET_VARIABLE`, or of a file there of mode 0600.
 
     Rank 0 writes the file, unless it exists; others wait for it. The variable is removed, so that no other program of
-    this process gets it.
+    this process gets it; its value is that of all further runs in this process.
 
     Raises: ConfigError if the variable has no secret, or if there is no file in time; RunError if others can read it.
     """
     if (text := os.environ.pop(SECRET_VARIABLE, None)) is not None:
-        return _to_secret(text, f"the variable {SECRET_VARIABLE}", f"{len(text)} characters")
+        _given[:] = [_to_secret(text, f"the variable {SECRET_VARIABLE}", f"{len(text)} characters")]
+    if _given:
+        return _given[0]
     path, end = directory / PRIVATE / _SECRET, time.monotonic() + timeout
     directory.mkdir(parents=True, exist_ok=True)
     while True:
@@ -186,7 +194,20 @@ def _to_secret(text: str, what: str, got: str) -> bytes:
 
 
 def network_store(world: World, timeout: float) -> Any:
-    """The store of `world`: that of torchrun, or one that rank 0 opens, on loopback if all ranks are on one host."""
+    """The store of `world`: that of torchrun, or one that rank 0 opens, on loopback if all ranks are on one host.
+
+    Between hosts it is that of all runs of this process. Otherwise a rank that is faster than rank 0 would wait for the
+    next run in the store of the one before, which ends.
+    """
+    if (place := (world.address, world.port)) not in _stores:
+        store = _connect(world, timeout)
+        if world.is_on_one_host:
+            return store
+        _stores[place] = store
+    return _stores[place]
+
+
+def _connect(world: World, timeout: float) -> Any:
     from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 
     has_agent = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)

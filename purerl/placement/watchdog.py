@@ -3,18 +3,21 @@
 Each rank publishes its state in the store of the process group every second: a counter, and why it has failed. On one
 host the kernel also says at once when a process ends. The main thread gets the problem as an EngineError when it waits
 for other ranks. If it does not stop within a few seconds, because it hangs or waits in code of C++, the thread ends the
-process.
+process. A rank of this host that gives no sign of life is killed, because a launcher would wait for it.
 """
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import select
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from attrs import asdict, define, evolve, field, frozen
@@ -24,12 +27,14 @@ from purerl.placement.logs import RankLog, last_lines, log_path
 from purerl.ranks import this_host
 from purerl.stores import Store
 
-__all__ = ["MAX_TO_LEAVE", "RankState", "Watchdog"]
+__all__ = ["MAX_TO_LEAVE", "RankState", "Watchdog", "is_stopped"]
 
 _INTERVAL = 1.0  # seconds
 _RANKS_PER_INTERVAL = 64  # larger worlds look less often
 _GRACE = 8.0  # seconds in which the main thread may stop by itself
 MAX_TO_LEAVE = 60.0  # seconds for closing trackers, workers and engines
+_TIME_TO_REPORT = 2.0  # seconds in which the main thread may report the problem before silent ranks are killed
+_STOPPED = ("T", "t")  # states of processes, as `ps` prints them
 _MAX_TO_EXPLAIN = 3.0  # seconds until a failure of another rank is known, after torch.distributed has raised an error
 
 
@@ -96,7 +101,10 @@ class Watchdog:
         self._is_stopped.set()
         os.write(self._wake_write, b"x")
         self._thread.join(self._interval + _GRACE)
-        for descriptor in (self._wake_read, self._wake_write, *self._processes()):
+        silent = self._silent_processes()
+        for process in silent:  # after the error of this process has been printed: then launchers end it too
+            atexit.register(_kill, process)
+        for descriptor in {self._wake_read, self._wake_write, *self._processes()}.difference(silent):
             os.close(descriptor)
 
     def publish(self, **changes: Any) -> None:
@@ -148,11 +156,15 @@ class Watchdog:
             raise
 
     def wait_until_done(self, rank: int, timeout: float) -> None:
-        """Wait until `rank` leaves the run, or is lost."""
+        """Wait until `rank` leaves the run, or is lost. Rank 0 has left if the store has ended, which it may have."""
         end, peer = time.monotonic() + timeout, self._peers[rank]
         while time.monotonic() < end and not self._is_done(peer) and not self._is_lost(peer):
-            with self._lock, suppress(RuntimeError):
-                self._read([rank])
+            try:
+                with self._lock:
+                    self._read([rank])
+            except RuntimeError:
+                if rank == 0:
+                    return
             time.sleep(_INTERVAL / 10)
 
     @property
@@ -195,6 +207,10 @@ class Watchdog:
     def _may_stop(self) -> bool:
         """Give the main thread time to stop by itself; return whether it has."""
         start = time.monotonic()
+        if self._is_stopped.wait(_TIME_TO_REPORT):
+            return True
+        for process in self._silent_processes():
+            _kill(process)
         while time.monotonic() - start < self._grace:
             if self._is_stopped.wait(_INTERVAL / 10):
                 return True
@@ -236,8 +252,15 @@ class Watchdog:
             return EngineError(f"rank {rank} has ended without an error message (was it killed?)", got=got, do=do)
         if self._is_silent(peer):
             need = f"one within {self._heartbeat_timeout:g} seconds (placement.heartbeat_timeout)"
-            return EngineError(f"rank {rank} has given no sign of life", got=f"see {path}", need=need, do=do)
+            got = f"{self._described(peer)}; see {path}"
+            return EngineError(f"rank {rank} has given no sign of life", got=got, need=need, do=do)
         return None
+
+    def _described(self, peer: _Peer) -> str:
+        if peer.process is None or peer.state is None:
+            return "nothing"
+        reason = "stopped (by SIGSTOP or a debugger)" if is_stopped(peer.state.pid) else "alive"
+        return f"its process {peer.state.pid} is {reason}, and is killed"
 
     def _logged(self, rank: int) -> str:
         path = log_path(self._log.directory, rank)
@@ -259,10 +282,17 @@ class Watchdog:
     def _processes(self) -> list[int]:
         return [peer.process for peer in self._peers.values() if peer.process is not None]
 
+    def _silent_processes(self) -> list[int]:
+        """The processes of this host that have not ended, and give no sign of life."""
+        silent = [peer for peer in self._peers.values() if self._is_silent(peer) and not self._is_done(peer)]
+        return [peer.process for peer in silent if peer.process is not None and not self._has_ended(peer)]
+
     def _sleep(self) -> None:
         """Publish a sign of life, and wait for the next time to look: earlier if a process ends."""
         if self._parent is not None and os.getppid() != self._parent:
-            self._problem = EngineError("the launcher of the ranks has ended", do="the same command resumes the run")
+            self._problem = EngineError(
+                "the launcher of the ranks has ended", do="the same command resumes the run from its last checkpoint"
+            )
             return
         self.publish()
         alive = [process for process in self._processes() if not select.select([process], [], [], 0)[0]]
@@ -279,6 +309,19 @@ class Watchdog:
         if self.first_alive == self._rank and self._log.report(str(problem)):
             self._log.print(f"error: {problem}")
         os._exit(1)
+
+
+def _kill(process: int) -> None:
+    """Kill the process with this file descriptor."""
+    with suppress(OSError):
+        signal.pidfd_send_signal(process, signal.SIGKILL)
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether the process is stopped, by a signal or by a debugger; False where the kernel does not say it."""
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] in _STOPPED
+    return False
 
 
 def _store_error(error: RuntimeError) -> EngineError:

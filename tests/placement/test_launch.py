@@ -7,7 +7,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,11 +14,11 @@ import pytest
 
 from purerl.store.checkpoint import saved_steps
 from tests.placement.forked_launcher import start_forked
+from tests.placement.processes import DEADLINE, children, descendants, is_alive, wait_until
 from tests.ranks import torchrun
 
 pytestmark = pytest.mark.parallel
 
-DEADLINE = 240.0
 RECIPE = "tests.cli.test_stop:waiting_run"
 
 
@@ -38,9 +37,9 @@ class Launched:
             stderr=subprocess.PIPE,
             text=True,
         )
-        _wait_until(lambda: (self.gate / "waiting-1").exists() or self.process.poll() is not None)
+        wait_until(lambda: (self.gate / "waiting-1").exists() or self.process.poll() is not None)
         assert self.process.poll() is None, self.process.communicate()
-        self.descendants = _descendants(self.process.pid)
+        self.descendants = descendants(self.process.pid)
 
     def release(self) -> None:
         for step in range(1, 7):
@@ -49,9 +48,7 @@ class Launched:
     @property
     def children(self) -> list[int]:
         """The process ids of the ranks, and of the server that has forked them."""
-        return [
-            int(pid) for pid in Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        ]
+        return children(self.process.pid)
 
     def end(self) -> tuple[int, str]:
         """The exit status and the error output; no process may be left."""
@@ -59,28 +56,8 @@ class Launched:
             _, errors = self.process.communicate(timeout=DEADLINE)
         finally:
             self.process.kill()
-        _wait_until(lambda: not any(map(_is_alive, self.descendants)))
+        wait_until(lambda: not any(map(is_alive, self.descendants)))
         return self.process.returncode, errors
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + DEADLINE
-    while not condition():
-        assert time.monotonic() < end, "nothing happened"
-        time.sleep(0.05)
-
-
-def _descendants(process: int) -> list[int]:
-    files = Path(f"/proc/{process}/task").glob("*/children")
-    children = [int(child) for file in files for child in file.read_text().split()]
-    return children + [other for child in children for other in _descendants(child)]
-
-
-def _is_alive(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_signals_to_the_launcher_and_to_a_rank(tmp_path: Path) -> None:

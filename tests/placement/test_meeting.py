@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import pickle
+import socket
 import stat
 import threading
 from collections.abc import Callable
@@ -146,8 +148,12 @@ def test_a_secret_that_others_can_read_or_that_is_a_link_is_refused(tmp_path: Pa
 
 
 def test_a_secret_of_the_environment_is_used_and_removed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The next run in this process has it too."""
+    monkeypatch.setattr(meeting, "_given", [])
     monkeypatch.setenv(SECRET_VARIABLE, SECRET.hex())
     assert read_secret(tmp_path / "run", is_first=False, timeout=0.0) == SECRET
+    assert SECRET_VARIABLE not in os.environ
+    assert read_secret(tmp_path / "next", is_first=False, timeout=0.0) == SECRET
     assert SECRET_VARIABLE not in os.environ
     assert not (tmp_path / "run").exists()
     for text in ("", "password", SECRET.hex()[:-2], "xy" * 32):
@@ -160,6 +166,28 @@ def test_a_secret_of_the_environment_is_used_and_removed(monkeypatch: pytest.Mon
 def test_a_rank_that_finds_no_secret_says_where_it_has_looked(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no secret\n  need: the secret that rank 0 writes, within placement.timeout"):
         read_secret(tmp_path, is_first=False, timeout=0.0)
+
+
+# --- stores of torch -------------------------------------------------------------------------------------------------
+
+
+def test_the_store_in_a_folder_is_never_destroyed(tmp_path: Path) -> None:
+    """Its destructor writes into the file, and waits for a folder that another rank removes meanwhile."""
+    prepare_folder(tmp_path)
+    own = meeting.meet_in_folder(tmp_path, DEADLINE)
+    own.store.set("key", "value")
+    before = (tmp_path / "torch").read_bytes()
+    del own
+    gc.collect()
+    assert (tmp_path / "torch").read_bytes() == before
+
+
+def test_all_runs_of_a_process_use_one_store_between_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that is faster than rank 0 could otherwise meet it in the store of the run before."""
+    monkeypatch.setattr(meeting, "_stores", {})
+    hosts, host = (World(0, 2, 0, socket.gethostname(), 0, "srun", size) for size in (1, 2))
+    assert meeting.network_store(host, DEADLINE) is not meeting.network_store(host, DEADLINE)
+    assert meeting.network_store(hosts, DEADLINE) is meeting.network_store(hosts, DEADLINE)
 
 
 # --- process groups --------------------------------------------------------------------------------------------------

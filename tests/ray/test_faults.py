@@ -94,6 +94,32 @@ def test_run_resumes_after_an_actor_was_killed(name: str, expected: Path, tmp_pa
     assert without_times(records(tmp_path / "run")) == without_times(records(expected))
 
 
+LOST = {
+    "gcs_server": r"error: the control store of Ray \(GCS\), at \S+, has ended\n",
+    "raylet": "error: the raylet of this host has ended, and Ray with it\n",
+}
+LONGEST = 20.0  # seconds until the run has ended; Ray itself waits for 60
+
+
+@pytest.mark.parametrize("name", LOST)
+def test_the_end_of_ray_itself_is_said_with_the_way_to_resume(name: str, tmp_path: Path) -> None:
+    run = _start(_config(), tmp_path / "run")
+    _wait_for(lambda: saved_steps(tmp_path / "run/checkpoints"))
+    folder = re.search(r"--temp-dir=(\S+)", (tmp_path / "run/ranks/ray.log").read_text())
+    assert folder is not None
+    [process] = [
+        path for path in _processes(folder[1]) if path.read_bytes().partition(b"\0")[0].endswith(name.encode())
+    ]
+    begin = time.monotonic()
+    os.kill(int(process.parent.name), signal.SIGKILL)
+    output, _ = run.communicate(timeout=DEADLINE)
+    assert time.monotonic() - begin < LONGEST
+    assert run.returncode == 1, output
+    assert re.search(LOST[name], output), output
+    assert f"see {tmp_path}/run/ranks/ray.log; the same command resumes the run from its last checkpoint\n" in output
+    _wait_for(lambda: not _processes(folder[1]))
+
+
 def test_nothing_is_left_of_a_run_that_was_killed(tmp_path: Path) -> None:
     run = _start(_config(), tmp_path / "run")
     _wait_for(lambda: saved_steps(tmp_path / "run/checkpoints"))

@@ -11,8 +11,8 @@ Parameters, gradients and AdamW's moments are divided among shard x sequence x t
 
 from __future__ import annotations
 
-import functools
 import math
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
@@ -100,16 +100,15 @@ class RankMesh(NamedTuple):
 
 def open_mesh(mesh: Mesh, device: torch.device) -> RankMesh:
     """The groups of this rank. Collective if something is divided. Raises ConfigError if `mesh` does not fit."""
-    from torch import distributed as dist
-
-    from purerl.ranks import Ranks, current_ranks
+    from purerl.ranks import Ranks, current_ranks, value_of_group
 
     ranks = current_ranks()
     replicas = mesh.replicas(ranks.size)
     if not mesh.is_divided:
         return RankMesh(ranks, ranks, device)
     sizes = (replicas, mesh.shard, mesh.sequence, mesh.tensor)
-    of_parameters, of_rows = _device_meshes(dist.group.WORLD, sizes, device.type)
+    create = partial(_device_meshes, sizes, device.type)
+    of_parameters, of_rows = value_of_group(("meshes", sizes, device.type), create)
     data = of_rows["data"]
     return RankMesh(
         all=ranks,
@@ -121,9 +120,8 @@ def open_mesh(mesh: Mesh, device: torch.device) -> RankMesh:
     )
 
 
-@functools.lru_cache(maxsize=16)
-def _device_meshes(world: object, sizes: tuple[int, int, int, int], device_type: str) -> tuple[DeviceMesh, DeviceMesh]:
-    """The ranks by what they hold, and by what they read. Trainers of one process group share them."""
+def _device_meshes(sizes: tuple[int, int, int, int], device_type: str) -> tuple[DeviceMesh, DeviceMesh]:
+    """The ranks by what they hold, and by what they read. Trainers of one process group share them. Collective."""
     from torch.distributed.device_mesh import init_device_mesh
 
     from purerl.ranks import check_members

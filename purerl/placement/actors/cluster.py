@@ -29,6 +29,7 @@ from typing import Any
 from purerl.backends.serving.process import free_port
 from purerl.errors import ConfigError, EngineError
 from purerl.placement.actors.package import load_ray
+from purerl.placement.actors.watch import watched
 from purerl.placement.logs import last_lines
 from purerl.placement.settings import Placement
 from purerl.private_files import private_folder
@@ -64,7 +65,8 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
     ray = load_ray()
 
     if ray.is_initialized():
-        yield
+        with watched(_logs()):
+            yield
         return
     with ExitStack() as stack:
         address = settings.address or stack.enter_context(_local(settings, directory))
@@ -78,7 +80,19 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
             raise ConfigError(f"no Ray at {address!r}", got=got, need="a running cluster", do=do) from error
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, on_sigterm)  # Ray replaces it, but a run stops with a checkpoint
-        yield
+        with watched(_log(directory) if settings.address is None else _logs()):
+            yield
+
+
+def _log(directory: Path) -> Path:
+    """The log of a local Ray."""
+    return directory / "ranks" / "ray.log"
+
+
+def _logs() -> Path:
+    """The logs of the Ray to which this process is connected."""
+    node: Any = load_ray()._private.worker.global_worker.node  # noqa: SLF001 - Ray does not say it otherwise
+    return Path("the logs of Ray") if node is None else Path(node.get_logs_dir_path())
 
 
 def _check_reachable(address: str) -> None:
@@ -100,7 +114,7 @@ def _local(settings: Placement, directory: Path) -> Iterator[str]:
 @contextmanager
 def _ray_in(folder: Path, settings: Placement, directory: Path) -> Iterator[str]:
     """The address of a local Ray whose files are in `folder`; the directory above it is removed, also after a kill."""
-    log = directory / "ranks" / "ray.log"
+    log = _log(directory)
     process = _start(_command(folder, _num_cpus(settings)), log)
     remover = subprocess.Popen(  # noqa: S603 - a fixed script
         ["/bin/sh", "-c", _REMOVE, "sh", str(process.pid), str(folder.parent)],

@@ -15,6 +15,7 @@ from attrs import define, evolve
 from purerl.errors import ConfigError, EngineError
 from purerl.placement.actors.host import THREADS, EngineHost
 from purerl.placement.actors.package import load_ray
+from purerl.placement.actors.watch import check_cluster, explain_error, has_lost_cluster
 from purerl.placement.logs import last_lines, log_path
 from purerl.placement.settings import Actors
 from purerl.placement.stacks import forget
@@ -24,6 +25,7 @@ __all__ = ["ActorGroup", "started_group"]
 
 _LOG = logging.getLogger(__name__)
 _PERIOD = 60.0  # seconds between two messages about what the run waits for
+_POLL = 1.0  # seconds between two looks whether Ray itself has ended
 _TIME_TO_FAIL = 5.0  # seconds in which all actors of a group must have failed if one has
 _STACKS_TIMEOUT = 10.0  # seconds in which an actor must have written its stacks
 _AFTER_TIMEOUT = 60.0  # seconds: the process group of actors waits longer than the run, which has the stacks written
@@ -73,9 +75,11 @@ class ActorGroup:
         numbers = {reference: rank for rank, reference in enumerate(references)}
         results: list[Any] = [None] * len(references)
         begin = time.monotonic()
+        next_message = begin + _PERIOD
         while numbers:
+            check_cluster()
             remaining = begin + self.timeout - time.monotonic()
-            ready, _ = ray.wait([*numbers], timeout=max(0.0, min(_PERIOD, remaining)))
+            ready, _ = ray.wait([*numbers], timeout=max(0.0, min(_POLL, remaining)))
             for reference in ready:
                 rank = numbers.pop(reference)
                 try:
@@ -83,11 +87,12 @@ class ActorGroup:
                 except Exception:
                     self._kill_if_waiting([*numbers])
                     raise
-            if not ready and remaining > _PERIOD:
+            if not ready and remaining <= 0:
+                raise self._late(what, [*numbers.values()])
+            if numbers and time.monotonic() >= next_message:
+                next_message += _PERIOD
                 seconds, names = time.monotonic() - begin, self._named([*numbers.values()])
                 _LOG.warning("the run has waited %.0f s for %s in %s", seconds, what, names)
-            elif not ready:
-                raise self._late(what, [*numbers.values()])
         return results
 
     def _result(self, reference: Any, rank: int) -> Any:
@@ -102,7 +107,7 @@ class ActorGroup:
             raise cause from None
         except ray.exceptions.RayActorError as error:
             self.has_ended = True
-            raise self._dead(rank, error) from None
+            raise explain_error() or self._dead(rank, error) from None
 
     def _kill_if_waiting(self, others: Sequence[Any]) -> None:
         """After the failure of one actor, end the group, unless the calls of the others have ended too."""
@@ -134,7 +139,7 @@ class ActorGroup:
 
     def close(self, name: str) -> None:
         """Close the engine `name` of the actors, unless they have ended."""
-        if not self.has_ended:
+        if not self.has_ended and not has_lost_cluster():
             self.call("close", name)
 
     def write_stacks(self, reason: str) -> None:
@@ -153,7 +158,8 @@ class ActorGroup:
 
         self.has_ended = True
         for rank, actor in enumerate(self.actors):
-            ray.kill(actor)
+            if not has_lost_cluster():
+                ray.kill(actor)
             forget(self.directory, self._name(rank))
 
     def _name(self, rank: int) -> str:
@@ -204,7 +210,8 @@ def _bundles(name: str, settings: Actors, timeout: float) -> Iterator[Any]:
             _LOG.warning("the run waits for %d x %s in the cluster, for %s", settings.count, resources, name)
         yield bundles
     finally:
-        ray.util.remove_placement_group(bundles)
+        if not has_lost_cluster():
+            ray.util.remove_placement_group(bundles)
 
 
 def _actors(name: str, settings: Actors, directory: Path, bundles: Any) -> list[Any]:
