@@ -18,7 +18,7 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.budget import check_budgets
-from purerl.config.generators import check_adapter_rank, check_generator
+from purerl.config.generators import check_actors, check_adapter_rank, check_generator
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reuse import check_reuse
@@ -327,6 +327,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
     if config.generator is not None:
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         _check_updates_in_flight(config)
+        check_actors(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)

@@ -37,7 +37,7 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
-from purerl.loop.generators import open_sampler
+from purerl.loop.generators import check_sampler, open_sampler
 from purerl.loop.gradients import check_trainers
 from purerl.loop.images import use_images, with_store
 from purerl.loop.lengths import check_row_lengths
@@ -222,6 +222,7 @@ def _open(
     )
     size, local = context.ranks.size, context.local_size
     context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
+    context.ranks.on_first(lambda: check_sampler(config), "the servers that run already")
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates, context.engines)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)

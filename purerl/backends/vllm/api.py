@@ -20,6 +20,7 @@ from attrs import define, field
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command, checked_routes
 from purerl.backends.serving.http import Http, RefusedError
+from purerl.backends.serving.identity import identity_problem, version_problem
 from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
@@ -49,7 +50,8 @@ class VLLMApi:
     """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
 
     An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the
-    name. Requests name it. With `is_streamed`, its processes must be able to receive weights.
+    name. Requests name it. With `is_streamed`, its processes must be able to receive weights. One that `is_given` must
+    be the version and have the model that purerl would start.
     """
 
     model: Model
@@ -58,6 +60,7 @@ class VLLMApi:
     python: str | None
     stale_cache: bool
     is_streamed: bool
+    is_given: bool = False
     _images: ImageStore = field(init=False)  # only after `use_images`
 
     name = "vllm"
@@ -125,9 +128,13 @@ class VLLMApi:
         missing = [path for path in (_GENERATE, "/pause", "/resume", "/collective_rpc") if path not in paths]
         if missing:
             return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
-        warn_of_version(http.url, self.name, (await http.get("/version", timeout=timeout))["version"], VERSION)
+        version = (await http.get("/version", timeout=timeout))["version"]
+        if self.is_given and (problem := version_problem(self.name, version, VERSION)) is not None:
+            return problem
+        warn_of_version(http.url, self.name, version, VERSION)
         info = await http.get("/server_info?config_format=json", timeout=timeout)
-        return self._problem(info["vllm_config"])
+        problem = self._problem(info["vllm_config"])
+        return problem or (await identity_problem(http, self.model, None) if self.is_given else None)
 
     def _problem(self, info: Mapping[str, Any]) -> str | None:
         """What is wrong with a server of this configuration, which answers requests nevertheless."""

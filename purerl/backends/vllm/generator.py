@@ -35,6 +35,7 @@ __all__ = [
     "capabilities",
     "check",
     "check_adapter_rank",
+    "check_running",
     "command",
     "preview",
     "returns_routes",
@@ -143,6 +144,14 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     )
 
 
+def check_running(config: Config, *, model: Model) -> None:
+    """Raise EngineError if servers that run already cannot be used, or another run uses them."""
+    from purerl.backends.serving.shared import check_given
+
+    if config.server.urls:
+        check_given(_api(config, model), config.server)
+
+
 def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | SharedGenerator:
     """Start the servers, and wait until they are ready. `seed` has no effect: each request has its own.
 
@@ -171,8 +180,8 @@ def _api(config: Config, model: Model) -> VLLMApi:
     from purerl.backends.vllm.api import VLLMApi
 
     arguments, server = _arguments(config, model, ServedModel(model)), config.server
-    is_streamed = server.transfer != "directory"
-    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache, is_streamed)
+    is_streamed, is_given = server.transfer != "directory", bool(server.urls)
+    return VLLMApi(model, arguments, _environment(config), server.python, server.stale_cache, is_streamed, is_given)
 
 
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
