@@ -80,9 +80,11 @@ class Handler(BaseHTTPRequestHandler):
             "/sleep": self._sleep,
             "/wake": self._wake,
         }
+        if self._is_known() and self.path == "/generate" and body["tokens"][0] == 14:
+            return self._answer(500, "ZeroDivisionError: division by zero")
         answer = functions[self.path](body) if self._is_known() else None
         refused = 400 if self._is_known() else 401
-        self._answer(200 if answer is not None else refused, answer)
+        return self._answer(200 if answer is not None else refused, answer)
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any] | None:
         if body["tokens"][0] == 13 or STATE["memory"] != PARTS:

@@ -250,7 +250,7 @@ async def is_healthy(http: Http) -> bool:
 async def is_ready(instance: Instance, name: str, limit: float, details: Callable[[], str]) -> bool:
     """Whether the server answers within `limit` seconds, and while its process runs. Meanwhile warnings say so."""
     start = message = time.monotonic()
-    while not await is_healthy(instance.http):
+    while not await _is_healthy_or_ends(instance):
         now = time.monotonic()
         if not instance.is_running or now - start > limit:
             return False
@@ -259,6 +259,17 @@ async def is_ready(instance: Instance, name: str, limit: float, details: Callabl
             _LOG.warning("%s is not ready after %.0f of at most %g seconds%s", name, now - start, limit, details())
         await asyncio.sleep(_POLL)
     return True
+
+
+async def _is_healthy_or_ends(instance: Instance) -> bool:
+    """Whether the server answers; False at once if its process ends meanwhile."""
+    asking = asyncio.ensure_future(is_healthy(instance.http))
+    try:
+        while not asking.done() and instance.is_running:
+            await asyncio.wait({asking}, timeout=_POLL)
+        return asking.done() and asking.result()
+    finally:
+        asking.cancel()
 
 
 async def check_usable(api: EngineApi, instance: Instance) -> None:
