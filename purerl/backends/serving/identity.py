@@ -73,12 +73,14 @@ def config_problem(own: Any, other: Mapping[str, Any]) -> str | None:
 
     Only what decides about the tensors, or what is computed with them.
     """
+    problem = None
     try:
-        different = _differences(own.to_dict(), type(own).from_dict(dict(other)).to_dict())
+        read = type(own).from_dict(dict(other)).to_dict()
     except Exception as error:  # noqa: BLE001 - what a class of any library raises
-        return f"its configuration cannot be read: {error!r}"
+        problem, read = f"its configuration cannot be read: {error!r}", other
+    different = _differences(own.to_dict(), read)
     if not different:
-        return None
+        return problem
     name, value, need = different[0]
     more = f"; {len(different) - 1} other settings differ" if len(different) > 1 else ""
     return f"its {name} is {value!r} in place of {need!r}{more}"

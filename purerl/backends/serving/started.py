@@ -126,6 +126,7 @@ class StartedInstance:
     async def _fail_to_start(self, process: ServerProcess) -> Literal[False]:
         """Raise EngineError, after all processes have ended, unless only the port was the problem."""
         has_ended, status = not process.is_running, await self._end()
+        await self.http.close()
         late = f"not ready after {self._settings.start_timeout:g} seconds (server.start_timeout)"
         why = reason(process.log)
         if has_ended and is_port_in_use(why):
