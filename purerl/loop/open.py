@@ -220,9 +220,7 @@ def _open(
     interaction = open_interaction(
         config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
     )
-    size, local = context.ranks.size, context.local_size
-    context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
-    context.ranks.on_first(lambda: check_sampler(config), "the servers that run already")
+    context.ranks.on_first(lambda: _check_resources(config, context), "memory and servers")
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates, context.engines)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
@@ -256,6 +254,12 @@ def _open(
     engine = generator and generator.capabilities
     check_row_lengths(config, data, max_steps=max_steps, trainers=capabilities, generator=engine)
     return run
+
+
+def _check_resources(config: RunConfig, context: RankContext) -> None:
+    """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
+    check_memory(config, context.ranks.size, ranks_of_host=context.local_size)
+    check_sampler(config)
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:

@@ -222,7 +222,7 @@ def test_server_that_another_run_uses_ends_the_run_before_models_are_loaded(
         status, message, _ = _train(tmp_path, files, "vllm", url)
     assert status == 1
     assert f"error: the vllm server at {url} is used by another run\n" in message
-    assert "got:  /runs/other, process 5 on host, which was last heard of 12 seconds ago\n" in message
+    assert "got:  /runs/other, process 5 on host, whose last request was 12 seconds ago\n" in message
     assert "if it has died, the server is free in 49 seconds" in message
     assert posted == []
 

@@ -55,7 +55,7 @@ def take(lease: Lease, id: str, run: str | None = None) -> Holder | None:
 # --- the server ----------------------------------------------------------------------------------------------------
 
 
-def test_one_run_has_the_lease_until_it_was_not_heard_of_for_a_minute(lease: Lease, clock: Clock) -> None:
+def test_one_run_has_the_lease_until_a_minute_after_its_last_request(lease: Lease, clock: Clock) -> None:
     assert lease.holder() is take(lease, "a") is None
     clock.now += 59.0
     assert lease.admits("a", "/load")
@@ -235,7 +235,7 @@ def _taken(generator: ServedGenerator, owner: Owner) -> None:
 def test_server_whose_run_has_died_is_free_after_the_lease(tmp_path: Path) -> None:
     with toys(tmp_path, Toy(("--lease-seconds", "2"))) as owner:
         _taken(owner, Owner("dead", "directory", "a dead run"))
-        with pytest.raises(EngineError, match=r"a dead run, which was(.|\n)* free in [12] seconds"):
+        with pytest.raises(EngineError, match=r"a dead run, whose last(.|\n)* free in [12] seconds"):
             run_with(owner, tmp_path, "second").__enter__()
         time.sleep(2.0)
         with run_with(owner, tmp_path, "second"):

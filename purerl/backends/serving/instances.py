@@ -11,6 +11,7 @@ import json
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Protocol
 
 from purerl.backends.serving.access import TOKEN, api_key, token_of_run, token_of_url
@@ -46,6 +47,11 @@ class Instance(Protocol):
 
     http: Http
     generation: int
+
+    @property
+    def log(self) -> Path | None:
+        """The log of its newest start, if this rank has started it."""
+        ...
 
     @property
     def is_running(self) -> bool:
@@ -124,6 +130,7 @@ class GivenInstance:
     """
 
     is_running = True
+    log = None
 
     def __init__(
         self,
@@ -188,6 +195,7 @@ class RemoteInstance:
     """A server that another rank starts, and starts again; `link` says where it is."""
 
     is_running = True
+    log = None
 
     def __init__(self, api: EngineApi, settings: ServerSettings, link: ServerLink, *, connections: int) -> None:
         self._api, self._settings, self._link, self._connections = api, settings, link, connections

@@ -1,7 +1,7 @@
 """The lease that a run has of a server which runs already: nobody else changes its weights meanwhile.
 
-The server keeps it, see `purerl.backends.transfer.engine.purerl_lease`. It ends a minute after the run was last heard
-of, by the clock of the server, so a run that was killed keeps nobody waiting for longer.
+The server keeps it, see `purerl.backends.transfer.engine.purerl_lease`. It ends a minute after the last request of the
+run, by the clock of the server, so a run that was killed keeps nobody waiting for longer.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ async def check_free(http: Http, name: str, owner: Owner) -> None:
 
 def _used(name: str, holder: Mapping[str, Any]) -> EngineError:
     idle, remaining = (math.ceil(holder.get(key, SECONDS)) for key in ("idle", "expires_in"))
-    got = f"{holder.get('name', 'a run')}, which was last heard of {idle} seconds ago"
+    got = f"{holder.get('name', 'a run')}, whose last request was {idle} seconds ago"
     need = "a server that no other run uses, because each would sample from the weights of the other"
     do = f"wait for its end, or name another server; if it has died, the server is free in {remaining} seconds"
     return EngineError(f"{name} is used by another run", got=got, need=need, do=do)

@@ -339,7 +339,7 @@ class Server:
         self._is_open.clear()
         self._is_asleep = False
         try:
-            self._check_new(cause or (None if is_stalled else await self._instance.cause()))
+            self._check_new(why, cause or (None if is_stalled else await self._instance.cause()))
             await self._instance.restart(why, is_stalled=is_stalled)
             self.restarts += 1
             self._last_progress = time.monotonic()
@@ -355,7 +355,7 @@ class Server:
         finally:
             self._is_open.set()
 
-    def _check_new(self, cause: str | None) -> None:
+    def _check_new(self, why: str, cause: str | None) -> None:
         """Raise EngineError if the server has failed with `cause` before: since it has worked, or on a request again.
 
         Requests that have not failed yet were in it too, if they wait for an answer.
@@ -363,8 +363,8 @@ class Server:
         requests = self._sent | self._failed
         if any(same_error(cause, earlier) for earlier in (self._cause, *(request.cause for request in requests))):
             need = "a server that works: another start would end in the same way"
-            do = remedy(str(cause), None)
-            raise EngineError(f"{self.name} has failed twice with the same error", got=cause, need=need, do=do)
+            got, do = why if str(cause) in why else cause, remedy(str(cause), self._instance.log)
+            raise EngineError(f"{self.name} has failed twice with the same error", got=got, need=need, do=do)
         self._cause = cause
         for request in requests:
             request.cause = cause

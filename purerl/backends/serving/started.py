@@ -51,7 +51,7 @@ class StartedInstance:
         link: ServerLink | None = None,
     ) -> None:
         self._api, self._settings, self._devices, self._connections = api, settings, devices, connections
-        self._log = self._newest_log = log
+        self._first_log, self.log = log, log
         self._link = link
         self._process: ServerProcess | None = None
         self._limiting: asyncio.Task[None] | None = None
@@ -67,7 +67,7 @@ class StartedInstance:
         for _ in range(_PORTS):
             if await self._open():
                 return
-            name, log = name_of(self._api, self.http), self._newest_log
+            name, log = name_of(self._api, self.http), self.log
             _LOG.warning("%s did not start: another process has taken its port; see %s", name, log)
         do = "find out which process of this host takes new ports, and start the run again"
         raise EngineError(f"{name} did not start", got=f"{_PORTS} ports that other processes have taken", do=do)
@@ -78,15 +78,15 @@ class StartedInstance:
         command = on_devices(self._api.command(HOST, port), self._devices)
         number = f"-{self.generation}" if self.generation else ""
         self.generation += 1
-        self._newest_log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
+        self.log = self._first_log.with_name(f"{self._first_log.stem}{number}{self._first_log.suffix}")
         self.http = Http(f"http://{HOST}:{port}", token=token, connections=self._connections)
-        self._process = ServerProcess(command.arguments, command.environment, self._newest_log, token=token)
+        self._process = ServerProcess(command.arguments, command.environment, self.log, token=token)
         self._limiting = asyncio.ensure_future(self._limit_logs())
         if not await self._is_ready(self._process):
             return await self._fail_to_start(self._process)
         await self._require_token()
         await check_usable(self._api, self)
-        self._harmless = await asyncio.to_thread(harmless_in, self._newest_log)
+        self._harmless = await asyncio.to_thread(harmless_in, self.log)
         return True
 
     async def _is_ready(self, process: ServerProcess) -> bool:
@@ -104,7 +104,7 @@ class StartedInstance:
         while True:
             size = MAX_LOGS // self._settings.number
             try:
-                await asyncio.to_thread(limit_logs, self._log, self._newest_log, size)
+                await asyncio.to_thread(limit_logs, self._first_log, self.log, size)
             except OSError as error:
                 _LOG.warning("the logs of %s are not limited: %s", name_of(self._api, self.http), error)
                 return
@@ -135,10 +135,10 @@ class StartedInstance:
         raise EngineError(f"{name} did not start", got=f"{got}\n{why}", do=f"see its log, {process.log}")
 
     async def cause(self) -> str | None:
-        return await asyncio.to_thread(cause_in, self._newest_log, self._harmless)
+        return await asyncio.to_thread(cause_in, self.log, self._harmless)
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
-        name, log = name_of(self._api, self.http), self._newest_log
+        name, log = name_of(self._api, self.http), self.log
         if self._failures >= self._settings.max_restarts:
             do = remedy(reason(log), log)
             raise EngineError(f"{name} has failed", got=why, need="a server that works", do=do)
@@ -153,7 +153,7 @@ class StartedInstance:
         except EngineError as error:  # it has started before, so it may start the next time
             again = await self.cause()
             if again is not None and (is_final(again) or same_error(cause, again)):
-                do = remedy(again, self._newest_log)
+                do = remedy(again, self.log)
                 raise EngineError(f"{name} has failed, and cannot be started again", got=error, do=do) from error
             await self.restart(str(error), is_stalled=False)
 

@@ -1,4 +1,4 @@
-"""The lease of a server: the one run that may change its weights, until 60 seconds after it was last heard of.
+"""The lease of a server: the one run that may change its weights, until 60 seconds after its last request.
 
     POST    /purerl/lease    {"id", "run", "name"}: take the lease, or renew that of the header; the answer is
                              {"seconds"}, or with the status 423 the holder: {"run", "name", "idle", "expires_in"}
