@@ -37,7 +37,7 @@ def check_adapter_rank(settings: object, rank: int | None) -> None:
 
 def check_actors(config: RunConfig) -> None:
     """Refuse several actors of a generator that uses servers which run already: each would send them weights."""
-    actors = config.placement.roles.get("generator") or config.placement.generators
+    actors = config.placement.generators
     urls = getattr(getattr(config.generator, "server", None), "urls", ())
     if urls and actors is not None and actors.count > 1:
         need = "one process, which sends the weights to all servers of generator.server.urls"

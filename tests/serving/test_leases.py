@@ -163,6 +163,31 @@ def test_program_of_a_server_has_the_lease(lease: Lease) -> None:
     assert _answered(_guarded(lease, "POST", PATH, second)) == (200, {"seconds": 60.0})
 
 
+@pytest.mark.parametrize("other", [None, "b"])
+def test_answer_of_a_server_that_another_run_has_taken_meanwhile_is_not_sent(
+    lease: Lease, clock: Clock, other: str | None
+) -> None:
+    """Its last tokens may be from the weights of that run."""
+    take(lease, "a")
+    sent: list[dict[str, Any]] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        clock.now += 61.0
+        if other is not None:
+            take(lease, other)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"tokens"})
+
+    headers = [(b"authorization", f"Bearer {SECRET}".encode()), (HEADER.encode(), b"a")]
+    scope = {"type": "http", "method": "POST", "path": "/generate", "headers": headers}
+    asyncio.run(Guard(app, SECRET, lease)(scope, None, send))
+    assert [sent[0]["status"], len(sent)] == [200 if other is None else 423, 2]
+    assert (b"tokens" in sent[1]["body"]) is (other is None)
+
+
 @pytest.mark.parametrize("body", [None, [], {}, {"id": "a"}, {"id": "a", "run": None}, "x" * 2**17])
 def test_what_is_no_request_for_the_lease_is_refused(lease: Lease, body: Any) -> None:
     status, answer = _answered(_guarded(lease, "POST", PATH, body))

@@ -9,7 +9,16 @@ from pathlib import Path
 
 from purerl.backends.serving.log import errors
 
-__all__ = ["cause_in", "harmless_in", "is_final", "is_out_of_memory", "is_port_in_use", "remedy", "same_error"]
+__all__ = [
+    "cause_in",
+    "harmless_in",
+    "is_final",
+    "is_out_of_memory",
+    "is_port_in_use",
+    "is_result",
+    "remedy",
+    "same_error",
+]
 
 _RESULT = re.compile(
     r"EngineDeadError|died unexpectedly|connection (?:reset|closed|refused)|broken ?pipe|disconnected|Killed"
@@ -32,7 +41,7 @@ _VARYING = re.compile(r"0x[0-9a-f]+|purerl-\w+-\w{8}|[0-9]+(?:[.:][0-9]+)*", re.
 def cause_in(log: Path, harmless: Iterable[str] = ()) -> str | None:
     """The first error in `log` that explains itself, and is none of `harmless`; None if there is none."""
     with suppress(OSError):
-        own = (line for line in errors(log) if line not in {*harmless} and not _RESULT.search(line))
+        own = (line for line in errors(log) if line not in {*harmless} and not is_result(line))
         return next((line for line in own if not is_port_in_use(line)), None)
     return None
 
@@ -51,6 +60,11 @@ def same_error(first: str | None, second: str | None) -> bool:
     (True, False)
     """
     return None not in (first, second) and _VARYING.sub("#", str(first)) == _VARYING.sub("#", str(second))
+
+
+def is_result(text: str) -> bool:
+    """Whether `text` says only that a process has ended, for a reason that is somewhere else."""
+    return _RESULT.search(text) is not None
 
 
 def is_final(cause: str) -> bool:

@@ -20,7 +20,7 @@ from attrs import define, evolve
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, EngineApi
-from purerl.backends.serving.failures import remedy, same_error
+from purerl.backends.serving.failures import is_result, remedy, same_error
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
 from purerl.backends.serving.instances import Instance, is_healthy, name_of
 from purerl.backends.serving.settings import ServerSettings
@@ -124,7 +124,7 @@ class Server:
             try:
                 answer = await self._ask(request)
             except UnreachableError as error:
-                is_repeated = error.is_repeatable and last == str(error)
+                is_repeated = failures > 1 and error.is_repeatable and last == str(error) and not is_result(last)
                 if failures == len(_WAITS) or is_repeated:
                     return evolve(pending.completion("error"), error=f"sent {failures + 1} times: {error}")
                 self._failed.add(request)

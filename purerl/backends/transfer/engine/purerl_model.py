@@ -29,6 +29,8 @@ def describe_model() -> dict[str, Any]:
     options: dict[str, Any] = {"trust_remote_code": True} if "--trust-remote-code" in sys.argv else {}
     options |= {} if (revision := _option(sys.argv, "--revision")) is None else {"revision": revision}
     described: dict[str, Any] = {}
+    if model is None:
+        return described
     with suppress(Exception):  # whatever a library raises about the files: there is nothing to say about them then
         from transformers import PretrainedConfig
 

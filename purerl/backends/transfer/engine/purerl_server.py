@@ -74,10 +74,25 @@ class Guard:
             await _answer(send, *self._lease.answer(scope["method"], _value(headers, HEADER), await _body(receive)))
         elif kind == "http" and scope["path"] == purerl_model.PATH:
             await _answer(send, 200, await asyncio.to_thread(purerl_model.describe_model))
-        elif self._lease.admits(_value(headers, HEADER), scope["path"]):
-            await self._app(scope, receive, send)
         else:
-            await _refuse(kind, send, LOCKED, self._lease.describe(self._lease.holder()))
+            await self._admit(self._lease, _value(headers, HEADER), scope, receive, send)
+
+    async def _admit(self, lease: Lease, id: str | None, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        """Let the engine answer if `lease` admits the request, and the answer too: other weights may be loaded then."""
+        is_refused = False
+
+        async def send_if_admitted(message: Mapping[str, Any]) -> None:
+            nonlocal is_refused
+            if message["type"] == "http.response.start" and id is not None and not lease.admits(id, scope["path"]):
+                is_refused = True
+                await _refuse("http", send, LOCKED, lease.describe(lease.holder()))
+            elif not is_refused:
+                await send(message)
+
+        if lease.admits(id, scope["path"]):
+            await self._app(scope, receive, send_if_admitted)
+        else:
+            await _refuse(scope["type"], send, LOCKED, lease.describe(lease.holder()))
 
     def _has_token(self, headers: Headers) -> bool:
         own = _value(headers, OWN_TOKEN)
