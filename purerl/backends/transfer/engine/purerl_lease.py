@@ -16,12 +16,14 @@ of the time changes. This file imports nothing but the standard library.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import json
 import os
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 __all__ = ["HEADER", "LEASE", "LOCKED", "PATH", "SECONDS", "Holder", "Lease", "shared_lease"]
@@ -176,6 +178,15 @@ class Lease:
 def shared_lease() -> Lease:
     """The lease of the server that this process belongs to. Its first process makes the file."""
     if LEASE not in os.environ:
-        file, os.environ[LEASE] = tempfile.mkstemp(prefix="purerl-lease-")
+        file, path = tempfile.mkstemp(prefix="purerl-lease-")
         os.close(file)
+        os.environ[LEASE] = path
+        atexit.register(_remove, path, os.getpid())
     return Lease(os.environ[LEASE])
+
+
+def _remove(path: str, creator: int) -> None:
+    """Remove the file `path` at the end of the process that has made it; one that it has forked leaves it."""
+    if os.getpid() == creator:
+        with suppress(OSError):
+            os.unlink(path)

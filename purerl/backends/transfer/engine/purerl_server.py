@@ -30,10 +30,10 @@ from typing import Any, NoReturn
 
 if __package__:  # in purerl
     from purerl.backends.transfer.engine import purerl_model
-    from purerl.backends.transfer.engine.purerl_lease import HEADER, LEASE, LOCKED, PATH, Lease, shared_lease
+    from purerl.backends.transfer.engine.purerl_lease import HEADER, LOCKED, PATH, Lease, shared_lease
 else:  # in an engine, which finds the files of this directory
     import purerl_model  # pyright: ignore[reportMissingImports]
-    from purerl_lease import HEADER, LEASE, LOCKED, PATH, Lease, shared_lease  # pyright: ignore[reportMissingImports]
+    from purerl_lease import HEADER, LOCKED, PATH, Lease, shared_lease  # pyright: ignore[reportMissingImports]
 
 __all__ = ["OWN_TOKEN", "TOKEN", "Guard", "protect", "run"]
 
@@ -225,8 +225,6 @@ def run(module: str, arguments: Sequence[str]) -> NoReturn:
     try:
         runpy.run_module(module, run_name="__main__")
     finally:
-        with suppress(OSError):
-            Path(os.environ[LEASE]).unlink()
         if is_owner:
             shutil.rmtree(folder, ignore_errors=True)
     sys.exit()
