@@ -71,19 +71,30 @@ def serve(
         os.execvpe(program.arguments[0], [*program.arguments], {**os.environ, **private})  # noqa: S606 - no shell is meant
 
 
+def _check_port(host: str, port: int) -> None:
+    """Raise ConfigError if the engine could not listen there: it would say so after it has loaded the model."""
+    import socket
+
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(address[:2], family=family).close()
+    except OSError as error:
+        need, do = "an address of this host, and a port that is free", "set --port to another one, or correct --host"
+        raise ConfigError(f"--host {host} --port {port}", got=error, need=need, do=do) from error
+
+
 def _token(host: str, port: int) -> tuple[str, Path | None]:
     """The token of the server, and the file in which it is if it is a new one. Raises ConfigError if it needs one."""
     from purerl.access_tokens import given_token, is_loopback, write_loopback_token
     from purerl.backends.serving.access import TOKEN
 
     token = given_token(TOKEN)
-    if token is not None:
-        return token, None
-    if not is_loopback(host):
+    if token is None and not is_loopback(host):
         need = "a token, without which everybody who reaches the port could use the model and change its weights"
         do = f"set {TOKEN}, or set {TOKEN}_FILE to a file with one: openssl rand -hex 32 makes one"
         raise ConfigError(f"--host {host}", got="no token", need=need, do=do)
-    return write_loopback_token(port)
+    _check_port(host, port)  # before a server that has it loses its token
+    return (token, None) if token is not None else write_loopback_token(port)
 
 
 def _example(host: str, port: int, token_file: Path | None) -> str:

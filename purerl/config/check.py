@@ -18,6 +18,7 @@ from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.budget import check_budgets
 from purerl.config.generators import (
+    check_actors,
     check_adapter_rank,
     check_generator,
     check_mismatch_growth,
@@ -331,6 +332,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         check_updates_in_flight(config)
         check_mismatch_growth(config)
+        check_actors(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)

@@ -13,12 +13,12 @@ from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
-from purerl.plugins import kind_of
+from purerl.plugins import find, kind_of
 from purerl.protocols import Generator
 from purerl.seeds import derive_seed
 from purerl.settings import Model, setting
 
-__all__ = ["change_generator", "open_generator", "open_sampler"]
+__all__ = ["change_generator", "check_sampler", "open_generator", "open_sampler"]
 
 
 def open_generator(
@@ -42,6 +42,16 @@ class _Sampler:
     """A section with an engine that samples, for settings that name its kind."""
 
     generator: Any = setting("the engine that samples completions", plugin="generator")
+
+
+def check_sampler(config: RunConfig) -> None:
+    """Raise EngineError if the generator of `config` uses servers that run already, and cannot use them now.
+
+    It is called before models are loaded.
+    """
+    check = config.generator and getattr(find("generator", kind_of(config.generator)), "check_running", None)
+    if check:
+        check(config.generator, model=sampled_model(config))
 
 
 def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:

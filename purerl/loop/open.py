@@ -37,7 +37,7 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
-from purerl.loop.generators import open_sampler
+from purerl.loop.generators import check_sampler, open_sampler
 from purerl.loop.gradients import check_trainers
 from purerl.loop.images import use_images, with_store
 from purerl.loop.lengths import check_row_lengths
@@ -224,8 +224,7 @@ def _open(
     interaction = open_interaction(
         config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
     )
-    size, local = context.ranks.size, context.local_size
-    context.ranks.on_first(lambda: check_memory(config, size, ranks_of_host=local), "the plan of memory")
+    context.ranks.on_first(lambda: _check_resources(config, context), "memory and servers")
     chats = reward_chats(config, data.chat)
     trainers = open_trainers(config, roles, updates, context.engines)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
@@ -274,6 +273,12 @@ def _check_generator(
         level = check_updates(policy, generator, tokens, ranks=context.ranks, seed=derive_seed(seed, "weight check"))
         on_error.pop_all()
     return level
+
+
+def _check_resources(config: RunConfig, context: RankContext) -> None:
+    """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
+    check_memory(config, context.ranks.size, ranks_of_host=context.local_size)
+    check_sampler(config)
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:

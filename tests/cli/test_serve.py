@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,13 @@ from purerl.backends.serving.versions import can_import
 from purerl.loop.train import train
 from purerl.recipes.addition import addition
 from purerl_cli.main import app
+from purerl_cli.serve import _check_port
 from tests.backends.tiny import write_model
 from tests.loop.small import small_real
 from tests.serving.interpreter import ENGINE_PYTHON
 
 PYTHON = ("--generator-settings", f"server.python={ENGINE_PYTHON}")
+CHECK_PORT = "purerl_cli.serve._check_port"
 
 
 _can_import = functools.cache(can_import)
@@ -54,6 +57,7 @@ def _refused(*arguments: object) -> Result:
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache directory of the user, in which tokens are written, and no token in the environment."""
     monkeypatch.setattr(settings, "can_import", _can_import)
+    monkeypatch.setattr(CHECK_PORT, lambda host, port: None)  # another process of this host may have the port
     folder = tmp_path / "cache"
     folder.mkdir()
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
@@ -156,3 +160,22 @@ def test_mistakes_are_refused(tmp_path: Path) -> None:
     ):
         assert message in _refused(model, "--generator-settings", setting).stderr
     assert "--step has no effect" in _refused(model, "--step", "3", *PYTHON).stderr
+
+
+def test_port_in_use_is_refused_before_the_engine_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CHECK_PORT, _check_port)
+    path = write_model(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        result = _refused(path, *PYTHON, "--port", port)
+    assert f"--host 127.0.0.1 --port {port}\n  got:  [Errno 98] Address already in use" in result.output
+    assert "set --port to another one" in result.output
+
+
+def test_address_of_another_host_is_refused_before_the_engine_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CHECK_PORT, _check_port)
+    monkeypatch.setenv(TOKEN, 32 * "0")
+    result = _refused(write_model(tmp_path), *PYTHON, "--host", "192.0.2.1", "--port", 8000)
+    assert "--host 192.0.2.1 --port 8000\n  got:  [Errno 99] Cannot assign requested address" in result.output

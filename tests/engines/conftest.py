@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def settings(folder: Path, **changes: Any) -> Any:
     """The settings of the engine: small servers on the CPU."""
     own = {name: changes.pop(name) for name in list(changes) if name in _names(KIND)}
-    if not changes.get("urls"):
+    if "urls" not in changes:
         environment = {**ENVIRONMENT[KIND], FOLDER_VARIABLE: str(folder)}
         process = {"python": PYTHON, "environment": environment, "logs": str(folder), "device": "cpu"}
         changes = {**process, "start_timeout": 600.0, **changes}
@@ -63,6 +63,11 @@ def _names(kind: str) -> set[str]:
 
 def build(model: Model, folder: Path, **changes: Any) -> ServedGenerator:
     return find("generator", KIND).build(settings(folder, **changes), model=model, seed=0)
+
+
+def check_running(model: Model, folder: Path, **changes: Any) -> None:
+    """Raise EngineError if a server that runs already cannot be used: what a run does before it loads models."""
+    find("generator", KIND).check_running(settings(folder, **changes), model=model)
 
 
 @pytest.fixture(scope="session", autouse=True)

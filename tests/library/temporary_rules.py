@@ -14,6 +14,7 @@ ALLOWED = {
     "purerl/private_files.py": "makes the folders, and checks them",
     "purerl/backends/serving/access.py": "makes a private folder in them",
     "purerl/backends/serving/weights.py": "makes a private folder in /dev/shm",
+    "purerl/backends/transfer/engine/purerl_lease.py": "makes a file with a random name, for the processes of a server",
     "purerl/backends/transfer/engine/purerl_server.py": "gets a private folder as the one for temporary files",
     "purerl/backends/transfer/engine/purerl_sglang.py": "gets a private folder as the one for temporary files",
     "purerl/doctor.py": "measures the free space, and makes a private folder",

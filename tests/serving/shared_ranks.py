@@ -5,6 +5,7 @@ What `CASES[CASE]` returns is written into DIRECTORY, for test_shared.py.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import sys
@@ -13,17 +14,24 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from purerl.backends.serving import process
+from purerl.backends.serving.access import TOKEN, token_of_run
+from purerl.backends.serving.http import Http
+from purerl.backends.serving.lease import Owner, check_free, new_owner
+from purerl.backends.serving.process import ServerProcess, free_port
 from purerl.backends.serving.shared import SharedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from purerl.ranks import current_ranks
 from purerl.run_secret import adopt_secret
-from tests.serving.toys import WEIGHTS, Toy, completions, engines, requests, toys
+from tests.serving import toy_engine
+from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, toys
 
 RANKS = 2
 
@@ -130,6 +138,53 @@ def refuse(folder: Path) -> str:
     return ""
 
 
+def given(folder: Path, rank: int) -> dict[str, Any]:
+    """A server that runs already; rank 0 has its lease, and the requests of both ranks have its identity."""
+    os.environ[TOKEN] = token_of_run()
+    processes: list[ServerProcess] = []
+
+    def start() -> int:
+        port = free_port()
+        command = Toy().command("127.0.0.1", port)
+        processes.append(ServerProcess(command.arguments, {}, folder / "engine.log", token=token_of_run()))
+        return port
+
+    with patch.object(process, "WORK", toy_engine.WORK):
+        url = f"http://127.0.0.1:{current_ranks().on_first(start)}"
+    settings: dict[str, Any] = {"urls": (url,), "model": ToyModel(WEIGHTS), "logs": str(folder / "run/servers")}
+    with toys(folder, **settings) as generator:
+        load(generator, 1)
+        generator.submit(requests(20))
+        result = summary(generator, 20)
+        current_ranks().gather(None)
+        owner = new_owner(folder / "other")
+        refused = [f"{error}" for error in [_refusal(url, owner)] if error is not None]
+        current_ranks().gather(None)
+    current_ranks().gather(None)
+    free = _refusal(url, new_owner(folder / "other")) is None
+    current_ranks().gather(None)
+    for each in processes:
+        each.end()
+    return {**result, "refused": refused, "free": free}
+
+
+def _refusal(url: str, owner: Owner) -> EngineError | None:
+    """Why a run of `owner` may not use the server now."""
+
+    async def look() -> None:
+        http = Http(url, token=token_of_run(), connections=1)
+        try:
+            await check_free(http, "the server", owner)
+        finally:
+            await http.close()
+
+    try:
+        asyncio.run(look())
+    except EngineError as error:
+        return error
+    return None
+
+
 CASES: dict[str, Callable[[Path, int], Any]] = {
     "sample": sample,
     "load, requests stay": lambda folder, rank: load_in_flight(folder, keeps=True),
@@ -138,6 +193,7 @@ CASES: dict[str, Callable[[Path, int], Any]] = {
     "stopped": lambda folder, rank: fail(folder, rank, signal_number=signal.SIGSTOP, stall_timeout=3.0),
     "failed": fail_for_good,
     "sleep": lambda folder, rank: sleep(folder),
+    "given": given,
     "refuse": lambda folder, rank: refuse(folder),
 }
 

@@ -72,6 +72,22 @@ def test_clients_with_the_token_reach_the_server(authorization: str) -> None:
         assert _answers(kind, authorization) == [{"type": "reached"}]
 
 
+@pytest.mark.parametrize(("token", "is_known"), [(SECRET, True), (SECRET[:-1], False), ("", False)])
+def test_token_is_in_a_header_of_its_own_beside_another_key(token: str, is_known: bool) -> None:
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "reached"})
+
+    for key in ("Bearer another key", f"Bearer {SECRET}"):
+        headers = [(b"authorization", key.encode()), (b"purerl-token", token.encode())]
+        asyncio.run(Guard(app, SECRET)({"type": "http", "path": "/", "headers": headers}, None, send))
+        assert (sent.pop() == {"type": "reached"}) is is_known, "the header of its own decides"
+
+
 def test_start_of_the_server_needs_no_token_and_other_connections_are_refused() -> None:
     assert _answers("lifespan") == [{"type": "reached"}]
     with pytest.raises(PermissionError):
@@ -129,9 +145,22 @@ def test_each_process_of_a_server_checks_the_token(tmp_path: Path) -> None:
                 url = f"http://127.0.0.1:{port}{path}"
                 assert {status_of(url, None) for _ in range(10)} == {status_of(url, SECRET[::-1])} == {401}
                 assert {status_of(url, SECRET) for _ in range(10)} == {200}
+            _check_lease(f"http://127.0.0.1:{port}")
         finally:
             server.terminate()
     assert not folder.exists()
+
+
+def _check_lease(url: str) -> None:
+    """Fail if not all processes of the server at `url` have the same lease."""
+    body = json.dumps({"id": "a", "run": None, "name": "a run"}).encode()
+    headers = {"Authorization": f"Bearer {SECRET}"}
+    urlopen(Request(f"{url}/purerl/lease", data=body, headers=headers), timeout=60).close()
+    for _ in range(10):
+        with urlopen(Request(f"{url}/purerl/lease", headers=headers), timeout=60) as answer:
+            assert json.load(answer)["name"] == "a run"
+        assert status_of(f"{url}/update", SECRET) == 423
+        assert status_of(f"{url}/health", SECRET) == 200
 
 
 def _listening(pid: int | str) -> set[str]:

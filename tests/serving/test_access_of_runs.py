@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -26,7 +28,7 @@ from purerl.errors import ConfigError, EngineError
 from purerl.settings import Model
 from tests.backends.tiny import write_model
 from tests.serving.test_access import status_of
-from tests.serving.toys import WEIGHTS, Toy, ToyModel, engines, toys
+from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, toys
 
 SECRET = "0123456789abcdef"
 ENGINE_FOLDER = Path(purerl_server.__file__).parent
@@ -214,3 +216,146 @@ def test_arguments_that_would_open_the_server_are_refused(engine: Any, name: str
         engine.Config(server=ServerSettings(arguments={name: value}))
     assert f"arguments.{name}" in str(caught.value)
     assert "sesame" not in str(caught.value)
+
+
+# --- servers behind a proxy, or with a key of their own ------------------------------------------------------------
+
+KEY = "sk-short"  # a key may be shorter than a token
+
+
+class _Proxy(BaseHTTPRequestHandler):
+    """Asks for the key, and passes requests to the server at `target`, without the key."""
+
+    protocol_version = "HTTP/1.1"
+    target: str
+    seen: list[tuple[str, str, str | None]]
+
+    def _pass_on(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.seen.append((self.command, self.path, self.headers["Authorization"]))
+        status, text = 401, f"unknown: {self.headers['Authorization']}".encode()
+        if self.headers["Authorization"] == f"Bearer {KEY}":
+            headers = {name: value for name, value in self.headers.items() if name.lower().startswith("purerl-")}
+            request = Request(self.target + self.path, method=self.command, headers=headers, data=body or None)
+            try:
+                with urlopen(request, timeout=60) as answer:
+                    status, text = answer.status, answer.read()
+            except HTTPError as error:
+                status, text = error.code, error.read()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def do_GET(self) -> None:
+        self._pass_on()
+
+    do_POST, do_DELETE = do_GET, do_GET  # noqa: N815 - the names that the base class looks for
+
+    def log_message(self, *arguments: Any) -> None:
+        """Nothing is logged."""
+
+
+@contextmanager
+def _proxy(target: str) -> Iterator[tuple[str, list[tuple[str, str, str | None]]]]:
+    """The address of a proxy in front of `target`, and the method, the path and the key of each request."""
+    handler = type("Handler", (_Proxy,), {"target": target, "seen": []})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}", handler.seen
+        server.shutdown()
+
+
+def test_each_call_has_the_key_of_a_proxy_and_the_token_of_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(TOKEN, token_of_run())
+    monkeypatch.setenv("GATEWAY", KEY)
+    with toys(tmp_path) as owner, _proxy(owner.servers[0].url) as (url, seen):
+        settings: dict[str, Any] = {"urls": (url,), "model": ToyModel(WEIGHTS), "api_key_variable": "GATEWAY"}
+        with toys(tmp_path, **settings) as generator:
+            generator.load_weights(WEIGHTS, version=1)
+            generator.submit(requests(3))
+            assert len(completions(generator, 3)) == 3
+            generator.submit(requests(1, tokens=900))
+            generator.cancel(["0"])
+            completions(generator, 1)
+    paths = {(method, path) for method, path, _ in seen}
+    assert paths >= {("GET", "/health"), ("POST", "/purerl/lease"), ("POST", "/load"), ("POST", "/generate")}
+    assert ("DELETE", "/purerl/lease") in paths
+    assert {key for _, _, key in seen} == {f"Bearer {KEY}"}
+    texts = [*caplog.messages, *(path.read_text() for path in tmp_path.rglob("*") if path.is_file())]
+    assert not any(KEY in text or token_of_run() in text for text in texts)
+
+
+@pytest.mark.parametrize("key", [None, "another-key"])
+def test_wrong_key_is_an_error_that_does_not_show_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str | None
+) -> None:
+    monkeypatch.setenv(TOKEN, token_of_run())
+    monkeypatch.setenv("GATEWAY", key or "")
+    variable = {} if key is None else {"api_key_variable": "GATEWAY"}
+    with toys(tmp_path) as owner, _proxy(owner.servers[0].url) as (url, _), pytest.raises(EngineError) as caught:
+        toys(tmp_path, urls=(url,), model=ToyModel(WEIGHTS), **variable).__enter__()
+    assert f"does not know the {'key' if key else 'token'}" in str(caught.value)
+    assert "api_key_variable" in str(caught.value)
+    assert (key or token_of_run()) not in str(caught.value)
+    assert token_of_run() not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("UNSET", None, "of no environment variable"),
+        ("EMPTY", "", "0 characters, which are not shown here"),
+        ("LINES", "a key\nX-Other: 1", "16 characters, which are not shown here"),
+        ("SPACES", "a key", "5 characters"),
+        ("UMLAUT", "schlüssel", "9 characters"),
+        ("sk_live_0123456789abcdef", None, "a name, which is not shown here"),
+    ],
+)
+def test_key_is_checked_before_the_run_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, name: str, value: str | None, words: str
+) -> None:
+    monkeypatch.delenv(name, raising=False)
+    if value is not None:
+        monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match="server.api_key_variable") as caught:
+        serving.check_engine(ServerSettings(urls=("http://host:1",), api_key_variable=name), "vllm")
+    assert words in str(caught.value)
+    assert "0123456789abcdef" not in str(caught.value)
+    assert not value or value not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["sk-0123456789abcdef", "a key", "", "$GATEWAY"])
+def test_key_itself_in_place_of_its_variable_is_refused_and_not_shown(value: str) -> None:
+    with pytest.raises(ConfigError, match="api_key_variable") as caught:
+        ServerSettings(urls=("http://host:1",), api_key_variable=value)
+    assert not value or value not in str(caught.value)
+
+
+def test_key_has_no_effect_on_servers_that_a_run_starts() -> None:
+    with pytest.raises(ConfigError, match="api_key_variable has no effect") as caught:
+        ServerSettings(api_key_variable="sk_0123456789abcdef")
+    assert "0123456789abcdef" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://user:hunter2@host:8000",
+        "http://hunter2@host:8000",
+        "https://host/v1?api_key=hunter2",
+        "https://host/v1?hunter2",
+        "https://host/v1?k=hunter2&x=1",
+        "https://host/#hunter2",
+        "https://:hunter2@host",
+        "https://user:hunter2@[::1]:80",
+        "hunter2@host:8000",
+    ],
+)
+def test_credentials_in_urls_are_refused_and_not_shown(url: str) -> None:
+    with pytest.raises(ConfigError, match="urls") as caught:
+        ServerSettings(urls=("http://host:1", url))
+    assert "hunter2" not in str(caught.value)

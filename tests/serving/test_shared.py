@@ -59,5 +59,13 @@ def test_servers_sleep_for_all_ranks(results: list[dict[str, Any]]) -> None:
         assert result["versions"] == [[2] * 4] * 4
 
 
+def test_ranks_have_one_lease_of_a_server_that_runs_already(results: list[dict[str, Any]]) -> None:
+    for result in (result["given"] for result in results):
+        assert result["tokens"] == [[1, 2, 3, 4]] * 20
+        assert result["versions"] == [[1] * 4] * 20
+        assert ["is used by another run" in text for text in result["refused"]] == [True]
+        assert result["free"]
+
+
 def test_weights_of_another_model_are_refused_on_every_rank(results: list[dict[str, Any]]) -> None:
     assert all("unknown weight 'unknown'" in result["refuse"] for result in results)

@@ -1,7 +1,8 @@
 """A server with a small interface, for tests: it answers a request with the numbers 1, 2, 3, ... and takes its time.
 
 python toy_engine.py PORT [--seconds S] [--limit N] [--limited-version V] [--fail TEXT] [--say TEXT] [--never-ready]
-                     [--never-sleep] [--open] [--children N]
+                     [--never-sleep] [--open] [--children N] [--fail-at N]
+                     [--failure TEXT] [--no-leases] [--lease-seconds S]
 """
 
 from __future__ import annotations
@@ -11,11 +12,16 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, NoReturn
+
+sys.path.append(str(Path(__file__).parents[2] / "purerl/backends/transfer/engine"))  # as in an engine
+import purerl_lease  # pyright: ignore[reportMissingImports]
+from purerl_lease import HEADER, LOCKED, PATH, Lease, shared_lease  # pyright: ignore[reportMissingImports]
 
 NAME = "toy engine"
 """Of the process, in /proc/PID/comm."""
@@ -36,16 +42,37 @@ class Handler(BaseHTTPRequestHandler):
     is_ready = True
     may_sleep = True
     token: str | None = None  # None: every client is served
+    lease: Lease | None = None
+    fail_at, failure = 0, ""  # the number of a token with which the program ends, and what it prints; 0: none
 
     def _is_known(self) -> bool:
-        return self.token is None or self.headers["Authorization"] == f"Bearer {self.token}"
+        own, bearer = self.headers["Purerl-Token"], self.headers["Authorization"]
+        return self.token is None or (bearer == f"Bearer {self.token}" if own is None else own == self.token)
 
     def do_GET(self) -> None:
+        if self._is_known() and self.path == PATH and self.lease is not None:
+            return self._answer_lease(b"")
         status = 200 if self.is_ready else 503
-        self._answer(status if self._is_known() else 401, STATE["sampled" if self.path == "/sampled" else "version"])
+        shown = "sampled" if self.path == "/sampled" else "version"
+        return self._answer(status if self._is_known() else 401, STATE[shown])
+
+    def do_DELETE(self) -> None:
+        if self._is_known():
+            self._answer_lease(b"")
+
+    def _answer_lease(self, data: bytes) -> None:
+        assert self.lease is not None
+        self._answer(*self.lease.answer(self.command, self.headers[HEADER], data))
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])) or b"{}")
+        data = self.rfile.read(int(self.headers["Content-Length"] or 0)) or b"{}"
+        if self._is_known() and self.path == PATH:
+            return self._answer_lease(data) if self.lease is not None else self._answer(404, None)
+        if self._is_known() and self.lease is not None and not self.lease.admits(self.headers[HEADER], self.path):
+            return self._answer(LOCKED, self.lease.describe(self.lease.holder()))
+        return self._do_post(json.loads(data))
+
+    def _do_post(self, body: dict[str, Any]) -> None:
         functions = {
             "/generate": self._generate,
             "/load": self._load,
@@ -53,9 +80,11 @@ class Handler(BaseHTTPRequestHandler):
             "/sleep": self._sleep,
             "/wake": self._wake,
         }
+        if self._is_known() and self.path == "/generate" and body["tokens"][0] == 14:
+            return self._answer(500, "ZeroDivisionError: division by zero")
         answer = functions[self.path](body) if self._is_known() else None
         refused = 400 if self._is_known() else 401
-        self._answer(200 if answer is not None else refused, answer)
+        return self._answer(200 if answer is not None else refused, answer)
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any] | None:
         if body["tokens"][0] == 13 or STATE["memory"] != PARTS:
@@ -70,6 +99,10 @@ class Handler(BaseHTTPRequestHandler):
                 tokens.append(len(body["tokens"]) + number)
                 versions.append(STATE["version"])
                 STATE["sampled"] += 1
+                if STATE["sampled"] == self.fail_at:
+                    sys.stdout.write(self.failure)
+                    sys.stdout.flush()
+                    os._exit(1)
         return {"tokens": tokens, "versions": versions, "finish": "length"}
 
     def _may_sample(self, versions: list[str]) -> bool:
@@ -120,6 +153,10 @@ def main() -> None:
     parser.add_argument("--limit", type=int, default=0, help="tokens of a request with the same version of the weights")
     parser.add_argument("--limited-version", default="", help="the version for which there is a limit")
     parser.add_argument("--fail", help="print this and end")
+    parser.add_argument("--fail-at", type=int, default=0, help="print --failure and end with this token")
+    parser.add_argument("--failure", default="", help="see --fail-at")
+    parser.add_argument("--no-leases", action="store_true")
+    parser.add_argument("--lease-seconds", type=float, default=60.0)
     parser.add_argument("--say", default="", help="print this")
     parser.add_argument("--never-ready", action="store_true")
     parser.add_argument("--never-sleep", action="store_true")
@@ -136,6 +173,10 @@ def main() -> None:
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
     Handler.seconds, Handler.limit, Handler.limited_version = options.seconds, options.limit, options.limited_version
     Handler.is_ready, Handler.may_sleep = not options.never_ready, not options.never_sleep
+    Handler.fail_at, Handler.failure = options.fail_at, options.failure
+    purerl_lease.SECONDS = options.lease_seconds
+    tempfile.tempdir = None  # that of the environment, also in a forked process
+    Handler.lease = None if options.no_leases else shared_lease()
     Handler.token = None if options.open else os.environ["PURERL_SERVER_TOKEN"]
     ThreadingHTTPServer.request_queue_size = 1024  # with the default of 5, some connections take seconds
     ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()

@@ -8,6 +8,7 @@ derive the same one, so no message, file or command line contains it. Its progra
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -15,16 +16,18 @@ from pathlib import Path
 
 from purerl.access_tokens import client_token
 from purerl.backends.transfer.engine.purerl_server import TOKEN
+from purerl.errors import ConfigError
 from purerl.loopback import loopback_variables
 from purerl.private_files import private_folder, user_folder
 from purerl.run_secret import derive_token
 
-__all__ = ["HOST", "TOKEN", "internal_network", "private_environment", "token_of_run", "token_of_url"]
+__all__ = ["HOST", "TOKEN", "api_key", "internal_network", "private_environment", "token_of_run", "token_of_url"]
 
 HOST = "127.0.0.1"
 """The address on which servers that purerl starts listen."""
 
 _MAX_PATH = 107 - len("/purerl-server-12345678/" + 36 * "x")  # bytes: a Unix socket in the folder has a UUID as name
+_KEY = re.compile("[!-~]+")
 _FOLDER, _COMPILED = "TMPDIR", "TORCHINDUCTOR_CACHE_DIR"
 
 
@@ -36,6 +39,26 @@ def token_of_run() -> str:
 def token_of_url(url: str) -> str | None:
     """The token of a server that runs already, see `client_token`."""
     return client_token(TOKEN, url)
+
+
+def api_key(variable: str | None) -> str | None:
+    """The key in the environment `variable`, for what is in front of a server, or for its engine; None without one.
+
+    Raises: ConfigError if there is no such variable, or if it has no key that a header can have. It shows neither.
+    """
+    if variable is None:
+        return None
+    key = os.environ.get(variable)
+    if key is None:
+        got = "a name, which is not shown here, of no environment variable"
+        do = "export the key, and set server.api_key_variable to the name of the variable, or leave it out"
+        raise ConfigError("server.api_key_variable", got=got, need="the key of the servers in urls", do=do)
+    if not _KEY.fullmatch(key):
+        got = f"{len(key)} characters, which are not shown here"
+        raise ConfigError(
+            "the key of server.api_key_variable", got=got, need="visible ASCII characters, without spaces"
+        )
+    return key
 
 
 def internal_network(*, has_nccl: bool) -> dict[str, str]:

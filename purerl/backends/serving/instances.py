@@ -1,6 +1,7 @@
-"""Where a server is: a process that this rank starts, one that another rank starts, or an address that is given.
+"""Where a server is: a process that another rank starts, or an address that is given.
 
-Each class has the attributes and methods of `Instance`. All methods run in one event loop.
+`purerl.backends.serving.started` has those that this rank starts. Each class has the attributes and methods of
+`Instance`. All methods run in one event loop.
 """
 
 from __future__ import annotations
@@ -9,20 +10,27 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import Any, Protocol
 
-from purerl.backends.serving.access import HOST, TOKEN, token_of_run, token_of_url
+from purerl.backends.serving.access import TOKEN, api_key, token_of_run, token_of_url
 from purerl.backends.serving.api import EngineApi
-from purerl.backends.serving.devices import on_devices
 from purerl.backends.serving.http import Http, RefusedError, UnknownTokenError, UnreachableError
-from purerl.backends.serving.log import last_line, reason
-from purerl.backends.serving.process import ServerProcess, free_port
+from purerl.backends.serving.lease import Owner, ServerLease, check_free
 from purerl.backends.serving.settings import ServerSettings
 from purerl.errors import EngineError
 
-__all__ = ["GivenInstance", "Instance", "RemoteInstance", "ServerLink", "StartedInstance", "is_healthy", "name_of"]
+__all__ = [
+    "GivenInstance",
+    "Instance",
+    "RemoteInstance",
+    "ServerLink",
+    "check_usable",
+    "is_healthy",
+    "is_ready",
+    "name_of",
+]
 
 _LOG = logging.getLogger(__name__)
 _POLL = 0.1  # seconds between questions whether the server is ready
@@ -41,6 +49,11 @@ class Instance(Protocol):
     generation: int
 
     @property
+    def log(self) -> Path | None:
+        """The log of its newest start, if this rank has started it."""
+        ...
+
+    @property
     def is_running(self) -> bool:
         """False if its process has ended, as far as this rank knows."""
         ...
@@ -54,6 +67,10 @@ class Instance(Protocol):
 
         Raises: EngineError if that is not possible, or has happened too often.
         """
+        ...
+
+    async def cause(self) -> str | None:
+        """The error in its log that made it fail; None if there is none that explains itself."""
         ...
 
     def succeed(self) -> None:
@@ -106,121 +123,49 @@ class ServerLink:
         return why, is_stalled
 
 
-class StartedInstance:
-    """A process of this rank, with the output in `log`; `devices` are the variables that select its devices."""
+class GivenInstance:
+    """A server at `url`, which purerl has not started; `owner` is the run that uses it, and has its lease.
+
+    takes_lease  False on ranks other than the one that changes the weights
+    """
+
+    is_running = True
+    log = None
 
     def __init__(
         self,
         api: EngineApi,
         settings: ServerSettings,
+        owner: Owner,
         *,
-        devices: Mapping[str, str],
-        log: Path,
+        url: str,
         connections: int,
-        link: ServerLink | None = None,
+        takes_lease: bool = True,
     ) -> None:
-        self._api, self._settings, self._devices, self._log, self._connections = (
-            api,
-            settings,
-            devices,
-            log,
-            connections,
-        )
-        self._link = link
-        self._newest_log = log
-        self._process: ServerProcess | None = None
-        self._failures = 0  # restarts since it has worked
-        self.http, self.generation = Http("", token=None, connections=connections), 0
-
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.is_running
-
-    async def open(self) -> None:
-        port, token = free_port(), token_of_run()
-        command = on_devices(self._api.command(HOST, port), self._devices)
-        number = f"-{self.generation}" if self.generation else ""
-        self.generation += 1
-        self._newest_log = self._log.with_name(f"{self._log.stem}{number}{self._log.suffix}")
-        self.http = Http(f"http://{HOST}:{port}", token=token, connections=self._connections)
-        self._process = ServerProcess(command.arguments, command.environment, self._newest_log, token=token)
-        limit, process = self._settings.start_timeout, self._process
-        if not await _is_ready(self, name_of(self._api, self.http), limit, lambda: f"; {last_line(process.log)}"):
-            await self._fail_to_start(process)
-        await self._require_token()
-        await _check(self._api, self)
-
-    async def _require_token(self) -> None:
-        """Raise EngineError, after the end of the server, if it answers clients without a token."""
-        stranger = Http(self.http.url, token=None, connections=1)
-        try:
-            await stranger.get("/health", timeout=_HEALTH_TIMEOUT)
-        except UnknownTokenError:
-            return
-        finally:
-            await stranger.close()
-        await self.close()
-        need = f"the status 401: its program must check the token in {TOKEN}"
-        raise EngineError(f"{name_of(self._api, self.http)} is open", got="an answer without a token", need=need)
-
-    async def _fail_to_start(self, process: ServerProcess) -> NoReturn:
-        """Raise EngineError, after all processes have ended."""
-        has_ended, self._process = not process.is_running, None
-        status = await asyncio.to_thread(process.end)
-        late = f"not ready after {self._settings.start_timeout:g} seconds (server.start_timeout)"
-        got = f"exit status {status}" if has_ended else late
-        name = name_of(self._api, self.http)
-        raise EngineError(
-            f"{name} did not start", got=f"{got}\n{reason(process.log)}", do=f"see its log, {process.log}"
-        )
-
-    async def restart(self, why: str, *, is_stalled: bool) -> None:
-        name, log = name_of(self._api, self.http), self._newest_log
-        if self._failures >= self._settings.max_restarts:
-            do = f"see its log, {log}; the run can be resumed from its last checkpoint"
-            raise EngineError(f"{name} has failed", got=why, need="a server that works", do=do)
-        await self.close()
-        self._failures += 1
-        _LOG.warning("%s is started again: %s\n%s", name, why, reason(log))
-        try:
-            await self.open()
-        except EngineError as error:  # it has started before, so it may start the next time
-            await self.restart(str(error), is_stalled=False)
-
-    def succeed(self) -> None:
-        self._failures = 0
-
-    def announce(self, error: str | None = None) -> None:
-        if self._link is not None:
-            self._link.publish(self.generation, self.http.url, error)
-
-    def failure(self) -> tuple[str, bool] | None:
-        return None if self._link is None else self._link.failure(self.generation)
-
-    async def close(self) -> None:
-        await self.http.close()
-        if self._process is not None:
-            await asyncio.to_thread(self._process.end)
-            self._process = None
-
-
-class GivenInstance:
-    """A server at `url`, which purerl has not started."""
-
-    is_running = True
-
-    def __init__(self, api: EngineApi, settings: ServerSettings, *, url: str, connections: int) -> None:
-        self._api, self._settings = api, settings
-        self.http, self.generation = Http(url, token=token_of_url(url), connections=connections), 0
+        self._api, self._settings, self._owner, self._takes_lease = api, settings, owner, takes_lease
+        key = api_key(settings.api_key_variable)
+        self.http, self.generation = Http(url, token=token_of_url(url), key=key, connections=connections), 0
+        must_have = settings.transfer != "directory"
+        self._lease = ServerLease(self.http, name_of(api, self.http), owner, must_have=must_have)
 
     async def open(self) -> None:
         limit = self._settings.start_timeout
         name = name_of(self._api, self.http)
-        if not await _is_ready(self, name, limit, lambda: ""):
+        if not await is_ready(self, name, limit, lambda: ""):
             need, do = f"an answer within {limit:g} seconds", "start the server, or correct server.urls"
             raise EngineError(f"{name} does not answer", need=need, do=do)
-        await _check(self._api, self)
+        if self._takes_lease:
+            await self._lease.take()
+            await check_usable(self._api, self)
+        else:
+            self.http.lease = self._owner.id
         self.generation += 1
+
+    async def look(self) -> None:
+        """Raise EngineError if the server answers now, and another run has it, or it is another one than is needed."""
+        if await is_healthy(self.http):
+            await check_free(self.http, name_of(self._api, self.http), self._owner)
+            await check_usable(self._api, self)
 
     async def restart(self, why: str, *, is_stalled: bool) -> None:
         need = "a server that works, with the model of the run; purerl has not started it"
@@ -228,6 +173,9 @@ class GivenInstance:
         if self._settings.transfer != "directory":
             do += "; if the server cannot receive weights, set server.weight_transfer=directory"
         raise EngineError(f"{name_of(self._api, self.http)} has failed", got=why, need=need, do=do)
+
+    async def cause(self) -> str | None:
+        return None
 
     def succeed(self) -> None:
         """Nothing is counted."""
@@ -239,6 +187,7 @@ class GivenInstance:
         return None
 
     async def close(self) -> None:
+        await self._lease.give_back()
         await self.http.close()
 
 
@@ -246,6 +195,7 @@ class RemoteInstance:
     """A server that another rank starts, and starts again; `link` says where it is."""
 
     is_running = True
+    log = None
 
     def __init__(self, api: EngineApi, settings: ServerSettings, link: ServerLink, *, connections: int) -> None:
         self._api, self._settings, self._link, self._connections = api, settings, link, connections
@@ -266,6 +216,9 @@ class RemoteInstance:
             await asyncio.sleep(_POLL)
         await self.http.close()
         await self.open()
+
+    async def cause(self) -> str | None:
+        return None
 
     def succeed(self) -> None:
         """The rank that starts it counts."""
@@ -290,18 +243,22 @@ async def is_healthy(http: Http) -> bool:
     try:
         await http.get("/health", timeout=_HEALTH_TIMEOUT)
     except UnknownTokenError as error:
+        what = f"the server at {http.url} does not know the {'token' if http.key is None else 'key'}"
         need = f"the token with which it was started, in the environment variable {TOKEN} of the run, or in a file"
-        do = f"set {TOKEN} or {TOKEN}_FILE for the run"
-        raise EngineError(f"the server at {http.url} does not know the token", got=error, need=need, do=do) from error
+        do = f"set {TOKEN} or {TOKEN}_FILE for the run; for the key of a proxy, set server.api_key_variable"
+        if http.key is not None:
+            need = "the key of what is in front of it, or of the engine"
+            do = f"correct the variable that server.api_key_variable names, or {TOKEN}, which it may check as well"
+        raise EngineError(what, got=error, need=need, do=do) from error
     except (UnreachableError, RefusedError):
         return False
     return True
 
 
-async def _is_ready(instance: Instance, name: str, limit: float, details: Callable[[], str]) -> bool:
+async def is_ready(instance: Instance, name: str, limit: float, details: Callable[[], str]) -> bool:
     """Whether the server answers within `limit` seconds, and while its process runs. Meanwhile warnings say so."""
     start = message = time.monotonic()
-    while not await is_healthy(instance.http):
+    while not await _is_healthy_or_ends(instance):
         now = time.monotonic()
         if not instance.is_running or now - start > limit:
             return False
@@ -312,9 +269,25 @@ async def _is_ready(instance: Instance, name: str, limit: float, details: Callab
     return True
 
 
-async def _check(api: EngineApi, instance: Instance) -> None:
-    """Raise EngineError, after the end of the server, if it is another one than is needed."""
-    problem = await api.check(instance.http, timeout=_HEALTH_TIMEOUT)
+async def _is_healthy_or_ends(instance: Instance) -> bool:
+    """Whether the server answers; False at once if its process ends meanwhile."""
+    asking = asyncio.ensure_future(is_healthy(instance.http))
+    try:
+        while not asking.done() and instance.is_running:
+            await asyncio.wait({asking}, timeout=_POLL)
+        return asking.done() and asking.result()
+    finally:
+        asking.cancel()
+
+
+async def check_usable(api: EngineApi, instance: Instance) -> None:
+    """Raise EngineError, after `instance` was closed, if it is another server than is needed."""
+    try:
+        problem = await api.check(instance.http, timeout=_HEALTH_TIMEOUT)
+    except (RefusedError, UnreachableError) as error:
+        problem = f"no {api.name} server: {error}"
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        problem = f"no {api.name} server, or another version: its answer cannot be read: {error!r}"
     if problem:
         await instance.close()
         raise EngineError(f"{name_of(api, instance.http)} cannot be used", got=problem)

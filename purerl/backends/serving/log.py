@@ -1,36 +1,81 @@
-"""What the log of a server says about why it has failed."""
+"""The log of a server: why the server has failed, and a limit for its size."""
 
 from __future__ import annotations
 
 import re
+import shutil
 from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
-__all__ = ["last_line", "reason"]
+__all__ = ["MAX_LOGS", "errors", "last_line", "limit_logs", "reason"]
+
+MAX_LOGS = 20_000_000
+"""Bytes of all logs of the servers that a run has started on a host."""
 
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b|(?:^|\s)error: |out of memory|^Killed", re.IGNORECASE)
 _NOISE = re.compile(r"See root cause|Engine core initialization failed|leaked |nanobind|^\W*$")
 _PREFIX = re.compile(r"^\S*\([^)]*pid=\d+\)\s*|^(?:ERROR|CRITICAL)\s+\d\S* \d\S* \[[^\]]*\]\s*|^\[[^\]]*\]\s*")
 _MAX_WIDTH, _LAST, _ERRORS = 300, 5, 3  # characters, and lines
+_OLDER = ".older"  # before the suffix of a file with the older part of a log
 
 
 def reason(log: Path) -> str:
     """The first errors in the file `log`, and its last lines: the first error is usually the cause."""
-    errors: list[str] = []
-    last: deque[str] = deque(maxlen=_LAST)
     try:
-        with log.open(encoding="utf-8", errors="replace") as file:
-            for line in file:
-                text = _plain(line)
-                if _NOISE.search(text):
-                    continue
-                last.append(text)
-                if len(errors) < _ERRORS and _ERROR.search(text) and text not in errors:
-                    errors.append(text)
+        last = deque(_lines(log), maxlen=_LAST)
+        first = [*islice(errors(log), _ERRORS)]
     except OSError as error:
         return f"its log cannot be read: {error}"
-    lines = [*errors, *(line for line in last if line not in errors)]
+    lines = [*first, *(line for line in last if line not in first)]
     return "\n".join(f"    {line}" for line in lines) or "    (its log is empty)"
+
+
+def errors(log: Path) -> Iterator[str]:
+    """The different lines of `log`, with its older part, that say that something has failed. Raises OSError."""
+    seen = set[str]()
+    for line in _lines(log):
+        if _ERROR.search(line) and line not in seen:
+            seen.add(line)
+            yield line
+
+
+def _lines(log: Path) -> Iterator[str]:
+    for path in (_older(log), log):
+        if path == log or path.exists():
+            with path.open(encoding="utf-8", errors="replace") as file:
+                yield from (text for line in file if not _NOISE.search(text := _plain(line)))
+
+
+def _older(log: Path) -> Path:
+    return log.with_name(f"{log.stem}{_OLDER}{log.suffix}")
+
+
+def limit_logs(first: Path, newest: Path, size: int) -> None:
+    """Let the logs of a server have at most `size` bytes, about: `first` is that of its first start.
+
+    `newest` is being written. When it has half of them, it is moved to a file with the older part of the log, which it
+    replaces, and begins again; lines that are written meanwhile are lost. Then the oldest logs of the server are
+    removed.
+    """
+    if newest.exists() and newest.stat().st_size > size // 2:
+        shutil.copyfile(newest, _older(newest))
+        with newest.open("r+b") as file:  # its program appends to it
+            file.truncate(0)
+    others = [path for path in first.parent.iterdir() if _is_of(path, first) and path not in (newest, _older(newest))]
+    total = sum(path.stat().st_size for path in (*others, newest, _older(newest)) if path.exists())
+    for path in sorted(others, key=lambda path: path.stat().st_mtime):
+        if total <= size:
+            return
+        total -= path.stat().st_size
+        path.unlink()
+
+
+def _is_of(path: Path, first: Path) -> bool:
+    """Whether `path` is a log of the server whose first start has the log `first`."""
+    name = f"{re.escape(first.stem)}(-[0-9]+)?({re.escape(_OLDER)})?{re.escape(first.suffix)}"
+    return re.fullmatch(name, path.name) is not None
 
 
 def last_line(log: Path) -> str:

@@ -20,6 +20,7 @@ from attrs import define, evolve
 
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, EngineApi
+from purerl.backends.serving.failures import is_result, remedy, same_error
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
 from purerl.backends.serving.instances import Instance, is_healthy, name_of
 from purerl.backends.serving.settings import ServerSettings
@@ -46,11 +47,16 @@ _LOG = logging.getLogger(__name__)
 
 @define(eq=False)
 class ServedRequest:
-    """A request in flight. `identity`: its name in the server, while it waits for an answer."""
+    """A request in flight.
+
+    identity  its name in the server, while it waits for an answer
+    cause     the error with which the server has failed on it
+    """
 
     pending: PendingRequest
     identity: str | None = None
     is_cancelled: bool = False
+    cause: str | None = None
 
 
 class Server:
@@ -70,6 +76,8 @@ class Server:
         self._is_asleep = False
         self._last_progress = 0.0
         self._sent: set[ServedRequest] = set()  # requests that wait for an answer
+        self._failed: set[ServedRequest] = set()  # those that were in a server that has failed, and are sent again
+        self._cause: str | None = None  # of the last failure, if nothing has worked since
         self._aborting: set[asyncio.Task[None]] = set()
         self._is_open = asyncio.Event()  # unset while requests must not be sent: they would get other weights
         self._is_open.set()
@@ -105,9 +113,10 @@ class Server:
             return await self._answer(request)
         finally:
             self.load -= 1
+            self._failed.discard(request)
 
     async def _answer(self, request: ServedRequest) -> Completion:
-        pending, failures = request.pending, 0
+        pending, failures, last = request.pending, 0, ""
         while await self._may_send(request):
             generation = self.generation
             if pending.request.sampling.is_structured:
@@ -115,21 +124,27 @@ class Server:
             try:
                 answer = await self._ask(request)
             except UnreachableError as error:
-                if failures == len(_WAITS):
+                is_repeated = failures > 1 and error.is_repeatable and last == str(error) and not is_result(last)
+                if failures == len(_WAITS) or is_repeated:
                     return evolve(pending.completion("error"), error=f"sent {failures + 1} times: {error}")
+                self._failed.add(request)
                 await asyncio.sleep(_WAITS[failures])
-                failures += 1
+                failures, last = failures + 1, str(error)
                 is_stalled = time.monotonic() - self._last_progress >= self._settings.stall_timeout
                 await self.recover(generation, str(error), is_stalled=is_stalled)
             except RefusedError as error:
                 return evolve(pending.completion("error"), error=str(error))
             else:
                 self._last_progress = time.monotonic()
-                self._instance.succeed()
+                self._succeed()
                 self._add(pending, answer)
                 if answer.finish != "interrupted" or not pending.remaining:
                     return pending.completion(_finish(answer, pending))
         return pending.completion("cancelled")
+
+    def _succeed(self) -> None:
+        self._cause = None
+        self._instance.succeed()
 
     async def _may_send(self, request: ServedRequest) -> bool:
         """Wait until requests may be sent, unless `request` is cancelled; return whether it is not."""
@@ -164,7 +179,7 @@ class Server:
         while identity is not None and request.identity == identity:
             try:
                 await self.api.abort(self._http, identity, timeout=_ABORT_TIMEOUT)
-            except (UnreachableError, RefusedError) as error:
+            except (UnreachableError, RefusedError, EngineError) as error:
                 _LOG.warning("%s did not abort a request: %s", self.name, error)
             await asyncio.sleep(wait)
             wait *= 2
@@ -215,9 +230,9 @@ class Server:
                     if not self.api.keeps_requests(is_adapter=self.adapter is not None):
                         await self.interrupt()
                     await self._load(weights)
-                self._instance.succeed()
+                self._succeed()
             except (UnreachableError, RefusedError, TransferError) as error:
-                await self._restart(f"it did not load weights: {error}")
+                await self._restart(f"it did not load weights: {error}", cause=_cause_of(error))
             finally:
                 self._is_open.set()
             self._last_progress = time.monotonic()
@@ -233,7 +248,7 @@ class Server:
                         await self.api.sleep(self._http, level=level, timeout=limit)
                         self._is_asleep = True
                 except (UnreachableError, RefusedError) as error:
-                    await self._restart(f"it did not release its memory: {error}")
+                    await self._restart(f"it did not release its memory: {error}", cause=_cause_of(error))
 
     async def _load(self, weights: WeightFiles | WeightBuckets) -> None:
         """Let the server load `weights`; if it sleeps, wake it: what it stores beside weights has to wait for these."""
@@ -314,15 +329,17 @@ class Server:
                 return
             await self._restart(error, is_stalled=is_stalled)
 
-    async def _restart(self, why: str, *, is_stalled: bool = False) -> None:
+    async def _restart(self, why: str, *, is_stalled: bool = False, cause: str | None = None) -> None:
         """Start the server again with the current weights. Raises EngineError if that has happened too often.
 
-        Requests wait until the weights are loaded.
+        Also if it has failed with the same error before: `cause`, or the one in its log. Requests wait until the
+        weights are loaded.
         """
         self._end_sender()
         self._is_open.clear()
         self._is_asleep = False
         try:
+            self._check_new(why, cause or (None if is_stalled else await self._instance.cause()))
             await self._instance.restart(why, is_stalled=is_stalled)
             self.restarts += 1
             self._last_progress = time.monotonic()
@@ -331,12 +348,33 @@ class Server:
                     await self._load(self._weights)
             self.announce()
         except (UnreachableError, RefusedError, TransferError) as error:
-            await self._restart(f"it did not load weights: {error}")
+            await self._restart(f"it did not load weights: {error}", cause=_cause_of(error))
         except EngineError as error:
             self._instance.announce(str(error))
             raise
         finally:
             self._is_open.set()
+
+    def _check_new(self, why: str, cause: str | None) -> None:
+        """Raise EngineError if the server has failed with `cause` before: since it has worked, or on a request again.
+
+        Requests that have not failed yet were in it too, if they wait for an answer.
+        """
+        requests = self._sent | self._failed
+        if any(same_error(cause, earlier) for earlier in (self._cause, *(request.cause for request in requests))):
+            need = "a server that works: another start would end in the same way"
+            got, do = why if str(cause) in why else cause, remedy(str(cause), self._instance.log)
+            raise EngineError(f"{self.name} has failed twice with the same error", got=got, need=need, do=do)
+        self._cause = cause
+        for request in requests:
+            request.cause = cause
+
+
+def _cause_of(error: UnreachableError | RefusedError | TransferError) -> str | None:
+    """`error`, if the server says what is wrong, so that it says so each time; otherwise None."""
+    is_report = isinstance(error, TransferError) and error.is_report
+    is_said = isinstance(error, RefusedError) or (isinstance(error, UnreachableError) and error.is_repeatable)
+    return str(error) if is_report or is_said else None
 
 
 def _number(version: str) -> int:

@@ -6,6 +6,7 @@ This file imports no torch, so that a mistake in a configuration is reported qui
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -15,7 +16,7 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.backends.serving.access import internal_network, token_of_url
+from purerl.backends.serving.access import api_key, internal_network, token_of_url
 from purerl.backends.serving.versions import can_import
 from purerl.credentials import is_server_address
 from purerl.devices.kinds import (
@@ -67,8 +68,19 @@ class ServerSettings:
         default=(),
         need="addresses that begin with http:// or https://, without a user, a password, a query and a fragment",
         valid=lambda urls: all(map(is_server_address, urls)),
-        credential="export PURERL_SERVER_TOKEN, or PURERL_SERVER_TOKEN_FILE with the name of a private file",
+        credential="export PURERL_SERVER_TOKEN, or PURERL_SERVER_TOKEN_FILE with the name of a private file, or set "
+        "server.api_key_variable",
+        hidden=True,
         may_change="rounding",
+    )
+    api_key_variable: str | None = setting(
+        "name of the environment variable with the key of a proxy in front of the servers in urls, or with their own "
+        "api key: each request has it, beside the token of the servers",
+        default=None,
+        need="the name of an environment variable, not the key itself",
+        valid=lambda name: re.fullmatch(r"[A-Za-z_]\w*", name) is not None,
+        hidden=True,
+        may_change=True,
     )
     number: int = setting(
         "servers that are started on each host; each has a copy of the model",
@@ -181,6 +193,9 @@ class ServerSettings:
             raise ConfigError(f"environment.{name}", got=got, need=need, do=_INHERITED)
         for name in sorted(DEVICE_VARIABLES.intersection(self.environment)):
             raise ConfigError(f"environment.{name}", got="a variable that purerl sets", do="set devices")
+        if self.api_key_variable is not None and not self.urls:
+            need = "servers in urls; those that purerl starts have a token of the run"
+            raise ConfigError("api_key_variable has no effect", got="a name", need=need, do="leave it out")
 
     @property
     def longest_update(self) -> float:
@@ -278,6 +293,7 @@ def check_engine(server: ServerSettings, package: str) -> None:
             _require_default(server, "logs")
         for url in server.urls:
             token_of_url(url)  # which must be one, if there is one
+        api_key(server.api_key_variable)
         return
     for name in ("devices", "sleep_level") if is_on_cpu(server) else ():
         if getattr(server, name):

@@ -6,6 +6,7 @@ run already are shared by all ranks. Every rank sends its own requests to them.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Sequence
 from functools import partial
@@ -15,15 +16,18 @@ from typing import Any
 from purerl.backends.serving.api import EngineApi
 from purerl.backends.serving.devices import devices_of_servers
 from purerl.backends.serving.generator import ServedGenerator
-from purerl.backends.serving.instances import GivenInstance, Instance, RemoteInstance, ServerLink, StartedInstance
+from purerl.backends.serving.instances import GivenInstance, Instance, RemoteInstance, ServerLink
+from purerl.backends.serving.lease import Owner, new_owner
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.serving.started import StartedInstance
+from purerl.event_loop import EventLoop
 from purerl.images import ImageStore
 from purerl.private_files import kept_folder
 from purerl.protocols import Capabilities, Completion, Request, Weights
 from purerl.ranks import MessageExchange, Ranks, current_ranks, store_of_ranks, this_host
 
-__all__ = ["SharedGenerator", "open_servers"]
+__all__ = ["SharedGenerator", "check_given", "open_servers"]
 
 _RUN = "{run}"  # still in a path if there is no run
 _NUMBERS = itertools.count()  # of generators, which all ranks open in the same order
@@ -36,9 +40,12 @@ def open_servers(
 
     connections  requests that a server gets from this rank at the same time; others wait here
 
-    Raises: EngineError if a server does not start, or does not load weights as it should; none is left then.
+    Raises: EngineError if a server does not start, does not load weights as it should, or is used by another run; none
+    is left then.
     """
     ranks, store = _sharing_ranks(settings)
+    own = _owner(settings)
+    owner = Owner(*ranks.on_first(lambda: [*own], "the owner of the servers")) if settings.urls else own
     links = [ServerLink(store, number) if store is not None else None for number in range(settings.number)]
     remote: list[Instance] = [RemoteInstance(api, settings, link, connections=connections) for link in links if link]
 
@@ -46,7 +53,7 @@ def open_servers(
         return ServedGenerator(api, settings, capabilities, model, instances)
 
     def connect_to_given() -> ServedGenerator:
-        return connect([GivenInstance(api, settings, url=url, connections=connections) for url in settings.urls])
+        return connect(_given(api, settings, owner, connections, takes_lease=ranks.is_first))
 
     def start() -> ServedGenerator:
         if not settings.urls:
@@ -62,6 +69,33 @@ def open_servers(
     if not ranks.is_first:
         local.append(connect_to_given() if settings.urls else connect(remote))
     return SharedGenerator(local[0], ranks)
+
+
+def check_given(api: EngineApi, settings: ServerSettings) -> None:
+    """Raise EngineError if a server in `settings.urls` that answers now cannot be used, or another run uses it."""
+    loop, owner = EventLoop(), _owner(settings)
+    given = _given(api, settings, owner, 1, takes_lease=False)
+
+    async def look() -> None:
+        for instance in given:
+            await instance.look()
+
+    try:
+        asyncio.run_coroutine_threadsafe(look(), loop.asyncio).result()
+    finally:
+        loop.close([instance.close for instance in given])
+
+
+def _given(
+    api: EngineApi, settings: ServerSettings, owner: Owner, connections: int, *, takes_lease: bool
+) -> list[GivenInstance]:
+    rest: dict[str, Any] = {"connections": connections, "takes_lease": takes_lease}
+    return [GivenInstance(api, settings, owner, url=url, **rest) for url in settings.urls]
+
+
+def _owner(settings: ServerSettings) -> Owner:
+    """The owner of leases, for this run: `settings.logs` is in its directory, where nothing is written for `urls`."""
+    return new_owner(None if _RUN in settings.logs else Path(settings.logs).parent)
 
 
 def _sharing_ranks(settings: ServerSettings) -> tuple[Ranks, Any]:

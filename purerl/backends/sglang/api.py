@@ -20,6 +20,7 @@ from attrs import frozen
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command, checked_routes
 from purerl.backends.serving.http import Http, RefusedError
+from purerl.backends.serving.identity import identity_problem, version_problem
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
 from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
@@ -40,8 +41,9 @@ _FINISH = {"stop": "stop", "length": "length", "abort": "interrupted"}
 class SGLangApi:
     """SGLang with `model`, which has `vocab_size` token ids; `arguments` are command-line options of its server.
 
-    With `is_streamed`, its processes must be able to receive weights. With `routes`, the number of layers and of
-    experts of a token, it returns the experts.
+    With `is_streamed`, its processes must be able to receive weights. One that `is_given` must be the version and have
+    the model that purerl would start. With `routes`, the number of layers and of experts of a token, it returns the
+    experts.
     """
 
     model: Model
@@ -51,6 +53,7 @@ class SGLangApi:
     stale_cache: bool
     is_streamed: bool
     vocab_size: int
+    is_given: bool = False
     routes: tuple[int, int] | None = None
 
     name = "sglang"
@@ -111,12 +114,17 @@ class SGLangApi:
         info = await http.get("/server_info", timeout=timeout)
         if "version" not in info:
             return f"no version in /server_info: SGLang {VERSION} is needed"
+        if self.is_given and (problem := version_problem(self.name, info["version"], VERSION)) is not None:
+            return problem
         if self.routes is not None and not info.get("enable_return_routed_experts"):
             return "no experts of tokens: --enable-return-routed-experts is needed"
         if self.is_streamed and LOADER not in (info.get("custom_weight_loader") or ()):
             return NO_RECEIVER  # it would end with the first weights
         warn_of_version(http.url, self.name, info["version"], VERSION)
-        return None
+        if not self.is_given:
+            return None
+        shown = await http.get("/model_info", timeout=timeout)
+        return await identity_problem(http, self.model, shown.get("model_type"))
 
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
         await http.post("/abort_request", {"rid": identity}, timeout=timeout)

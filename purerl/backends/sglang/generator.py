@@ -37,6 +37,7 @@ __all__ = [
     "capabilities",
     "check",
     "check_adapter_rank",
+    "check_running",
     "command",
     "preview",
     "returns_routes",
@@ -137,6 +138,14 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     return evolve(capabilities(), max_sequence_length=limit, sleeps=config.server.sleep_level > 0, routes=routes)
 
 
+def check_running(config: Config, *, model: Model) -> None:
+    """Raise EngineError if servers that run already cannot be used, or another run uses them."""
+    from purerl.backends.serving.shared import check_given
+
+    if config.server.urls:
+        check_given(_api(config, model, seed=0), config.server)
+
+
 def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | SharedGenerator:
     """Start the servers, and wait until they are ready. `seed` determines what they sample, together with their load.
 
@@ -173,6 +182,7 @@ def _api(config: Config, model: Model, seed: int) -> SGLangApi:
         server.python,
         stale_cache=server.stale_cache,
         is_streamed=server.transfer != "directory",
+        is_given=bool(server.urls),
         vocab_size=served.vocab_size,
         routes=served.routes if config.return_routes else None,
     )

@@ -31,7 +31,12 @@ _LOG = logging.getLogger(__name__)
 
 
 class TransferError(Exception):
-    """Weights did not arrive, or not as they were sent. The server must be started again."""
+    """Weights did not arrive, or not as they were sent. The server must be started again.
+
+    `is_report`: the engine has said that it does not load them.
+    """
+
+    is_report = False
 
 
 class Sender:
@@ -208,7 +213,9 @@ def _problem_of(own: str, others: Sequence[str]) -> EngineError | None:
 def _compare(rank: int, report: Mapping[str, object], digest: str, names: Sequence[str]) -> None:
     """Raise TransferError if a receiver has other weights than those that were sent."""
     if report["error"] is not None:
-        raise TransferError(f"process {rank} of the server did not load the weights: {report['error']}")
+        error = TransferError(f"process {rank} of the server did not load the weights: {report['error']}")
+        error.is_report = True
+        raise error
     if report["digest"] != digest:
         raise TransferError(f"process {rank} of the server got other bytes: digest {report['digest']}, sent {digest}")
     if report["names"] != list(names):

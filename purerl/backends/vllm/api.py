@@ -20,6 +20,7 @@ from attrs import define, field
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command, checked_routes
 from purerl.backends.serving.http import Http, RefusedError
+from purerl.backends.serving.identity import identity_problem, version_problem
 from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
@@ -49,8 +50,9 @@ class VLLMApi:
     """vLLM with `model`; `arguments` are command-line options of ``vllm serve``.
 
     An adapter is loaded beside the model, under a name of its own for each version: vLLM keeps keys and values by the
-    name. Requests name it. With `is_streamed`, its processes must be able to receive weights. With `is_started` they
-    have been started by purerl, so that they have the methods of its receiver. With `has_seeds`, requests have them.
+    name. Requests name it. With `is_streamed`, its processes must be able to receive weights. One that `is_given` must
+    be the version and have the model that purerl would start, and may lack the methods of purerl's receiver. With
+    `has_seeds`, requests have their seeds.
     """
 
     model: Model
@@ -59,7 +61,7 @@ class VLLMApi:
     python: str | None
     stale_cache: bool
     is_streamed: bool
-    is_started: bool = True
+    is_given: bool = False
     has_seeds: bool = True
     _images: ImageStore = field(init=False)  # only after `use_images`
 
@@ -68,7 +70,7 @@ class VLLMApi:
     @property
     def reader(self) -> str:
         """The method that loads files of weights."""
-        return "purerl_read" if self.is_started else "reload_weights"
+        return "reload_weights" if self.is_given else "purerl_read"
 
     def use_images(self, images: ImageStore) -> None:
         """Look for the images of requests in `images`."""
@@ -133,9 +135,13 @@ class VLLMApi:
         missing = [path for path in (_GENERATE, "/pause", "/resume", "/collective_rpc") if path not in paths]
         if missing:
             return f"no {', '.join(missing)}: vllm 0.32, --enable-scale-out and VLLM_SERVER_DEV_MODE=1 are needed"
-        warn_of_version(http.url, self.name, (await http.get("/version", timeout=timeout))["version"], VERSION)
+        version = (await http.get("/version", timeout=timeout))["version"]
+        if self.is_given and (problem := version_problem(self.name, version, VERSION)) is not None:
+            return problem
+        warn_of_version(http.url, self.name, version, VERSION)
         info = await http.get("/server_info?config_format=json", timeout=timeout)
-        return self._problem(info["vllm_config"])
+        problem = self._problem(info["vllm_config"])
+        return problem or (await identity_problem(http, self.model, None) if self.is_given else None)
 
     def _problem(self, info: Mapping[str, Any]) -> str | None:
         """What is wrong with a server of this configuration, which answers requests nevertheless."""

@@ -36,6 +36,7 @@ __all__ = [
     "capabilities",
     "check",
     "check_adapter_rank",
+    "check_running",
     "command",
     "preview",
     "returns_routes",
@@ -147,6 +148,14 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     )
 
 
+def check_running(config: Config, *, model: Model) -> None:
+    """Raise EngineError if servers that run already cannot be used, or another run uses them."""
+    from purerl.backends.serving.shared import check_given
+
+    if config.server.urls:
+        check_given(_api(config, model), config.server)
+
+
 def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | SharedGenerator:
     """Start the servers, and wait until they are ready. `seed` has no effect: each request has its own.
 
@@ -184,7 +193,7 @@ def _api(config: Config, model: Model) -> VLLMApi:
         server.python,
         server.stale_cache,
         is_streamed,
-        is_started=not server.urls,
+        is_given=bool(server.urls),
         has_seeds=has_seeds,
     )
 

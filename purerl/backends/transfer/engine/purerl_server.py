@@ -4,15 +4,17 @@
 
 runs an engine as ``python -m MODULE ARGUMENTS`` would. Its HTTP server is uvicorn, with one process or several. The
 token is in the environment variable PURERL_SERVER_TOKEN; without it nothing starts. Processes of the engine inherit the
-variable, because they receive weights with it.
+variable, because they receive weights with it. One run at a time may change the weights: see `purerl_lease`.
 
 It imports nothing but the standard library and packages that every engine has.
 """
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import hmac
+import json
 import os
 import re
 import runpy
@@ -26,45 +28,111 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NoReturn
 
-__all__ = ["TOKEN", "Guard", "protect", "run"]
+if __package__:  # in purerl
+    from purerl.backends.transfer.engine import purerl_model
+    from purerl.backends.transfer.engine.purerl_lease import HEADER, LOCKED, PATH, Lease, shared_lease
+else:  # in an engine, which finds the files of this directory
+    import purerl_model  # pyright: ignore[reportMissingImports]
+    from purerl_lease import HEADER, LOCKED, PATH, Lease, shared_lease  # pyright: ignore[reportMissingImports]
+
+__all__ = ["OWN_TOKEN", "TOKEN", "Guard", "protect", "run"]
 
 TOKEN = "PURERL_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 """The environment variable with the token."""
 
+OWN_TOKEN = "Purerl-Token"  # noqa: S105 - the name of a header
+"""The header with the token if Authorization has a key, of a proxy or of the engine itself."""
+
 _LOCK = ".purerl-lock"  # in a temporary folder of `purerl.private_files`
-_BODY = b'{"error": "the server needs the header Authorization: Bearer TOKEN"}'
-_HEADERS = (
-    (b"content-type", b"application/json"),
-    (b"content-length", str(len(_BODY)).encode()),
-    (b"www-authenticate", b"Bearer"),
-)
+_NO_TOKEN = {"error": "the server needs the header Authorization: Bearer TOKEN"}
+_MAX_BODY = 2**16  # bytes
 _REFUSED = 1008  # the code of a websocket that violates a policy; before the handshake it is the status 403
 
 Application = Callable[[Mapping[str, Any], Any, Callable[[Mapping[str, Any]], Awaitable[None]]], Awaitable[None]]
+Headers = Iterable[tuple[bytes, bytes]]
 
 
 class Guard:
-    """The ASGI application `app` for clients that send ``Authorization: Bearer TOKEN``. Others get nothing from it."""
+    """The ASGI application `app` for clients with the `token`: others get nothing from it.
 
-    def __init__(self, app: Application, token: str) -> None:
-        self._app, self._token = app, token.encode()
+    They send ``Authorization: Bearer TOKEN``, or, if that has another key, ``Purerl-Token: TOKEN``. With a `lease`, the
+    run that has it is the only one that changes anything.
+    """
+
+    def __init__(self, app: Application, token: str, lease: Lease | None = None) -> None:
+        self._app, self._token, self._lease = app, token.encode(), lease
 
     async def __call__(self, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
-        kind = scope["type"]
-        if kind == "lifespan" or self._has_token(scope.get("headers", ())):
+        kind, headers = scope["type"], scope.get("headers", ())
+        if kind == "lifespan":
             await self._app(scope, receive, send)
-        elif kind == "http":
-            await send({"type": "http.response.start", "status": 401, "headers": _HEADERS})
-            await send({"type": "http.response.body", "body": _BODY})
-        elif kind == "websocket":
-            await send({"type": "websocket.close", "code": _REFUSED})
+        elif not self._has_token(headers):
+            await _refuse(kind, send, 401, _NO_TOKEN)
+        elif self._lease is None:
+            await self._app(scope, receive, send)
+        elif kind == "http" and scope["path"] == PATH:
+            await _answer(send, *self._lease.answer(scope["method"], _value(headers, HEADER), await _body(receive)))
+        elif kind == "http" and scope["path"] == purerl_model.PATH:
+            await _answer(send, 200, await asyncio.to_thread(purerl_model.describe_model))
         else:
-            raise PermissionError(f"a connection of kind {kind!r} has no token")
+            await self._admit(self._lease, _value(headers, HEADER), scope, receive, send)
 
-    def _has_token(self, headers: Iterable[tuple[bytes, bytes]]) -> bool:
-        values = [value for name, value in headers if name.lower() == b"authorization"]
-        scheme, _, token = values[0].partition(b" ") if len(values) == 1 else (b"", b"", b"")
-        return hmac.compare_digest(token.strip(), self._token) and scheme.lower() == b"bearer"
+    async def _admit(self, lease: Lease, id: str | None, scope: Mapping[str, Any], receive: Any, send: Any) -> None:
+        """Let the engine answer if `lease` admits the request, and the answer too: other weights may be loaded then."""
+        is_refused = False
+
+        async def send_if_admitted(message: Mapping[str, Any]) -> None:
+            nonlocal is_refused
+            if message["type"] == "http.response.start" and id is not None and not lease.admits(id, scope["path"]):
+                is_refused = True
+                await _refuse("http", send, LOCKED, lease.describe(lease.holder()))
+            elif not is_refused:
+                await send(message)
+
+        if lease.admits(id, scope["path"]):
+            await self._app(scope, receive, send_if_admitted)
+        else:
+            await _refuse(scope["type"], send, LOCKED, lease.describe(lease.holder()))
+
+    def _has_token(self, headers: Headers) -> bool:
+        own = _value(headers, OWN_TOKEN)
+        scheme, _, token = (_value(headers, "Authorization") or "").partition(" ") if own is None else ("", "", own)
+        is_bearer = own is not None or scheme.lower() == "bearer"
+        return hmac.compare_digest(token.strip().encode(), self._token) and is_bearer
+
+
+def _value(headers: Headers, name: str) -> str | None:
+    """The value of the header `name`; None without it, and "" if it is there more than once."""
+    values = [value for key, value in headers if key.lower() == name.lower().encode()]
+    return None if not values else values[0].decode("latin-1") if len(values) == 1 else ""
+
+
+async def _body(receive: Any) -> bytes:
+    """What a client has sent; not more than any request for the lease has."""
+    body, message = b"", {"more_body": True}
+    while message.get("more_body"):
+        message = await receive()
+        body += message.get("body", b"")
+        if len(body) > _MAX_BODY:
+            break
+    return body
+
+
+async def _refuse(kind: str, send: Any, status: int, answer: Mapping[str, Any]) -> None:
+    if kind == "http":
+        await _answer(send, status, answer)
+    elif kind == "websocket":
+        await send({"type": "websocket.close", "code": _REFUSED})
+    else:
+        raise PermissionError(f"a connection of kind {kind!r} has no token")
+
+
+async def _answer(send: Any, status: int, answer: Mapping[str, Any]) -> None:
+    body = json.dumps(answer).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(b"www-authenticate", b"Bearer")] if status == 401 else []
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def protect() -> None:
@@ -77,19 +145,19 @@ def protect() -> None:
     if not re.fullmatch("[!-~]{16,}", token):
         sys.exit(f"purerl_server: {TOKEN} must contain a token, of at least 16 characters; nothing was started")
     os.umask(os.umask(0o077) | 0o022)
-    _guard_uvicorn(token)
+    _guard_uvicorn(token, shared_lease())
     _bind_stores()
     _guard_groups(token)
 
 
-def _guard_uvicorn(token: str) -> None:
+def _guard_uvicorn(token: str, lease: Lease) -> None:
     import uvicorn
 
     load = uvicorn.Config.load
 
     def load_and_guard(self: uvicorn.Config) -> None:
         load(self)
-        self.loaded_app = Guard(self.loaded_app, token)
+        self.loaded_app = Guard(self.loaded_app, token, lease)
 
     uvicorn.Config.load = load_and_guard
 
