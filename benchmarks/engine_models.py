@@ -34,7 +34,9 @@ _SIZES = dict(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_at
 _SIZES |= dict(head_dim=32, intermediate_size=128, max_position_embeddings=512, initializer_range=0.3)
 _SIZES |= dict(bos_token_id=None, eos_token_id=1, pad_token_id=0)
 _EXPERTS = dict(num_experts=4, num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=64)
-_LINEAR = dict(linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=32, linear_value_head_dim=32)
+_LINEAR = dict(linear_num_key_heads=2, linear_num_value_heads=2, linear_key_head_dim=128, linear_value_head_dim=128)
+
+_DTYPES = {"hybrid": "bfloat16"}  # which the kernels of vLLM for linear attention on a CPU need
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "tied": ("qwen3", dict(tie_word_embeddings=True)),
@@ -73,7 +75,8 @@ def result_of(engine: str, kind: str, folder: Path) -> str:
     policy = trainers.build(
         trainers.Config(lora=lora), model=model, role="policy", outputs=("logp",), updates=1, seed=0
     )
-    server = ServerSettings(python=python or None, environment=ENVIRONMENT, logs=str(folder), device="cpu")
+    options: dict[str, Any] = dict(python=python or None, environment=ENVIRONMENT, logs=str(folder), device="cpu")
+    server = ServerSettings(**options, dtype=_DTYPES.get(kind))
     ranks = {"max_lora_rank": _LORA_RANK} if is_adapter and name == "vllm" else {}
     config = generators.Config(server=server, max_num_seqs=16, **ranks)
     tokens = ordinary_tokens(load_tokenizer(model))
@@ -82,7 +85,7 @@ def result_of(engine: str, kind: str, folder: Path) -> str:
         level = weight_check.check_updates(policy, generator, tokens, ranks=ONE_RANK, seed=0)
         generator.close()
     except PurerlError as error:
-        return f"refused: {error}"
+        return f"refused: {' '.join(line.strip() for line in str(error).splitlines()[:3])[:300]}"
     return f"verified ({level:.1g} nats)"
 
 

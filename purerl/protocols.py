@@ -31,7 +31,6 @@ __all__ = [
     "Request",
     "Sampling",
     "SupportsBase",
-    "SupportsChange",
     "SupportsFlops",
     "SupportsGradients",
     "SupportsImages",
@@ -354,22 +353,6 @@ class SupportsBase(Protocol):
         """The model as it was loaded, which shares the weights of this trainer and is not trained.
 
         None if this trainer does not have it any more, because it trains all weights, or has started from an adapter.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsChange(Protocol):
-    """An optional method of a trainer, for the check of a generator before the first step.
-
-    Without it, the check gathers the weights, and uses `load_weights`.
-    """
-
-    def change_weights(self, names: Collection[str] | None, seed: int) -> list[str]:
-        """Change those of `weights` in `names`, or all, as `purerl.backends.weight_changes` does; return all names.
-
-        The same call again undoes it. The names are those of the trainer. It is called before the first `step` and
-        `load`.
         """
         ...
 

@@ -1,9 +1,9 @@
 """A small random change of weights, which the same change undoes.
 
-Of the bits of a number x, the change flips those of c(x) in a random half of the numbers:
+A random half of the numbers change. In each of these, some of the bits are flipped:
 
-    c(x) = bits of 2^-5             if |x| is 0 or 2^-5, so that these change places
-    c(x) = the mantissa bit 2^-3    otherwise: x changes by 1/16 to 1/8 of its size
+- all bits of 2^-5, if the number is 0 or 2^-5 in size, so that these two change places;
+- otherwise the bit 2^-3 of the mantissa, so that the number changes by 1/16 to 1/8 of its size.
 
 The sign of x, and infinite numbers and NaN, stay as they are. Bits that are flipped twice are those from before, so no
 copy of the weights is needed, and nothing is rounded.
@@ -13,21 +13,37 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from attrs import frozen
 from torch import Tensor
 
-from purerl.protocols import SupportsChange, Trainer, Weights
+from purerl.protocols import Trainer, Weights
 from purerl.seeds import derive_seed
 
-__all__ = ["ChangedWeights", "change_bits", "change_tensors", "change_weights"]
+__all__ = ["ChangedWeights", "SupportsChange", "change_bits", "change_tensors", "change_weights"]
 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ZERO_BECOMES = 2.0**-5
 _PLACE = 3  # of the mantissa bit that is flipped
 _NUMBERS = 2**24  # that are changed at a time
+
+
+@runtime_checkable
+class SupportsChange(Protocol):
+    """An optional method of a trainer, for the check of a generator before the first step.
+
+    Without it, the check gathers the weights, and uses `load_weights`.
+    """
+
+    def change_weights(self, names: Collection[str] | None, seed: int) -> list[str]:
+        """Change those of `weights` in `names`, or all, as this module does; return all names.
+
+        The same call again undoes it. The names are those of the trainer. It is called before the first `step` and
+        `load`.
+        """
+        ...
 
 
 @torch.no_grad()
@@ -55,7 +71,7 @@ def change_bits(x: Tensor, seed: int) -> None:
 
 
 def _flipped(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bits c(x) that are flipped in each number of `dtype` with these `bits`."""
+    """The bits that are flipped in each number of `dtype` with these `bits`."""
     zero = int(torch.tensor(_ZERO_BECOMES, dtype=dtype).view(bits.dtype))
     mantissa = 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE)
     size = bits & torch.iinfo(bits.dtype).max

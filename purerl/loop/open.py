@@ -210,10 +210,7 @@ def _open(
     models = identify_models(models_by_role(config, algorithm), directory)
     config = pin_commits(config, models_by_role(config, algorithm), models)
     roles, runner = model_roles(config, algorithm), reward_runner(config, functions, context)
-    problems = config.evaluate.data.values() if config.evaluate else ()
-    held_out = config.validation.data if config.validation else ()
-    recorded = recorded_files(config, directory.path)
-    files = file_digests([*config.data.files, *problems, *held_out, *recorded])
+    files = file_digests(_files_of(config, directory))
     directory.check_data(files)
     data = open_run_data(config, algorithm, roles, runner)
     data = evolve(data, chat=with_store(data.chat, directory.images))
@@ -231,9 +228,8 @@ def _open(
     generator = config.generator and open_sampler(config, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
-    level = None
+    level = generator and _check_generator(generator, trainers["policy"], data, context, config.seed)
     if generator is not None:
-        level = _check_generator(generator, trainers["policy"], data, context, config.seed)
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     use_routes(config, directory, trainers["policy"])
     learner = _learner(config, algorithm, trainers)
@@ -273,6 +269,13 @@ def _check_generator(
         level = check_updates(policy, generator, tokens, ranks=context.ranks, seed=derive_seed(seed, "weight check"))
         on_error.pop_all()
     return level
+
+
+def _files_of(config: RunConfig, directory: RunDirectory) -> list[str]:
+    """The data files that a run of `config` reads."""
+    problems = config.evaluate.data.values() if config.evaluate else ()
+    held_out = config.validation.data if config.validation else ()
+    return [*config.data.files, *problems, *held_out, *recorded_files(config, directory.path)]
 
 
 def _check_resources(config: RunConfig, context: RankContext) -> None:

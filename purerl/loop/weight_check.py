@@ -20,7 +20,7 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from purerl.backends.weight_changes import change_weights
 from purerl.batch import collate
@@ -118,17 +118,20 @@ class _Check:
         completions = generate(self.generator, self.requests)
         if self.generator.capabilities.sleeps:
             cast(SupportsSleep, self.generator).sleep()
-        rows = [_row(request, each) for request, each in zip(self.requests, completions, strict=True)]
+        pairs = zip(self.requests, completions, strict=True)
+        rows = [_row(*pair) for pair in pairs if pair[1].finish in ("stop", "length")]
         gathered = [row for own in self.ranks.gather(rows, "probes of new weights") for row in own]
+        if not gathered:
+            raise EngineError("the generator completes no prompt", got=completions[0].error or completions[0].finish)
         batch = collate([{**row, "row": number, "group": number} for number, row in enumerate(gathered)])
         logp, action = self.trainer.score(batch, ("logp",))["logp"], batch["action"]
         return float((logp - batch["rollout_logp"])[action].double().abs().mean())
 
 
 def _row(request: Request, completion: Completion) -> dict[str, Any]:
-    if completion.finish == "error" or not completion.tokens:
-        raise EngineError("the generator does not complete a prompt", got=completion.error or "no token")
-    return {**token_fields(request.tokens, [RowTurn(0, [], completion)]), "temperature": request.sampling.temperature}
+    """The fields of a row, without experts: they are read where the run stores them."""
+    turn = RowTurn(0, [], evolve(completion, routes=None))
+    return {**token_fields(request.tokens, [turn]), "temperature": request.sampling.temperature}
 
 
 def _stale_sets(check: _Check, names: Sequence[str], limit: float) -> list[list[str]]:

@@ -14,6 +14,7 @@ import pytest
 from attrs import evolve
 
 from purerl.algos import grpo
+from purerl.backends.hf.lora import Lora
 from purerl.backends.weights import TensorWeights
 from purerl.config.schema import RunConfig
 from purerl.loop.train import train
@@ -79,6 +80,33 @@ def test_ranks_share_a_server(tmp_path: Path) -> None:
     assert max(largest) < 1e-3
     assert len(list((tmp_path / "servers").glob("*.log"))) == 1
     assert processes(tmp_path / "servers") == []
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(KIND != "vllm", reason="SGLang has no seeds, so its runs cannot be repeated")
+def test_ranks_with_a_server_resume_bit_for_bit(tmp_path: Path) -> None:
+    config = evolve(addition(max_steps=4), evaluate=None, generator=settings(tmp_path / "servers"))
+    trainer = evolve(config.trainer, lr_scheduler="constant", warmup_ratio=None, warmup_steps=None)
+    config = evolve(config, trainer=trainer, checkpoint=evolve(config.checkpoint, every=2))
+    for directory, steps in (("whole", 4), ("resumed", 2), ("resumed", 4)):
+        ranks = run_world(evolve(config, max_steps=steps), tmp_path / directory)
+        assert [rank.status for rank in ranks] == [0, 0]
+    whole, resumed = (
+        {path.name: path.read_bytes() for path in (tmp_path / name / "final").glob("*.safetensors")}
+        for name in ("whole", "resumed")
+    )
+    assert whole
+    assert whole == resumed
+
+
+@pytest.mark.soak
+@pytest.mark.skipif(KIND != "vllm", reason="only vLLM loads adapters")
+def test_a_run_trains_an_adapter_that_the_engine_loads(tmp_path: Path) -> None:
+    config = evolve(addition(max_steps=4), evaluate=None, generator=settings(tmp_path / "servers", max_lora_rank=8))
+    config = evolve(config, trainer=evolve(config.trainer, lora=Lora(rank=4)))
+    steps = records(train(config, directory=tmp_path / "run"))[1:]
+    assert len(steps) == 4
+    assert all(step["mismatch/logp_abs_diff_max"] < 1e-3 and step["policy/grad_norm"] > 0 for step in steps)
 
 
 @pytest.mark.skipif(KIND != "vllm", reason="the recipe uses vLLM")

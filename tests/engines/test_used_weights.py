@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,27 @@ def test_a_stale_tensor_is_named(tied: tuple[Model, ServedGenerator], stale: str
     with pytest.raises(EngineError) as raised:
         check(*tied, stale)
     assert str(raised.value).splitlines()[0].startswith(f"the generator does not use new values of {named} (1 of ")
+
+
+STALE_ELSEWHERE = {
+    "head": ("qwen3", "lm_head.weight", r"lm_head\.weight \(1 of 1\)"),
+    "bias": ("qwen2", "model.layers.1.self_attn.v_proj.bias", r"v_proj\.bias \(1 of 2\)"),
+    "experts": ("qwen3_moe", "model.layers.0.mlp.experts.*.weight", r"experts\.down_proj \(1 of 2\)"),
+}
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", STALE_ELSEWHERE)
+def test_a_stale_tensor_of_another_model_is_named(tmp_path: Path, kind: str) -> None:
+    family, pattern, named = STALE_ELSEWHERE[kind]
+    model = tiny_model(tmp_path, family, **SIZES)
+    names = [name for name in policy_of(model).weights().metadata if fnmatch(name, pattern)]
+    generator = build(model, tmp_path / "log")
+    try:
+        with pytest.raises(EngineError, match=named):
+            check(model, generator, *names)
+    finally:
+        generator.close()
 
 
 EXPECTED = {"GPT-OSS": "does not use new values of model.layers.*.mlp.experts.down_proj (2 of 2)"}

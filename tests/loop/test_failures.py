@@ -105,7 +105,7 @@ ENVIRONMENT_ERROR = (
 )
 
 
-@pytest.mark.parametrize(("config", "message"), [(_engine(1.0), ENGINE_ERROR), (_game("raises", 1), ENVIRONMENT_ERROR)])
+@pytest.mark.parametrize(("config", "message"), [(_engine(0.8), ENGINE_ERROR), (_game("raises", 1), ENVIRONMENT_ERROR)])
 def test_too_many_missing_samples_stop_the_run_with_their_remedy(
     config: RunConfig, message: str, tmp_path: Path
 ) -> None:

@@ -80,7 +80,7 @@ def _described(model: Model, **changes: Any) -> dict[str, Any]:
 
 def _vllm(described: dict[str, Any] | None, *, version: str = "0.32.0", **lease: Any) -> dict[str, Any]:
     model = {"logprobs_mode": "processed_logprobs", "max_model_len": 2048}
-    parallel = {"worker_extension_cls": "purerl_receiver.VLLMWorker"}
+    parallel = {"worker_extension_cls": "purerl_vllm.Worker"}
     info = {"vllm_config": {"model_config": model, "parallel_config": parallel}}
     own = {} if described is None else {"/purerl/model": described}
     return {

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["MAX_LOGS", "errors", "last_line", "limit_logs", "reason"]
+__all__ = ["MAX_LOGS", "errors", "last_line", "limit_logs", "not_loaded", "reason"]
 
 MAX_LOGS = 20_000_000
 """Bytes of all logs of the servers that a run has started on a host."""
@@ -17,6 +17,8 @@ MAX_LOGS = 20_000_000
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b|(?:^|\s)error: |out of memory|^Killed", re.IGNORECASE)
 _NOISE = re.compile(r"See root cause|Engine core initialization failed|leaked |nanobind|^\W*$")
 _PREFIX = re.compile(r"^\S*\([^)]*pid=\d+\)\s*|^(?:ERROR|CRITICAL)\s+\d\S* \d\S* \[[^\]]*\]\s*|^\[[^\]]*\]\s*")
+_NOT_LOADED = re.compile(r"(\w+): Failed to load weights|weights were not loaded from")
+_PACKED = re.compile(r"purerl has packed the weight of (\w+) again")
 _MAX_WIDTH, _LAST, _ERRORS = 300, 5, 3  # characters, and lines
 _OLDER = ".older"  # before the suffix of a file with the older part of a log
 
@@ -39,6 +41,18 @@ def errors(log: Path) -> Iterator[str]:
         if _ERROR.search(line) and line not in seen:
             seen.add(line)
             yield line
+
+
+def not_loaded(log: Path) -> list[str]:
+    """The different lines of `log` that say that weights were not loaded, unless purerl's receiver did it afterwards.
+
+    Raises: OSError.
+    """
+    if not re.search(_NOT_LOADED.pattern.encode(), log.read_bytes()):
+        return []  # nearly always, and much faster than reading lines
+    lines = [*dict.fromkeys(_lines(log))]
+    packed = {match[1] for line in lines if (match := _PACKED.search(line))}
+    return [line for line in lines if (match := _NOT_LOADED.search(line)) and match[1] not in packed]
 
 
 def _lines(log: Path) -> Iterator[str]:

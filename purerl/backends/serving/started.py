@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +23,7 @@ from purerl.backends.serving.failures import (
 )
 from purerl.backends.serving.http import Http, UnknownTokenError
 from purerl.backends.serving.instances import ServerLink, check_usable, is_ready, name_of
-from purerl.backends.serving.log import MAX_LOGS, last_line, limit_logs, reason
+from purerl.backends.serving.log import MAX_LOGS, last_line, limit_logs, not_loaded, reason
 from purerl.backends.serving.process import ServerProcess, free_port
 from purerl.backends.serving.settings import ServerSettings
 from purerl.errors import EngineError
@@ -56,6 +57,7 @@ class StartedInstance:
         self._process: ServerProcess | None = None
         self._limiting: asyncio.Task[None] | None = None
         self._harmless = frozenset[str]()  # errors in the newest log that did not keep the server from getting ready
+        self._reported = set[str]()  # lines of logs about weights that were not loaded
         self._failures = 0  # restarts since it has worked
         self.http, self.generation = Http("", token=None, connections=connections), 0
 
@@ -100,10 +102,17 @@ class StartedInstance:
                 await asyncio.sleep(_POLL)
             return False
 
+    def _report_not_loaded(self) -> None:
+        """Warn of weights that were not loaded, as the log says, once for each line."""
+        for line in (line for line in not_loaded(self.log) if line not in self._reported):
+            self._reported.add(line)
+            _LOG.warning("%s may have old weights; its log says: %s", name_of(self._api, self.http), line)
+
     async def _limit_logs(self) -> None:
         while True:
             size = MAX_LOGS // self._settings.number
             try:
+                await asyncio.to_thread(self._report_not_loaded)
                 await asyncio.to_thread(limit_logs, self._first_log, self.log, size)
             except OSError as error:
                 _LOG.warning("the logs of %s are not limited: %s", name_of(self._api, self.http), error)
@@ -175,5 +184,7 @@ class StartedInstance:
         """End the process; return the exit status of its program, negative: the signal."""
         if self._limiting is not None:
             self._limiting.cancel()
+            with suppress(OSError):
+                await asyncio.to_thread(self._report_not_loaded)
         process, self._process = self._process, None
         return None if process is None else await asyncio.to_thread(process.end)

@@ -6,6 +6,7 @@ ones, so this file does.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -76,4 +77,5 @@ def pack_tied_layers(model: torch.nn.Module) -> None:
         if isinstance(weight, Tensor) and weight.numel():
             if hasattr(layer, "cpu_linear") and weight.data_ptr() in seen:
                 layer.quant_method.process_weights_after_loading(layer)
+                sys.stderr.write(f"purerl has packed the weight of {type(layer).__name__} again\n")
             seen.add(weight.data_ptr())
