@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest import mock
 
+import torch
 from torch import Tensor
 
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
@@ -139,6 +140,23 @@ def check_reference(path: str, mesh: Mesh) -> None:
     trainer.close()
 
 
+def check_change(path: str, mesh: Mesh, dtype: str, *, divided: bool) -> None:
+    """All weights change, and are restored bit for bit: the next step is that of a trainer whose weights stayed."""
+    changed, other = (open_trainer(path, mesh, dtype=dtype, distributed_optimizer=divided) for _ in range(2))
+    before = weights_of(changed)
+    names = changed.change_weights(None, 3)
+    assert names == [*before]
+    assert not any(torch.equal(value, before[name]) for name, value in weights_of(changed).items())
+    changed.change_weights(names[1:], 3)
+    assert [n for n, value in weights_of(changed).items() if not torch.equal(value, before[n])] == names[:1]
+    changed.change_weights(names[:1], 3)
+    for trainer in (changed, other):
+        trainer.step(*make_step(0))
+    assert_close("weights after a step", weights_of(changed), weights_of(other), 0)
+    assert not changed.replaced
+    changed.close()
+
+
 def resumes(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
     for name, path in _models(directory).items():
         of_model = list(meshes(current_ranks().size, name))
@@ -163,6 +181,11 @@ def files(directory: Path) -> Iterator[tuple[str, Callable[[], object]]]:
                     f"{name}, {mesh}, export of a {role}",
                     functools.partial(check_export, path, mesh, role, "float32"),
                 )
+    for name, path in paths.items():
+        for mesh in list(meshes(current_ranks().size, name))[-2:]:
+            for dtype, divided in (("float32", False), ("bfloat16", True)):
+                changed = functools.partial(check_change, path, mesh, dtype, divided=divided)
+                yield f"{name}, {mesh}, {dtype}, changed and restored", changed
     qwen, tied = paths["qwen3"], paths["qwen2"]
     for mesh in meshes(current_ranks().size, "qwen3"):
         yield f"{mesh}, refused", functools.partial(check_refused, qwen, tied, mesh)

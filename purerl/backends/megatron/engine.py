@@ -9,7 +9,7 @@ matrices or the positions of the last stage compute the same losses and metrics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from purerl.backends.megatron.router import RouterLoad, install, routed_layers
 from purerl.backends.megatron.routes import NUMBER, number_tokens
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.weight_changes import ChangedWeights
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
@@ -277,8 +278,15 @@ class MegatronTrainer:
 
     def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
         check_adapter(weights, self.capabilities)
-        self.bridge.copy(weights, mix=mix)
+        self._copy(weights, mix=mix)
         self.replaced = True
+
+    def change_weights(self, names: Collection[str] | None, seed: int) -> list[str]:
+        self._copy(ChangedWeights(self.bridge, names, seed), mix=1.0)
+        return [*self.bridge.metadata]
+
+    def _copy(self, weights: Weights, *, mix: float) -> None:
+        self.bridge.copy(weights, mix=mix)
         if self.optimizer is not None:
             optimizer.reload_weights(self.optimizer)
 
