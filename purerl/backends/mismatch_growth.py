@@ -2,8 +2,8 @@
 
     limit = max(growth * level, smallest)        nats
 
-with the level before the first step. By default the growth is 10, and 3 if the level shows that one of them computes in
-16 bits; the smallest limit is 1e-3, and 1e-4 for an engine in the process of the trainer that rounds nothing else.
+with the level before the first step. By default the growth is 10, and 3 if one of them computes in 16 bits. The
+smallest limit is 1e-3, and 1e-4 for an engine in the process of the trainer in float32.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from purerl.settings import above_zero, setting
 __all__ = ["growth_setting", "mismatch_limit"]
 
 _GROWTH, _GROWTH_IN_16_BITS = 10.0, 3.0
-_LEVEL_IN_16_BITS = 1e-4  # nats, at least
 _SMALLEST, _SMALLEST_IN_PROCESS = 1e-3, 1e-4  # nats
 
 
@@ -32,12 +31,14 @@ def growth_setting() -> Any:
     )
 
 
-def mismatch_limit(level: float, growth: float | None, capabilities: Capabilities) -> float:
-    """The difference above which the mismatch has grown, in nats.
+def mismatch_limit(level: float, growth: float | None, capabilities: Capabilities, *, is_narrow: bool) -> float:
+    """The difference above which the mismatch has grown, in nats. `is_narrow`: one of both computes in 16 bits.
 
-    >>> mismatch_limit(1e-6, None, Capabilities()), mismatch_limit(0.02, None, Capabilities())
+    >>> engine = Capabilities()
+    >>> mismatch_limit(1e-6, None, engine, is_narrow=False), mismatch_limit(0.02, None, engine, is_narrow=True)
     (0.001, 0.06)
     """
-    default = _GROWTH_IN_16_BITS if level > _LEVEL_IN_16_BITS else _GROWTH
+    if is_narrow:
+        return max((growth or _GROWTH_IN_16_BITS) * level, _SMALLEST)
     is_exact = growth is None and capabilities.in_process and capabilities.batch_invariant
-    return max((growth or default) * level, _SMALLEST_IN_PROCESS if is_exact else _SMALLEST)
+    return max((growth or _GROWTH) * level, _SMALLEST_IN_PROCESS if is_exact else _SMALLEST)

@@ -1,6 +1,6 @@
 """A small random change of weights, which the same change undoes.
 
-A random half of the numbers change. In each of these, some of the bits are flipped:
+A random half of the numbers of a tensor change, and its first one. In each of these, some of the bits are flipped:
 
 - all bits of 2^-5, if the number is 0 or 2^-5 in size, so that these two change places;
 - otherwise the bit 2^-3 of the mantissa, so that the number changes by 1/16 to 1/8 of its size.
@@ -67,16 +67,17 @@ def change_bits(x: Tensor, seed: int) -> None:
     for part in parts:
         bits = part.view(_INTEGERS[x.element_size()])
         chosen = torch.randint(2, part.shape, generator=draw, device=x.device, dtype=torch.bool)
-        bits ^= torch.where(chosen & part.isfinite(), _flipped(bits, x.dtype), 0)
+        chosen[(0,) * chosen.ndim] = True  # also a tensor with one number changes
+        bits ^= _flipped(bits, x.dtype) * (chosen & part.isfinite())
 
 
 def _flipped(bits: Tensor, dtype: torch.dtype) -> Tensor:
     """The bits that are flipped in each number of `dtype` with these `bits`."""
-    zero = int(torch.tensor(_ZERO_BECOMES, dtype=dtype).view(bits.dtype))
-    mantissa = 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE)
+    zero = torch.tensor(_ZERO_BECOMES, dtype=dtype, device=bits.device).view(bits.dtype)
+    mantissa = torch.full_like(zero, 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE))
     size = bits & torch.iinfo(bits.dtype).max
-    ordinary = torch.where(size == zero ^ mantissa, 0, mantissa)  # it would become 2^-5
-    return torch.where((size == 0) | (size == zero), zero, ordinary).to(bits.dtype)
+    ordinary = torch.where(size == zero ^ mantissa, torch.zeros_like(zero), mantissa)  # it would become 2^-5
+    return torch.where((size == 0) | (size == zero), zero, ordinary)
 
 
 def change_tensors(tensors: Mapping[str, Tensor], names: Collection[str] | None, seed: int) -> list[str]:

@@ -21,6 +21,7 @@ __all__ = [
     "check_generator",
     "check_mismatch_growth",
     "check_updates_in_flight",
+    "is_narrow",
     "sampled_model",
 ]
 
@@ -80,6 +81,14 @@ def check_updates_in_flight(config: RunConfig) -> None:
     if config.placement.kind == "ray" and server.weight_transfer in BETWEEN_DEVICES:
         need = 'placement.kind = "local": weights reach the actors of a generator in the memory of their hosts'
         raise no_effect("generator.server.weight_transfer", server.weight_transfer, need)
+
+
+def is_narrow(config: RunConfig) -> bool:
+    """Whether the trainer or the generator computes in 16 bits, as far as settings say."""
+    generator = config.generator
+    dtypes = {sampled_model(config).dtype, getattr(generator, "dtype", None)}
+    dtypes.add(getattr(getattr(generator, "server", None), "dtype", None))
+    return not dtypes <= {"float32", "float64", None}
 
 
 def check_mismatch_growth(config: RunConfig) -> None:

@@ -66,9 +66,18 @@ def play_row(
     Raises: ConfigError and DataError for an invalid configuration; what the environment raises; RewardError if a reward
     function fails.
     """
-    config = config if directory is None else resolve_paths(config, Path(directory))
+    if directory is not None:  # but servers that the run uses stay those of the run
+        generator, config = config.generator, resolve_paths(config, Path(directory))
+        config = evolve(config, generator=_as_stranger(config.generator, generator))
     with private_folder("purerl-images-") as images:
         return _play_row(config, row, turns, number=number, sample=sample, images=images)
+
+
+def _as_stranger(resolved: Any, generator: Any) -> Any:
+    """The settings `resolved` of a generator with the directory of logs of `generator`, by which a run is known."""
+    if getattr(resolved, "server", None) is None:
+        return resolved
+    return evolve(resolved, server=evolve(resolved.server, logs=generator.server.logs))
 
 
 def _play_row(

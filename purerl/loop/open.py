@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from purerl.algos.algebra import Algorithm
 from purerl.backends.tokenizer import load_tokenizer, ordinary_tokens
 from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
+from purerl.config.generators import is_narrow
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import is_reward
 from purerl.config.roles import (
@@ -228,7 +229,7 @@ def _open(
     generator = config.generator and open_sampler(config, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
-    level = generator and _check_generator(generator, trainers["policy"], data, context, config.seed)
+    level = generator and _check_generator(config, generator, trainers["policy"], data, context)
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     use_routes(config, directory, trainers["policy"])
@@ -260,13 +261,21 @@ def _open(
 
 
 def _check_generator(
-    generator: Generator, policy: Trainer, data: RunData, context: RankContext, seed: int
+    config: RunConfig, generator: Generator, policy: Trainer, data: RunData, context: RankContext
 ) -> float | None:
     """The mismatch of `generator` and `policy` at the start; as `check_updates`. It is closed if that raises."""
     with ExitStack() as on_error:
         on_error.callback(generator.close)
-        tokens = ordinary_tokens(data.chat.tokenizer)
-        level = check_updates(policy, generator, tokens, ranks=context.ranks, seed=derive_seed(seed, "weight check"))
+        size = policy.capabilities.vocab_size
+        level = check_updates(
+            policy,
+            generator,
+            [token for token in ordinary_tokens(data.chat.tokenizer) if size is None or token < size],
+            ranks=context.ranks,
+            seed=derive_seed(config.seed, "weight check"),
+            temperature=config.rollout.temperature if config.rollout else 1.0,
+            is_narrow=is_narrow(config),
+        )
         on_error.pop_all()
     return level
 

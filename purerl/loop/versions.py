@@ -26,5 +26,5 @@ def check_ages(batch: TensorDict, step: int, max_staleness: int | None) -> None:
         raise EngineError(
             f"tokens of step {step + 1} were sampled with weights that are {age:g} updates old",
             need=f"at most {max_staleness} (rollout.max_staleness)",
-            do="see the logs of the generator, which did not take new weights; the same command resumes the run",
+            do="see the logs of the generator; a workflow of yours may not return completions of earlier steps",
         )

@@ -4,7 +4,7 @@ A digest shows that weights have arrived, and not that they are used. So all wei
 (`purerl.backends.weight_changes`), and sent. With the mean d over the tokens of a few completions,
 
     d = mean_t |logp_t of the trainer - logp_t of the generator|        nats
-    level = d before the change,        d after the change <= max(4 level, 1e-4)
+    level = d before the change,        d after the change <= limit = max(4 level, 1e-4), in 16 bits max(4 level, 1e-2)
 
 Otherwise the generator has kept old weights somewhere. They are found by changing only some of them: half of the
 tensors, half of that half, and so on. A set is in use if d is within the limit when it alone is changed. If both halves
@@ -31,11 +31,11 @@ from purerl.ranks import Ranks
 from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.seeds import derive_seed
 
-__all__ = ["check_updates", "probes"]
+__all__ = ["check_updates"]
 
 _PROBES = 8  # of all ranks together, but at least one of each
 _PROMPT, _NEW = 16, 16  # tokens of a probe
-_SMALLEST = 1e-4  # nats; in float32, rounding is below it
+_SMALLEST, _SMALLEST_IN_16_BITS = 1e-4, 1e-2  # nats; rounding is below it
 _GROWTH = 4.0  # of rounding, because other weights have other activations
 _OTHER_MODEL = 1.0  # nats
 _MAX_TRANSFERS = 64  # while stale weights are searched
@@ -43,24 +43,34 @@ _MAX_NAMED = 8
 
 
 def check_updates(
-    trainer: Trainer, generator: Generator, tokens: Sequence[int], *, ranks: Ranks, seed: int
+    trainer: Trainer,
+    generator: Generator,
+    tokens: Sequence[int],
+    *,
+    ranks: Ranks,
+    seed: int,
+    temperature: float = 1.0,
+    is_narrow: bool = False,
 ) -> float | None:
-    """Send changed weights of `trainer`, the policy, to `generator`, and then its own; return the level in nats.
+    """Send changed weights of `trainer`, the policy, to `generator`; return the level in nats.
 
-    tokens  ids that prompts may consist of
+    tokens       ids that prompts may consist of
+    temperature  of sampling
+    is_narrow    one of them computes in 16 bits
 
-    It is None if the trainer does not compute log-probabilities. Afterwards all weights are as before, bit for bit.
+    It is None if the trainer does not compute log-probabilities. Afterwards the trainer has its weights, bit for bit,
+    and the generator has other ones, until it is sent those of the trainer.
 
     Raises: EngineError, with the names of the weights that the generator does not use.
     """
     if "logp" not in trainer.capabilities.outputs:
         return None
-    check = _Check(trainer, generator, probes(generator, tokens, ranks, seed), ranks, seed)
+    check = _Check(trainer, generator, tokens, ranks, seed, temperature)
     level = check.difference()
     if not level <= _OTHER_MODEL:
         got, need = f"{level:.2g} nats between their log-probabilities", "the same model in both"
         raise EngineError("generator and trainer have other models", got=got, need=need)
-    limit = max(_GROWTH * level, _SMALLEST)
+    limit = max(_GROWTH * level, _SMALLEST_IN_16_BITS if is_narrow else _SMALLEST)
     with check.changed(None) as names:
         after = check.difference()
     if not after <= limit:
@@ -69,21 +79,7 @@ def check_updates(
         is_rounding = stale == [names] and len(names) > 1 and after <= _GROWTH * limit
         if not is_rounding:
             raise _not_used(names, stale, limit, level, after)
-    generator.load_weights(trainer.weights(), version=0)
     return level
-
-
-def probes(generator: Generator, tokens: Sequence[int], ranks: Ranks, seed: int) -> list[Request]:
-    """Requests with random prompts of `tokens`, other ones on each rank."""
-    limit = (generator.capabilities.max_sequence_length or _PROMPT + _NEW) // 2
-    sampling = Sampling(max_tokens=min(_NEW, limit))
-    requests = []
-    for number in range(max(1, _PROBES // ranks.size)):
-        own = derive_seed(seed, "probe", ranks.rank, number)
-        draw = torch.Generator().manual_seed(own)
-        chosen = torch.randint(len(tokens), (min(_PROMPT, limit),), generator=draw)
-        requests.append(Request(f"probe-{number}", [tokens[k] for k in chosen.tolist()], sampling, seed=own))
-    return requests
 
 
 @define
@@ -99,9 +95,10 @@ class _Check:
 
     trainer: Trainer
     generator: Generator
-    requests: Sequence[Request]
+    tokens: Sequence[int]
     ranks: Ranks
     seed: int
+    temperature: float
     transfers: _Transfers = field(factory=_Transfers)
 
     @contextmanager
@@ -110,15 +107,29 @@ class _Check:
         yield change_weights(self.trainer, names, self.seed)
         change_weights(self.trainer, names, self.seed)
 
+    def requests(self) -> list[Request]:
+        """Random prompts, other ones on each rank and after each transfer, of which no cache has a part."""
+        limits = [each.capabilities.max_sequence_length or _PROMPT + _NEW for each in (self.trainer, self.generator)]
+        limit = min(limits) // 2
+        sampling = Sampling(temperature=self.temperature, max_tokens=min(_NEW, limit))
+        requests = []
+        for number in range(max(1, _PROBES // self.ranks.size)):
+            own = derive_seed(self.seed, "probe", self.transfers.used, self.ranks.rank, number)
+            draw = torch.Generator().manual_seed(own)
+            chosen = torch.randint(len(self.tokens), (min(_PROMPT, limit),), generator=draw)
+            requests.append(Request(f"probe-{number}", [self.tokens[k] for k in chosen.tolist()], sampling, seed=own))
+        return requests
+
     def difference(self) -> float:
         """Send the weights of the trainer; return the mean difference of log-probabilities of the probes, in nats."""
         self.transfers.used += 1
         release_cached_memory()
         self.generator.load_weights(self.trainer.weights(), version=0)
-        completions = generate(self.generator, self.requests)
+        requests = self.requests()
+        completions = generate(self.generator, requests)
         if self.generator.capabilities.sleeps:
             cast(SupportsSleep, self.generator).sleep()
-        pairs = zip(self.requests, completions, strict=True)
+        pairs = zip(requests, completions, strict=True)
         rows = [_row(*pair) for pair in pairs if pair[1].finish in ("stop", "length")]
         gathered = [row for own in self.ranks.gather(rows, "probes of new weights") for row in own]
         if not gathered:
@@ -159,10 +170,12 @@ def _is_used(check: _Check, names: Sequence[str], limit: float) -> bool:
 def _kind(name: str) -> tuple[str, list[int]]:
     """The name without the numbers in it, and these: a key by which a weight of all layers is together.
 
+    Both matrices of an adapter are one kind: while one of them is 0, only both together change anything.
+
     >>> sorted(["l.1.a", "l.0.a", "l.0.b", "l.10.a", "l.2.a"], key=_kind)
     ['l.0.a', 'l.1.a', 'l.2.a', 'l.10.a', 'l.0.b']
     """
-    return re.sub(r"\d+", "*", name), [int(number) for number in re.findall(r"\d+", name)]
+    return re.sub(r"\d+|(?<=\.lora_)[AB]", "*", name), [int(number) for number in re.findall(r"\d+", name)]
 
 
 def _not_used(

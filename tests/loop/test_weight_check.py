@@ -144,9 +144,9 @@ def test_a_stale_matrix_of_an_adapter_is_named(tmp_path: Path) -> None:
     model, lora = tiny_model(tmp_path), Lora(rank=2, target_modules=("q_proj", "v_proj"))
     assert check(model, lora=lora) is not None
     names = [name for name in policy_of(model, lora=lora).weights().metadata if "layers.0" in name and "q_proj" in name]
-    with pytest.raises(EngineError, match=r"layers\.\*\.self_attn\.q_proj\.lora_B\.weight \(1 of 2\)"):
+    with pytest.raises(EngineError, match=r"layers\.\*\.self_attn\.q_proj\.lora_\*\.weight \([12] of 4\)"):
         check(model, set(names), lora=lora)
-    with pytest.raises(EngineError, match="new values of some of .*lora_A"):  # seen only together with changed B
+    with pytest.raises(EngineError, match=r"new values of some of .*q_proj\.lora_\*"):  # seen with changed B
         check(model, {name for name in names if "lora_A" in name}, lora=lora)
 
 
@@ -198,7 +198,7 @@ def test_rounding_that_only_all_changes_together_show_is_no_stale_weight(tmp_pat
     policy = policy_of(model)
     generator = Rounding(policy, hf_generator.build(hf_generator.Config(device="cpu"), model=model, seed=0), 1.5e-4)
     assert check_updates(policy, generator, TOKENS, ranks=ONE_RANK, seed=0) is not None
-    assert generator.transfers == 5  # before, all, two halves, and the first weights again
+    assert generator.transfers == 4  # before, all, and two halves
 
 
 def test_a_policy_without_log_probabilities_is_not_checked(tmp_path: Path) -> None:

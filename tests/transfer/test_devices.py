@@ -181,7 +181,7 @@ def test_receiver_leaves_the_group_of_a_sender_before(monkeypatch: pytest.Monkey
     for _ in range(2):
         sender = new_sender(1, timeout=60.0)
         arguments = (sender.address, 1, CPU, dict)
-        thread = threading.Thread(target=purerl_receiver._receive, args=arguments, daemon=True)
+        thread = threading.Thread(target=purerl_receiver.receive, args=arguments, daemon=True)
         thread.start()
         sender.send(filled(EQUAL))
         thread.join(60.0)

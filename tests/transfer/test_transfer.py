@@ -8,7 +8,6 @@ import signal
 import stat
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -16,11 +15,9 @@ from typing import Any
 
 import pytest
 import torch
-from torch._C._distributed_c10d import FileStore
 
-from purerl.backends.transfer import sender as sender_module
 from purerl.backends.transfer.buckets import WeightBuckets
-from purerl.backends.transfer.engine.purerl_messages import StoreByName, stores_at
+from purerl.backends.transfer.engine.purerl_messages import FolderOfMessages, Messages, key_of, stores_at
 from purerl.backends.transfer.engine.purerl_receiver import Digest, Receiver, TransferGroup, unpack
 from purerl.backends.transfer.sender import TransferError
 from purerl.backends.weights import TensorWeights
@@ -265,20 +262,32 @@ def test_local_transfers_open_no_port_and_leave_no_files(tmp_path: Path) -> None
     assert not folder.exists()
 
 
-def test_a_transfer_that_fails_gives_its_store_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exception refers to it. A file that a late receiver writes again would never let it end."""
-    stores = list[weakref.ref[FileStore]]()
+def test_a_receiver_that_is_late_writes_nothing_after_a_transfer_has_failed() -> None:
+    sender = new_sender(1, timeout=0.05)
+    address = sender.address
+    with pytest.raises(TransferError, match="no receiver from the server"):
+        sender.send(filled())
+    folder = Path(address.folder)
+    late = Messages(stores_at(address)(str(address.number)), key_of(TOKEN, address), 0.05)
+    late.set("ready/1", "cpu")
+    with pytest.raises(RuntimeError, match="no message 'bucket/0' within"):
+        late.get("bucket/0")
+    sender.cancel()
+    assert not folder.exists()
+    with pytest.raises(RuntimeError, match="the transfer has ended"):
+        late.set("report/1", {})
 
-    def files(folder: str) -> StoreByName:
-        def opened(name: str) -> FileStore:
-            store = FileStore(str(Path(folder, name)), -1)
-            stores.append(weakref.ref(store))
-            return store
 
-        return opened
-
-    monkeypatch.setattr(sender_module, "files_in", files)
-    with pytest.raises(TransferError, match="no receiver from the server") as failure:
-        new_sender(1, timeout=0.05).send(filled())
-    assert failure.traceback[-1].frame.f_locals
-    assert [store() for store in stores] == [None]
+@pytest.mark.parametrize("key", ["bucket/0", "read/1/12"])
+def test_messages_in_a_folder(tmp_path: Path, key: str) -> None:
+    store = FolderOfMessages(tmp_path / "7")
+    assert not store.check([key])
+    store.delete_key(key)
+    store.set(key, b"first")
+    store.set(key, b"second")
+    assert store.check([key])
+    assert not store.check([key, "other"])
+    assert store.get(key) == b"second"
+    assert stat.S_IMODE((tmp_path / "7").stat().st_mode) == 0o700
+    store.delete_key(key)
+    assert [*(tmp_path / "7").iterdir()] == []

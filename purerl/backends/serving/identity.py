@@ -25,6 +25,11 @@ _NOT_COMPUTED = frozenset(
         "eos_token_id",
         "id2label",
         "initializer_range",
+        "output_attentions",
+        "output_hidden_states",
+        "output_router_logits",
+        "router_aux_loss_coef",
+        "task_specific_params",
         "label2id",
         "max_position_embeddings",
         "pad_token_id",
@@ -90,6 +95,8 @@ def _differences(own: Mapping[str, Any], other: Mapping[str, Any], prefix: str =
     """(name, value of `other`, value of `own`) for each field in which they differ."""
     found: list[tuple[str, Any, Any]] = []
     for name in (own.keys() & other.keys()) - _NOT_COMPUTED:
+        if "dropout" in name or name.endswith("_pdrop"):
+            continue  # of training
         mine, theirs = own[name], other[name]
         if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
             found += _differences(mine, theirs, f"{prefix}{name}.")

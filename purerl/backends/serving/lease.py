@@ -84,9 +84,7 @@ class ServerLease:
         """Take or renew the lease; False if the server has none. Raises LockedError if another run has it."""
         try:
             answer = await self._http.post(PATH, self._owner._asdict(), timeout=_TIMEOUT)
-        except (RefusedError, UnreachableError) as error:
-            if isinstance(error, UnreachableError) and self._renewal is not None:
-                raise
+        except RefusedError:
             return False
         return isinstance(answer, Mapping) and "seconds" in answer
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +16,15 @@ import torch
 from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 
 from purerl.backends.transfer.buckets import Bucket, WeightBuckets
-from purerl.backends.transfer.engine.purerl_messages import Address, Handle, Messages, StoreByName, files_in, key_of
+from purerl.backends.transfer.engine.purerl_messages import (
+    GROUP,
+    Address,
+    Handle,
+    Messages,
+    StoreByName,
+    files_in,
+    key_of,
+)
 from purerl.backends.transfer.engine.purerl_receiver import TransferGroup, handle_of, identity_of, local_address
 from purerl.backends.transfer.staging import THROUGH_HOST, Staging
 from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
@@ -91,13 +100,9 @@ class Sender:
         address = self._address
         self._address = address._replace(number=address.number + 1)
         messages = Messages(self._open_store(str(address.number)), key_of(self._token, address), self._limit)
-        try:
-            self._exchange(messages, buckets)
-        finally:
-            messages.close()
-        if address.folder:
-            with suppress(OSError):
-                Path(address.folder, str(address.number)).unlink()
+        self._exchange(messages, buckets)
+        if address.folder:  # after a failure, receivers may still read why
+            shutil.rmtree(Path(address.folder, str(address.number)), ignore_errors=True)
 
     def _exchange(self, messages: Messages, buckets: WeightBuckets) -> None:
         names, sent, device = list[str](), 0, buckets.device or torch.device("cpu")
@@ -130,7 +135,7 @@ class Sender:
         is_sent = threading.Event()
         staged = None if staging is None else staging.lend(number, is_sent.is_set)
         data = bucket.data.to(device) if staged is None else staged[: len(bucket.data)]
-        self.group = self.group or TransferGroup(self._open_store("group"), self._address, 0, device, self._token)
+        self.group = self.group or TransferGroup(self._open_store(GROUP), self._address, 0, device, self._token)
         if self._cancelled.is_set():
             raise RuntimeError("the transfer was given up")
         self.group.broadcast(data)

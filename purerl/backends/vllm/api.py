@@ -63,6 +63,7 @@ class VLLMApi:
     is_streamed: bool
     is_given: bool = False
     has_seeds: bool = True
+    has_receiver: bool = field(init=False, default=False)  # after `check`
     _images: ImageStore = field(init=False)  # only after `use_images`
 
     name = "vllm"
@@ -70,7 +71,7 @@ class VLLMApi:
     @property
     def reader(self) -> str:
         """The method that loads files of weights."""
-        return "reload_weights" if self.is_given else "purerl_read"
+        return "purerl_read" if self.has_receiver else "reload_weights"
 
     def use_images(self, images: ImageStore) -> None:
         """Look for the images of requests in `images`."""
@@ -140,6 +141,7 @@ class VLLMApi:
             return problem
         warn_of_version(http.url, self.name, version, VERSION)
         info = await http.get("/server_info?config_format=json", timeout=timeout)
+        self.has_receiver = info["vllm_config"]["parallel_config"]["worker_extension_cls"] == WORKER
         problem = self._problem(info["vllm_config"])
         return problem or (await identity_problem(http, self.model, None) if self.is_given else None)
 

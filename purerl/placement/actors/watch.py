@@ -72,7 +72,9 @@ class RayWatch:
     def start(self) -> None:
         """Begin to watch."""
         if self._pid is not None:
-            self._raylet = os.pidfd_open(self._pid)
+            with suppress(OSError):  # it is in another container, or the kernel does not allow it
+                self._raylet = os.pidfd_open(self._pid)
+        if self._raylet is not None:
             host, port = self._store
             errors = [f"error: {error}\n" for error in (self._raylet_error(), self._store_error("nothing"))]
             command = [sys.executable, "-I", "-S", "-c", _REPORTER, str(self._pid), host, str(port), *errors]

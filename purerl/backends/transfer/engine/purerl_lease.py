@@ -40,7 +40,13 @@ SECONDS = 60.0
 _RENEWED = 1 / 12  # of these seconds: a lease that was renewed so lately is not renewed again by a request
 _READS = frozenset(
     [
+        "/classify",
+        "/encode",
         "/health",
+        "/invocations",
+        "/score",
+        "/v1/messages",
+        "/v1/score",
         "/health_generate",
         "/ping",
         "/ready",

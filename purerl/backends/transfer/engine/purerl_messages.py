@@ -12,7 +12,7 @@ For each transfer the two sides exchange messages over a store, under these keys
     report/RANK   what RANK received: its digest and the names, the error of loading them, or null, and the error of
                   opening a handle, or null: it has then read the shared memory
 
-The store is a file in a folder of the sender that only its user can enter, or, for servers that purerl has not started,
+The store is a folder in one of the sender that only its user can enter, or, for servers that purerl has not started,
 one that the sender has opened to the network. Each message is JSON and carries an HMAC of the token of the server,
 which the engine has in the environment variable PURERL_SERVER_TOKEN. What does not carry it is refused before it is
 read.
@@ -20,24 +20,38 @@ read.
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch.distributed import FileStore, HashStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
+from torch.distributed import FileStore, TCPStore  # pyright: ignore[reportPrivateImportUsage] - torch documents them
 from torch.distributed.distributed_c10d import AllToAllOptions, PrefixStore, Store
 
-__all__ = ["Address", "Handle", "Messages", "StoreByName", "check_members", "files_in", "key_of", "stores_at"]
+__all__ = [
+    "GROUP",
+    "Address",
+    "FolderOfMessages",
+    "Handle",
+    "Messages",
+    "StoreByName",
+    "check_members",
+    "files_in",
+    "key_of",
+    "stores_at",
+]
 
-StoreByName = Callable[[str], Store]
-"""The store with this name: the number of a transfer, or "group"."""
+GROUP = "group"
+
+StoreByName = Callable[[str], Any]
+"""The store with this name: the number of a transfer, or `GROUP`."""
 
 Handle = list[str | int | bool | None]
 """Values that another process needs to open memory of this one; their bytes are characters below 256, for JSON."""
@@ -64,9 +78,49 @@ class Address(NamedTuple):
     timeout: float
 
 
+class FolderOfMessages:
+    """A store of messages, each of which is a file in the folder at `path`.
+
+    torch's FileStore opens its file again when it ends, and may then read for ever what another process has written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write `value`, which others see as a whole. Raises: RuntimeError if the folder has been removed."""
+        file, new = self._file(key), self._path / secrets.token_hex()
+        try:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            new.write_bytes(value)
+            new.replace(file)
+        except FileNotFoundError as error:
+            raise RuntimeError("the transfer has ended") from error
+
+    def get(self, key: str) -> bytes:
+        return self._file(key).read_bytes()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(self._file(key).exists() for key in keys)
+
+    def delete_key(self, key: str) -> None:
+        self._file(key).unlink(missing_ok=True)
+
+    def _file(self, key: str) -> Path:
+        return self._path / key.replace("/", "-")
+
+
 def files_in(folder: str) -> StoreByName:
-    """Stores that are files in `folder`."""
-    return lambda name: FileStore(os.path.join(folder, name), -1)  # noqa: PTH118 - a name, and nothing is opened
+    """Stores that are in `folder`: "group" is one that torch needs, and the others are for messages."""
+
+    def opened(name: str) -> Any:
+        if name != GROUP:
+            return FolderOfMessages(Path(folder, name))
+        store = FileStore(str(Path(folder, name)), -1)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(store))  # it never ends: see `FolderOfMessages`
+        return store
+
+    return opened
 
 
 def stores_at(address: Address) -> StoreByName:
@@ -80,7 +134,7 @@ def stores_at(address: Address) -> StoreByName:
 class Messages:
     """Messages of one transfer over `store`. The code of each is an HMAC of its key and its content, with `key`."""
 
-    def __init__(self, store: Store, key: bytes, timeout: float) -> None:
+    def __init__(self, store: Any, key: bytes, timeout: float) -> None:
         self._store, self._key, self._timeout = store, key, timeout
 
     def set(self, name: str, message: object) -> None:
@@ -109,14 +163,6 @@ class Messages:
 
     def delete(self, name: str) -> None:
         self._store.delete_key(name)
-
-    def close(self) -> None:
-        """Give the store up, also if something still refers to this object, such as an exception.
-
-        No message is there then. A store that is a file writes into it when it ends. If others have replaced the file
-        by then, it never ends.
-        """
-        self._store = HashStore()
 
     def _code(self, name: str, text: bytes) -> bytes:
         return _hmac(self._key, f"{len(name)} {name}".encode() + text)

@@ -25,6 +25,7 @@ from torch.distributed.distributed_c10d import BroadcastOptions, ProcessGroupGlo
 
 if __package__:  # in purerl
     from purerl.backends.transfer.engine.purerl_messages import (
+        GROUP,
         Address,
         Handle,
         Messages,
@@ -33,7 +34,7 @@ if __package__:  # in purerl
         stores_at,
     )
 else:  # in an engine, which finds the files of this directory
-    from purerl_messages import Address, Handle, Messages, check_members, key_of, stores_at  # pyright: ignore[reportMissingImports]
+    from purerl_messages import GROUP, Address, Handle, Messages, check_members, key_of, stores_at  # pyright: ignore[reportMissingImports]
 
 __all__ = [
     "Digest",
@@ -317,7 +318,7 @@ class Receiver:
         if path is not None:
             return torch.from_file(path, size=size, dtype=torch.uint8).clone()
         device = _CPU if header["kind"] == "cpu" else self._device
-        group = self._stores("group")
+        group = self._stores(GROUP)
         self._group = self._group or TransferGroup(group, self._address, self._rank, device, self._token)
         data = torch.empty(size, dtype=torch.uint8, device=device)
         self._group.broadcast(data)
