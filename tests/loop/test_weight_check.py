@@ -169,11 +169,11 @@ def test_weights_and_the_first_step_are_as_without_the_check(tmp_path: Path, sta
     assert not policy.replaced
 
 
-def test_another_model_is_refused(tmp_path: Path) -> None:
+def test_another_model_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     policy, other = policy_of(tiny_model(tmp_path / "a")), generator_of(tiny_model(tmp_path / "b", seed=1))
     other.load_weights = lambda weights, *, version: None  # pyright: ignore[reportAttributeAccessIssue]
-    with pytest.raises(EngineError, match="generator and trainer have other models"):
-        check_updates(policy, other, TOKENS, ranks=ONE_RANK, seed=0)
+    assert check_updates(policy, other, TOKENS, ranks=ONE_RANK, seed=0) is None
+    assert "generator and trainer have other models" in caplog.text
 
 
 class Rounding(Keeping):
