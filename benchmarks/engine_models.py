@@ -66,7 +66,7 @@ def write_model(kind: str, folder: Path) -> Model:
 
 
 def result_of(engine: str, kind: str, folder: Path) -> str:
-    """What the check before the first step says of a server of `engine`, kind=PYTHON, with a model of this kind."""
+    """The result of the check of a server of `engine`, kind=PYTHON, with a model of this kind."""
     name, _, python = engine.partition("=")
     model = write_model(kind, folder / "model")
     trainers, generators = find("trainer", "hf"), find("generator", name)

@@ -1,4 +1,4 @@
-"""How much the difference between the log-probabilities of generator and trainer may grow in a run.
+"""The growth of the difference between the log-probabilities of generator and trainer that a run may have.
 
     limit = max(growth * level, smallest)        nats
 

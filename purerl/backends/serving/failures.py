@@ -83,7 +83,7 @@ def is_port_in_use(text: str) -> bool:
 
 
 def remedy(cause: str, log: Path | None) -> str:
-    """What to do about an error that an engine has each time."""
+    """The remedy for an error that an engine has each time."""
     memory = "lower generator.max_num_seqs, generator.max_sequence_length or server.gpu_memory_utilization; "
     see = f"see its log, {log}; " if log is not None else ""
     return f"{memory if is_out_of_memory(cause) else ''}{see}the run can be resumed from its last checkpoint"

@@ -49,14 +49,14 @@ _AGREEMENT = 0.5  # share of its tokens; versions of libraries may differ in som
 
 
 def version_problem(engine: str, installed: str, need: str) -> str | None:
-    """What is wrong with a server of this version."""
+    """The problem of a server of this version; None if it is the right one."""
     if is_version(installed, need):
         return None
     return f"{engine} {installed}, and {engine} {need} is needed: routes and arguments differ between versions"
 
 
 async def identity_problem(http: Http, model: Model, kind: str | None) -> str | None:
-    """What is wrong with a server that must have `model`; None if it has, or if it says nothing about its model.
+    """The problem of a server that must have `model`; None if it has, or if it says nothing about its model.
 
     `kind` is the model type that its engine shows. A server that purerl's program runs shows all files of its model.
     """
@@ -74,7 +74,7 @@ def _kind_problem(own: Any, other: Mapping[str, Any]) -> str | None:
 
 
 def config_problem(own: Any, other: Mapping[str, Any]) -> str | None:
-    """What differs between the configuration `own` and the file `other`, read by the same class.
+    """The difference between the configuration `own` and the file `other`, read by the same class.
 
     Only what decides about the tensors, or what is computed with them.
     """

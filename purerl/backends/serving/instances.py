@@ -1,4 +1,4 @@
-"""Where a server is: a process that another rank starts, or an address that is given.
+"""Servers that this rank has not started: those of another rank, and those at an address that is given.
 
 `purerl.backends.serving.started` has those that this rank starts. Each class has the attributes and methods of
 `Instance`. All methods run in one event loop.

@@ -155,7 +155,7 @@ class Lease:
             return False
 
     def describe(self, holder: Holder | None) -> dict[str, Any]:
-        """What others may know of `holder`: `idle` and `expires_in` are seconds."""
+        """The part of `holder` that others may know: `idle` and `expires_in` are seconds."""
         if holder is None:
             return {}
         remaining = max(0.0, holder.end - self._clock())

@@ -24,7 +24,7 @@ _MODEL, _TOKENIZER = ("--model-path", "--model"), ("--tokenizer-path", "--tokeni
 
 @cache
 def describe_model() -> dict[str, Any]:
-    """What the files of the model on the command line of this process say. It reads them when it is first called."""
+    """The content of the files of the model on the command line of this process, read at the first call."""
     model, tokenizer = _model(sys.argv), _option(sys.argv, *_TOKENIZER)
     options: dict[str, Any] = {"trust_remote_code": True} if "--trust-remote-code" in sys.argv else {}
     options |= {} if (revision := _option(sys.argv, "--revision")) is None else {"revision": revision}

@@ -108,7 +108,7 @@ def _value(headers: Headers, name: str) -> str | None:
 
 
 async def _body(receive: Any) -> bytes:
-    """What a client has sent; not more than any request for the lease has."""
+    """The body that a client has sent; not more than any request for the lease has."""
     body, message = b"", {"more_body": True}
     while message.get("more_body"):
         message = await receive()
