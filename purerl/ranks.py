@@ -378,7 +378,7 @@ def current_ranks() -> Ranks:
 
 
 def value_of_group(key: Hashable, create: Callable[[], T]) -> T:
-    """What `create` returns: it is called once for each `key` of the default process group."""
+    """The value of `create`, which is called once for each `key` of the default process group."""
     if not _of_group or _of_group[0][0] is not dist.group.WORLD:
         _of_group[:] = [(dist.group.WORLD, {})]
     [(_, values)] = _of_group

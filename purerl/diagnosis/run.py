@@ -53,7 +53,7 @@ class Monitor:
 
     @property
     def history(self) -> History:
-        """What the checks read."""
+        """The part of the metrics that the checks read."""
         return self._state.history
 
     @classmethod

@@ -88,7 +88,7 @@ def check_updates(
 
 @define
 class _Transfers:
-    """How often weights were sent."""
+    """The number of times that weights were sent."""
 
     used: int = 0
 

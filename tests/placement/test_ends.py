@@ -1,4 +1,4 @@
-"""How runs on several ranks end when a rank is stopped, and when their launcher is killed."""
+"""The end of runs on several ranks when a rank is stopped, and when their launcher is killed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the log of an engine says about weights that were not loaded."""
+"""Lines in the log of an engine about weights that were not loaded."""
 
 from __future__ import annotations
 
