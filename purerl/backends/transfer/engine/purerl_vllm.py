@@ -1,4 +1,4 @@
-"""Methods of the workers of vLLM that purerl adds, in a process of the engine, with torch and the standard library only.
+"""Methods of the workers of vLLM that purerl adds, in a process of the engine, with torch and the standard library.
 
 vLLM 0.32 packs weights for the kernels of a CPU when it starts. It does not pack all of them again when it loads new
 ones, so this file does.
