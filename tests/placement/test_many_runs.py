@@ -18,14 +18,14 @@ LONGEST = 45.0  # seconds, also on a busy machine: a rank that waits for one tha
 
 
 def _runs(directory: Path, kind: str, number: int) -> list[list[list[Any]]]:
-    """What `many_runs` has written, by rank."""
+    """The reports of `many_runs`, by rank."""
     forked_ranks("-m", many_runs.__name__, str(directory), kind, str(number))
     files = [directory / f"rank-{rank}.jsonl" for rank in range(2)]
     return [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
 
 
 def _expected(run: int, rank: int) -> str:
-    """How a run of `many_runs` ends on `rank`."""
+    """The end of a run of `many_runs` on `rank`."""
     action, of_rank = many_runs.FAILURES.get(run, ("", None))
     if not action:
         return "2 steps"

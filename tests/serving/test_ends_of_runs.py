@@ -72,7 +72,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Model, str]:
 
 
 def _described(model: Model, **changes: Any) -> dict[str, Any]:
-    """What purerl's program says about the model of a server: `model` with `changes`."""
+    """The answer of purerl's program about the model of a server: `model` with `changes`."""
     config = json.loads((Path(model.path) / "config.json").read_text())
     vocabulary = load_tokenizer(model).get_vocab()
     return {"config": {**config, **changes}, "vocabulary": describe_vocabulary(vocabulary)}

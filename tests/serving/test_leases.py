@@ -122,7 +122,7 @@ def test_processes_of_a_server_share_the_lease(lease: Lease, tmp_path: Path, clo
 
 
 def _guarded(lease: Lease, method: str, path: str, body: Any = None, id: str | None = None) -> list[dict[str, Any]]:
-    """What `Guard` answers; the application answers "reached"."""
+    """The answer of `Guard`; the application answers "reached"."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""What the program of a server says about its model, and what a run makes of it."""
+"""The description of its model that the program of a server gives, and the conclusions of a run."""
 
 from __future__ import annotations
 

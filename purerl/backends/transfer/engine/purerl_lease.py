@@ -8,7 +8,7 @@
 Every request of a run has the identity of its lease in the header Purerl-Lease, and renews it. A request with the
 identity of another lease than the current one is refused. One without the header may read and sample at any time, and
 is refused while there is a lease if it may do anything else. After the end of the lease such a request also takes the
-server from its last holder, whose weights may be gone.
+server from its last holder, whose weights may have been replaced.
 
 The HTTP processes of a server share the lease in a file. Times are those of the clock of their host, which no setting
 of the time changes. This file imports nothing but the standard library.
