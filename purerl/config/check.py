@@ -18,7 +18,6 @@ from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.budget import check_budgets
 from purerl.config.generators import (
-    check_actors,
     check_adapter_rank,
     check_generator,
     check_mismatch_growth,
@@ -30,6 +29,7 @@ from purerl.config.reuse import check_reuse
 from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role, trainer_key
 from purerl.config.routes import check_routes
 from purerl.config.schema import RunConfig
+from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
 from purerl.debugging.settings import check_debug
@@ -332,7 +332,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         check_updates_in_flight(config)
         check_mismatch_growth(config)
-        check_actors(config)
+        check_servers(config)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)

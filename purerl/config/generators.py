@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
 
 __all__ = [
-    "check_actors",
     "check_adapter_rank",
     "check_generator",
     "check_mismatch_growth",
@@ -43,16 +42,6 @@ def check_adapter_rank(settings: object, rank: int | None) -> None:
     if check is not None:
         with in_section("generator", type(settings)):
             check(settings, rank)
-
-
-def check_actors(config: RunConfig) -> None:
-    """Refuse several actors of a generator that uses servers which run already: each would send them weights."""
-    actors = config.placement.generators
-    urls = getattr(getattr(config.generator, "server", None), "urls", ())
-    if urls and actors is not None and actors.count > 1:
-        need = "one process, which sends the weights to all servers of generator.server.urls"
-        do = "set placement.generators.count to 1: it uses all of them"
-        raise ConfigError("placement.generators.count", got=actors.count, need=need, do=do)
 
 
 def sampled_model(config: RunConfig) -> Model:

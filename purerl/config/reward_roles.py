@@ -112,3 +112,7 @@ def _check_judge(key: str, role: Role) -> None:
         Question(role.judge).check()
     if role.generator is not None:
         check_generator(role.generator, f"{key}.generator")
+        growth = getattr(role.generator, "max_mismatch_growth", None)
+        if growth is not None:
+            need = "the generator of the policy, whose weights change; those of a judge do not"
+            raise no_effect(f"{key}.generator.max_mismatch_growth", growth, need)

@@ -10,6 +10,7 @@ from attrs import evolve, fields_dict, frozen
 
 from purerl.config.generators import check_generator, sampled_model
 from purerl.config.overrides import apply
+from purerl.config.reward_roles import judge_roles
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
@@ -18,7 +19,7 @@ from purerl.protocols import Generator
 from purerl.seeds import derive_seed
 from purerl.settings import Model, setting
 
-__all__ = ["change_generator", "check_sampler", "open_generator", "open_sampler"]
+__all__ = ["change_generator", "check_running", "open_generator", "open_sampler"]
 
 
 def open_generator(
@@ -44,14 +45,16 @@ class _Sampler:
     generator: Any = setting("the engine that samples completions", plugin="generator")
 
 
-def check_sampler(config: RunConfig) -> None:
-    """Raise EngineError if the generator of `config` uses servers that run already, and cannot use them now.
+def check_running(config: RunConfig) -> None:
+    """Raise EngineError if a generator of `config`, also of a judge, cannot use servers that run already.
 
     It is called before models are loaded.
     """
-    check = config.generator and getattr(find("generator", kind_of(config.generator)), "check_running", None)
-    if check:
-        check(config.generator, model=sampled_model(config))
+    judges = [(role.generator, role.model) for role in judge_roles(config).values()]
+    for settings, model in [(config.generator, sampled_model(config)), *judges]:
+        check = settings and getattr(find("generator", kind_of(settings)), "check_running", None)
+        if check:
+            check(settings, model=model)
 
 
 def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:

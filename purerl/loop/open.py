@@ -38,7 +38,7 @@ from purerl.loop.draws import Sampler
 from purerl.loop.environments import Interaction, open_interaction, with_limit
 from purerl.loop.evaluate import attempt_problems, num_attempts
 from purerl.loop.failures import RunFailures
-from purerl.loop.generators import check_sampler, open_sampler
+from purerl.loop.generators import check_running, open_sampler
 from purerl.loop.gradients import check_trainers
 from purerl.loop.images import use_images, with_store
 from purerl.loop.lengths import check_row_lengths
@@ -290,7 +290,7 @@ def _files_of(config: RunConfig, directory: RunDirectory) -> list[str]:
 def _check_resources(config: RunConfig, context: RankContext) -> None:
     """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
     check_memory(config, context.ranks.size, ranks_of_host=context.local_size)
-    check_sampler(config)
+    check_running(config)
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:

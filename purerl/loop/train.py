@@ -22,7 +22,7 @@ from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.devices import check_devices
 from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare
 from purerl.loop.origin import Origin, adopt, check_origin, to_origin
-from purerl.loop.paths import resolve_paths
+from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.loop.resume import best_of
 from purerl.loop.steps import is_over, remaining_steps
 from purerl.loop.summary import Summary, evaluation_in
@@ -205,7 +205,8 @@ def _finish(
     """Do all remaining steps, export the policy, and write the summary."""
     ranks = context.ranks
     with restored_generators(), torch_threads(context.num_threads(config.num_threads)):
-        run = open_run(resolve_paths(config, directory.path), directory, functions, context)
+        resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
+        run = open_run(resolved, directory, functions, context)
         with closing(run), frozen_objects():
             record = remaining_steps(config, run, directory, callbacks)
             with _common_directory(directory.final, ranks) as folder:
