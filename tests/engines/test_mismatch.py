@@ -53,5 +53,5 @@ def test_mismatch_of_a_sampler_in_bfloat16_is_larger_and_corrected(tmp_path: Pat
         weight, square = step["policy/weight"], step["policy/weight_square"]
         assert square > weight**2 + 1e-8  # the weights are not all 1
         assert weight == pytest.approx(1, abs=0.1)
-        assert step["policy/skipped"] == 0
+        assert step["policy/skipped/nonfinite_gradient"] == 0
         assert math.isfinite(step["policy/loss/policy"])

@@ -17,7 +17,8 @@ MAX_LOGS = 20_000_000
 _ERROR = re.compile(r"^(?:\w+\.)*\w*(?:Error|Exception)\b|(?:^|\s)error: |out of memory|^Killed", re.IGNORECASE)
 _NOISE = re.compile(r"See root cause|Engine core initialization failed|leaked |nanobind|^\W*$")
 _PREFIX = re.compile(r"^\S*\([^)]*pid=\d+\)\s*|^(?:ERROR|CRITICAL)\s+\d\S* \d\S* \[[^\]]*\]\s*|^\[[^\]]*\]\s*")
-_NOT_LOADED = re.compile(r"(\w+): Failed to load weights|weights were not loaded from")
+_NOT_LOADED = re.compile(r"(\w+): Failed to load weights|\w* ?weights were not loaded from")
+_COMPUTED = "RotaryEmbedding"  # the end of the names of layers whose tensors are computed, and in no file of weights
 _PACKED = re.compile(r"purerl has packed the weight of (\w+) again")
 _MAX_WIDTH, _LAST, _ERRORS = 300, 5, 3  # characters, and lines
 _OLDER = ".older"  # before the suffix of a file with the older part of a log
@@ -44,7 +45,7 @@ def errors(log: Path) -> Iterator[str]:
 
 
 def not_loaded(log: Path) -> list[str]:
-    """The different lines of `log` that say that weights were not loaded, unless purerl's receiver did it afterwards.
+    """The different texts in `log` that say that weights were not loaded, unless purerl's receiver did it afterwards.
 
     Raises: OSError.
     """
@@ -52,7 +53,8 @@ def not_loaded(log: Path) -> list[str]:
         return []  # nearly always, and much faster than reading lines
     lines = [*dict.fromkeys(_lines(log))]
     packed = {match[1] for line in lines if (match := _PACKED.search(line))}
-    return [line for line in lines if (match := _NOT_LOADED.search(line)) and match[1] not in packed]
+    found = [(match[1] or "", line[match.start() :]) for line in lines if (match := _NOT_LOADED.search(line))]
+    return [*dict.fromkeys(text for layer, text in found if layer not in packed and not layer.endswith(_COMPUTED))]
 
 
 def _lines(log: Path) -> Iterator[str]:

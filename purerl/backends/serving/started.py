@@ -57,7 +57,7 @@ class StartedInstance:
         self._process: ServerProcess | None = None
         self._limiting: asyncio.Task[None] | None = None
         self._harmless = frozenset[str]()  # errors in the newest log that did not keep the server from getting ready
-        self._reported = set[str]()  # lines of logs about weights that were not loaded
+        self._reported = set[str]()  # texts of logs about weights that were not loaded
         self._failures = 0  # restarts since it has worked
         self.http, self.generation = Http("", token=None, connections=connections), 0
 
@@ -103,10 +103,10 @@ class StartedInstance:
             return False
 
     def _report_not_loaded(self) -> None:
-        """Warn of weights that were not loaded, as the log says, once for each line."""
-        for line in (line for line in not_loaded(self.log) if line not in self._reported):
-            self._reported.add(line)
-            _LOG.warning("%s may have old weights; its log says: %s", name_of(self._api, self.http), line)
+        """Warn of weights that were not loaded, as the log says, once for each layer."""
+        for text in (text for text in not_loaded(self.log) if text not in self._reported):
+            self._reported.add(text)
+            _LOG.warning("%s may have old weights; its log says: %s", name_of(self._api, self.http), text)
 
     async def _limit_logs(self) -> None:
         while True:
