@@ -18,7 +18,7 @@ from purerl.diagnosis.monitor import diagnose
 from purerl.recipes import resolve
 from purerl_cli.main import app
 
-DOCS = Path(__file__).parents[2] / "docs" / "warnings.md"
+DOCS = Path(__file__).parents[2] / "docs" / "reference" / "warnings.md"
 DEFAULTS = Facts()
 Change = Callable[[int], Mapping[str, Any]]
 

@@ -20,7 +20,7 @@ def test_the_citation_has_the_version_and_the_license() -> None:
 
 def test_the_security_policy_links_to_sections_that_exist() -> None:
     text = (ROOT / "SECURITY.md").read_text(encoding="utf-8")
-    links = re.findall(r"\]\((docs/[\w/]+\.md)#?([\w-]*)\)", text)
+    links = re.findall(r"\]\((docs/[\w/-]+\.md)#?([\w-]*)\)", text)
     assert len(links) >= 4
     for page, anchor in links:
         headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)

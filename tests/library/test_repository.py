@@ -61,7 +61,7 @@ def test_every_logged_metric_is_documented(tmp_path: Path) -> None:
     algorithm = Composition(ppo.Config(), (kl_reward.Config(coef=0.01),))
     summary = train(fake(algorithm=algorithm), directory=tmp_path / "run")
     lines = (summary.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    documented = _read("docs/metrics.md")
+    documented = _read("docs/reference/metrics.md")
     for name in {name for line in lines for name in json.loads(line)}:
         pattern = re.sub(r"^critic/.*|^policy/loss/.*|^(eval/)?reward/digits$", "", name)
         assert f"`{pattern}`" in documented or not pattern, name
