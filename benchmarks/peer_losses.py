@@ -77,7 +77,8 @@ The losses of verl {verl}, TRL {trl} and OpenRLHF {openrlhf}, with their default
 
 A law is stricter than what a library promises. Some of these failures cannot happen in the library's own trainer,
 which never has NaN at a masked-out token or a rank without rows. They matter when a loss is used elsewhere.
-*On purpose* are laws from which the algorithm of purerl is exempt, too ([the reasons](../reference/laws.md#exemptions)). Losses of
+*On purpose* are laws from which the algorithm of purerl is exempt, too
+([the reasons](../reference/laws.md#exemptions)). Losses of
 verl and TRL return metrics as numbers, so the laws of execution ({not_run}) are left out for all. Of TRL's losses,
 those that divide by `num_items_in_batch` are added up over micro-batches, and of the others the mean is taken,
 weighted by rows. Those of OpenRLHF get the counts of the step, as from its trainers, and are added up.

@@ -17,8 +17,8 @@ __all__ = ["import_annotations"]
 def import_annotations(package: ModuleType = purerl) -> None:
     """Import the names of `package` that its modules import below ``if TYPE_CHECKING``.
 
-    Sphinx evaluates annotations in the module of a function. A name that is not there becomes a link to any object whose
-    name ends with it, and `Config` is the name of many classes.
+    Sphinx evaluates annotations in the module of a function. A name that is not there becomes a link to any object
+    whose name ends with it, and `Config` is the name of many classes.
     """
     for info in walk_packages(package.__path__, f"{package.__name__}."):
         if not info.name.endswith("__main__"):

@@ -44,7 +44,8 @@ every law for every algorithm, with each optional term enabled in turn, and for 
 [modifiers](../how-to/modifiers.md). They test each law and algorithm on four batches, always the same: one on which
 every law is known to detect broken algorithms, another large one, one without action tokens, and a small one.
 Combinations and presets, whose parts are tested in algorithms too, are tested on the first and the last. With
-`PURERL_PROFILE=thorough`, Hypothesis generates two hundred more. Slow laws whose result hardly depends on the batch are tested on one batch.
+`PURERL_PROFILE=thorough`, Hypothesis generates two hundred more. Slow laws whose result hardly depends on the batch are
+tested on one batch.
 
 The message of a law that fails has the largest difference, the law in words, what often breaks it, and the batch as a
 table: the rows and tokens with the fields that the algorithm reads, in which a * marks the difference.

@@ -46,7 +46,9 @@ def _available() -> dict[str, set[str]]:
 def test_the_table_has_every_algorithm_and_the_sums() -> None:
     [(_, text)] = pages()
     rows = dict(
-        re.findall(r"^\| \[(\w+)\]\(../reference/algorithms/\1\.md\) \| (.*) \|$", text.partition("Why not")[0], re.MULTILINE)
+        re.findall(
+            r"^\| \[(\w+)\]\(../reference/algorithms/\1\.md\) \| (.*) \|$", text.partition("Why not")[0], re.MULTILINE
+        )
     )
     assert rows.keys() == {*NAMES}
     for index, column in enumerate(COLUMNS):
