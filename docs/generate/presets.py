@@ -26,7 +26,8 @@ purerl algo diff grpo grpo@verl --run runs/addition          # the same on the r
 
 Any setting of a preset can be changed: `--set algorithm.kind=grpo@verl --set algorithm.clip_high=0.28`. A
 [modifier](../../how-to/modifiers.md) that is added beside the name of a preset has the library's defaults: in
-`grpo@trl`, `--set algorithm.kl_loss=0.04` has the estimator importance_k3, as TRL's `beta`, and in `sapo@verl` a token mean.
+`grpo@trl`, `--set algorithm.kl_loss=0.04` has the estimator importance_k3, as TRL's `beta`, and in `sapo@verl` a
+token mean.
 
 *executed* means that advantages, loss and gradient are compared with the library's own code, by `nox -s oracle`: in
 float64, float32 and bfloat16, on random batches with tool outputs, with rows without a counted token, with log-ratios

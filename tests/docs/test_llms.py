@@ -34,7 +34,12 @@ def test_every_page_of_a_folder_is_in_its_index(folder: str) -> None:
 
 
 def test_the_sidebar_has_the_folders_and_the_pages_of_the_project() -> None:
-    assert _toctree(DOCS / "index.md") == [*(f"{folder}/index" for folder in FOLDERS), "CONTRIBUTING", "CHANGELOG"]
+    assert _toctree(DOCS / "index.md") == [
+        *(f"{folder}/index" for folder in FOLDERS),
+        "ARCHITECTURE",
+        "CONTRIBUTING",
+        "CHANGELOG",
+    ]
 
 
 def test_it_follows_the_convention() -> None:

@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import purerl
 from purerl.algos import ppo
 from purerl.algos.modifiers import kl_reward
 from purerl.composition import Composition
@@ -28,10 +27,6 @@ def test_ci_runs_the_second_command_of_the_readme() -> None:
     [command] = [line for line in _read(".ci/run").splitlines() if line.endswith("/nox")]
     assert command in _read("README.md").splitlines()
     assert command in _read("CONTRIBUTING.md").splitlines()
-
-
-def test_changelog_starts_with_the_current_version() -> None:
-    assert re.findall(r"^## (\S+)", _read("CHANGELOG.md"), re.MULTILINE)[0] == purerl.__version__
 
 
 def test_pyproject_has_lower_bounds_and_only_the_constraints_pin_versions() -> None:
