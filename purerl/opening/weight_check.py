@@ -195,5 +195,5 @@ def _not_used(
         f"the generator does not use new values of {among}{', '.join(shown + others)}",
         got=f"{after:.2g} nats between its log-probabilities and the trainer's; {level:.2g} with the first weights",
         need=f"at most {limit:.2g} nats after all weights have been changed a little and sent",
-        do="use another version of the engine, or another generator; docs/servers.md has a table of models",
+        do="use another version of the engine, or another generator; docs/how-to/servers.md has a table of models",
     )
