@@ -29,15 +29,15 @@ from typing import Any, NamedTuple
 from attrs import evolve
 
 from purerl.backends.hf import trainer as hf
+from purerl.backends.hf.memory.simulation import fake_model
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.simulation import fake_model
 from purerl.backends.megatron import trainer as megatron
 from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
 from purerl.planning.plan import MemoryPlan, plan_memory
-from purerl.resources.memory import COPIES, GIB, GRADIENTS, MOMENTS, PARAMETERS
 from purerl.settings import Model
+from purerl.system.memory_use import COPIES, GIB, GRADIENTS, MOMENTS, PARAMETERS
 
 __all__ = ["LAYOUTS", "Layout", "plan_of", "row", "table"]
 

@@ -41,7 +41,7 @@ import purerl
 from purerl.algos import grpo
 from purerl.algos.modifiers import bypass, entropy_bonus, importance_weight
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import write_small_model
+from purerl.backends.hf.tiny_models import write_small_model
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.evaluation.settings import Evaluate

@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import find, names
-from purerl.private_files import private_folder
+from purerl.system.private_files import private_folder
 
 if TYPE_CHECKING:
     from purerl.protocols import Capabilities
@@ -300,7 +300,7 @@ def _failure(section: str, name: str, error: Exception, *, do: str) -> Finding:
 def _devices() -> str:
     import torch
 
-    from purerl.devices.accelerator import current_accelerator, device_name
+    from purerl.system.devices.accelerator import current_accelerator, device_name
 
     accelerator = current_accelerator()
     if accelerator is None:
@@ -322,7 +322,7 @@ def _product(dtype: str) -> str:
     """
     import torch
 
-    from purerl.devices.accelerator import default_device
+    from purerl.system.devices.accelerator import default_device
 
     device = default_device()
     a = torch.linspace(-1, 1, _ROWS * _INNER, dtype=torch.float64).reshape(_ROWS, _INNER).sin()

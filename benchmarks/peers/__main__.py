@@ -27,7 +27,7 @@ from benchmarks.peers.batch import SLACK, Batch, Row, draw
 from benchmarks.peers.estimators import GROUPS, RECURRENCES
 from benchmarks.peers.laws import broken_laws
 from benchmarks.peers.objectives import LOSSES
-from purerl.backends.hf.allocator import keep_freed_memory
+from purerl.backends.hf.training.allocator import keep_freed_memory
 
 MANY_ROWS = (4096, 256)
 COPY = "copy"

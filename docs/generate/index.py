@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from docs.generate.curves import curves, thumbnail
 from docs.generate.markdown import linked, table
-from purerl.catalog import FAMILIES, Entry
+from purerl.explain.catalog import FAMILIES, Entry
 from purerl.plugins import find
 
 __all__ = ["index"]

@@ -12,10 +12,10 @@ import attrs
 
 from docs.generate.markdown import block, default, linked, settings, source, table
 from purerl.algos.algebra import Algorithm, reads_of
-from purerl.catalog import sources
 from purerl.composition import with_modifiers
-from purerl.description import parts
 from purerl.errors import ConfigError
+from purerl.explain.catalog import sources
+from purerl.explain.description import parts
 from purerl.plugins import find, names
 from purerl.testing import exemptions_of_modifier
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from docs.generate.markdown import table
-from purerl.anatomy import algorithm_named
-from purerl.comparison import compare, effect_texts, example_completions
-from purerl.presets import Preset, presets
+from purerl.config.presets import Preset, presets
+from purerl.explain.algorithm import algorithm_named
+from purerl.explain.comparison import compare, effect_texts, example_completions
 
 __all__ = ["pages"]
 

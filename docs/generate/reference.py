@@ -32,7 +32,7 @@ _PACKAGES = {
     "purerl.adapters": "Adapters of other libraries",
     "purerl.evaluation": "Evaluation",
     "purerl.store": "Files of a run",
-    "purerl.tracking": "Console and trackers",
+    "purerl.monitoring.trackers": "Console and trackers",
     "purerl.report": "Report",
 }
 

@@ -1,6 +1,6 @@
 """The copies of the weights that a generator has: one in each server, actor or rank.
 
-A mean over the answers of all copies can hide a copy with old weights. So the check before the first step asks each one.
+A mean over all copies can hide one with old weights. So the check before the first step asks each of them.
 """
 
 from __future__ import annotations

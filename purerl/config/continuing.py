@@ -21,7 +21,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.config.check import algorithm_of
-from purerl.config.explain import leaves
+from purerl.config.listing import leaves
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict

@@ -51,7 +51,6 @@ from typing import Any, Self, get_args
 
 import attrs
 
-from purerl.access_tokens import given_token, is_loopback, write_loopback_token
 from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
@@ -60,6 +59,7 @@ from purerl.envs.protocol import EndReason
 from purerl.envs.remote import VARIABLE
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, PurerlError
+from purerl.system.access_tokens import given_token, is_loopback, write_loopback_token
 
 __all__ = ["Server", "serve"]
 

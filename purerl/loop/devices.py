@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from purerl.config.schema import RunConfig
-from purerl.devices.accelerator import device_of
 from purerl.plugins import find, kind_of
 from purerl.settings import in_section
+from purerl.system.devices.accelerator import device_of
 
 __all__ = ["check_devices"]
 
@@ -28,7 +28,7 @@ def check_devices(config: RunConfig) -> None:
 
 
 def _check(name: str, settings: Any) -> None:
-    """Check the device of the engine with these `settings`, by the function `check_device` of its module if it has one."""
+    """Check the device of the engine with these `settings`, by `check_device` of its module if it has one."""
     check = getattr(find(name, kind_of(settings)), "check_device", None)
     if check is not None:
         check(settings)

@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from purerl.batch import FIELDS, ROW_FIELDS
 from purerl.errors import ConfigError, RolloutError, nearest
 from purerl.rewards.ground_truth import find_ground_truth
-from purerl.rollouts.images import NO_IMAGES, RowImages
+from purerl.rollouts.row_images import NO_IMAGES, RowImages
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 

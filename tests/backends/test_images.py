@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf import prefix
+from purerl.backends.hf.decoder.loading import prefix
 from purerl.backends.hf.lora import Lora
 from purerl.batch import with_fields
 from purerl.data.chat import Chat

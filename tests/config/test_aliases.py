@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 from purerl.algos.modifiers import kl_loss
-from purerl.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
 from purerl.composition import with_modifiers
+from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
 from purerl.config.check import check
+from purerl.config.presets import presets
 from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
-from purerl.presets import presets
 from purerl.recipes import resolve
 from tests.config.known_settings import has, is_setting, problems
 
@@ -246,7 +246,7 @@ def test_old_names_of_metrics_are_refused_in_stop_when(old: str) -> None:
 def test_importing_the_tables_loads_neither_torch_nor_the_files() -> None:
     code = """
 import sys
-from purerl import aliases
+from purerl.config import aliases
 assert aliases.read_library.cache_info().currsize == aliases.read_renamed.cache_info().currsize == 0
 print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
 """

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.distributed.distributed_c10d import Backend
 
-from purerl.devices.kinds import ROCM_VISIBLE_DEVICES, VISIBLE_DEVICES
 from purerl.errors import ConfigError
 from purerl.loop.devices import check_devices
 from purerl.runs import run_config
+from purerl.system.devices.kinds import ROCM_VISIBLE_DEVICES, VISIBLE_DEVICES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
 

@@ -20,8 +20,8 @@ from purerl.adapters.frameworks.tinker import custom_loss
 from purerl.adapters.frameworks.trl_settings import REFUSED
 from purerl.adapters.frameworks.verl import read_variants
 from purerl.composition import build_algorithm
+from purerl.config.presets import presets
 from purerl.plugins import names
-from purerl.presets import presets
 from tests.forks import TORCH
 
 ROOT = Path(__file__).parents[2]

@@ -23,12 +23,12 @@ from docs.generate.metrics import metrics
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm
 from purerl.algos.modifiers import entropy_bonus, kl_loss, kl_reward, reduction, reward_normalization
-from purerl.catalog import catalog, sources
 from purerl.composition import with_modifiers
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
-from purerl.description import parts
+from purerl.explain.catalog import catalog, sources
+from purerl.explain.description import parts
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
 from purerl.report.meanings import meanings

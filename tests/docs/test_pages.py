@@ -24,7 +24,7 @@ from purerl.algos.modifiers import kl_reward
 from purerl.backends.hf import trainer
 from purerl.composition import with_modifiers
 from purerl.config.schema import RunConfig
-from purerl.description import parts
+from purerl.explain.description import parts
 from purerl.plugins import find, names
 from purerl.report.meanings import meanings
 from purerl.settings import Model

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from purerl.backends.hf.simulation import fake_model
+from purerl.backends.hf.memory.simulation import fake_model
 from purerl.settings import Model
 from purerl_cli.main import app
 

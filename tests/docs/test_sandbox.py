@@ -13,7 +13,7 @@ import pytest
 from purerl.envs.settings import EnvironmentSettings
 from purerl.sandbox import Limits, SandboxSettings
 from purerl.sandbox.failures import LAYERS
-from purerl.sandbox.results import Status
+from purerl.sandbox.program_results import Status
 
 from .test_quickstart import ROOT
 

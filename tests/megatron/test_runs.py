@@ -58,6 +58,7 @@ def on_two_ranks(folder: Path, config: RunConfig, *, status: int = 0) -> subproc
     return forked_ranks("-m", "tests.megatron.command", *command_of(folder, config), status=status)
 
 
+COMPARED = ("policy", "reward", "rollout", "mismatch")
 RUNS = {
     "dense, context": ("dense", "float64", Mesh(context=2), 1e-6),
     "experts, pipeline": ("experts", "float64", Mesh(pipeline=2), 1e-6),
@@ -73,8 +74,8 @@ def test_a_run_on_two_ranks_has_the_metrics_of_the_trainer_hf(tmp_path: Path, na
     found, expected = (without_times(records(tmp_path / each)) for each in ("run", "hf"))
     assert len(found) == len(expected) == 3
     for got, need in zip(found, expected, strict=True):
-        names = {name for name in {*got, *need} if name.partition("/")[0] in ("policy", "reward", "rollout", "mismatch")}
-        pairs = {name: (got.get(name), need.get(name)) for name in names}
+        compared = {name for name in {*got, *need} if name.partition("/")[0] in COMPARED}
+        pairs = {name: (got.get(name), need.get(name)) for name in compared}
         assert {n: pair for n, pair in pairs.items() if pair[0] != pytest.approx(pair[1], rel=error, abs=error)} == {}
     assert found[-1]["policy/grad_norm"] > 0
     assert (tmp_path / "run/final/model.safetensors").exists()

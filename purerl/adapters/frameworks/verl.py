@@ -37,10 +37,10 @@ from purerl.algos.parts import reductions
 from purerl.algos.parts.corrections import weighted_loss
 from purerl.algos.parts.editing import change_surrogate
 from purerl.composition import build_algorithm
+from purerl.config.presets import presets
 from purerl.config.tables import read_table
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
-from purerl.presets import presets
 from purerl.types import Scalar, TensorDict
 
 __all__ = ["PREFIX", "Estimator", "PolicyLoss", "Registered", "read_variants", "register"]
