@@ -92,8 +92,8 @@ def types(session: nox.Session) -> None:
 @nox.session
 def checks(session: nox.Session) -> None:
     """`tests`, and `types` beside them: pyright uses one core, and so does the collection of tests in a new clone."""
-    command, both = [sys.executable, "-m", *_PYRIGHT], {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    with subprocess.Popen(command, text=True, **both) as pyright:  # noqa: S603 -- it is this environment's own
+    command, pipe = [sys.executable, "-m", *_PYRIGHT], subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=subprocess.STDOUT) as pyright:  # noqa: S603 -- ours
         try:
             tests(session)
         finally:
