@@ -29,13 +29,10 @@ from purerl.data.open import (
     RunData,
     file_digests,
 )
+from purerl.evaluation.attempts import attempt_problems, num_attempts
 from purerl.evaluation.problem_results import as_rows, metrics
 from purerl.loop.draws import Sampler
-from purerl.loop.evaluate import attempt_problems, num_attempts
-from purerl.loop.failures import RunFailures
-from purerl.loop.generators import check_running, open_sampler
 from purerl.loop.metrics.gradients import check_trainers
-from purerl.loop.model_rewards import ModelRewards, open_model_rewards, reward_chats
 from purerl.loop.run_data import first_example, open_run_data
 from purerl.loop.sources import Source
 from purerl.loop.state import Clock, LoopState
@@ -45,11 +42,12 @@ from purerl.loop.validation import Validator
 from purerl.loop.workflows import examples_workflow, number_columns, open_source, purpose_of
 from purerl.models.tokenizer import load_tokenizer, ordinary_tokens
 from purerl.opening.base_models import identify_models, pin_commits
-from purerl.opening.engines import open_trainers
+from purerl.opening.engines import check_running, open_sampler, open_trainers
 from purerl.opening.expert_routes import use_routes
 from purerl.opening.fit import check_row_lengths
 from purerl.opening.images import use_images, with_store
 from purerl.opening.recorded import check_recorded, recorded_files
+from purerl.opening.scorers import open_model_rewards, reward_chats
 from purerl.opening.weight_check import check_updates
 from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.planning.check import check_memory
@@ -61,9 +59,11 @@ from purerl.rewards.runner import RewardRunner
 from purerl.rewards.workers import default_num_workers
 from purerl.rollouts.interaction import Interaction, open_interaction, with_limit
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.scoring.models import ModelRewards
 from purerl.seeds import derive_seed
 from purerl.store.directory import RunDirectory
 from purerl.store.evaluations import write_evaluation
+from purerl.store.failures import RunFailures
 from purerl.system.devices.accelerator import release_cached_memory
 from purerl.system.files import atomic_directory
 
@@ -224,9 +224,9 @@ def _open(
     )
     context.ranks.on_first(lambda: _check_resources(config, context), "memory and servers")
     chats = reward_chats(config, data.chat)
-    trainers = open_trainers(config, roles, updates, context.engines)
+    trainers = open_trainers(config, roles, updates, context.processes)
     model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
-    generator = config.generator and open_sampler(config, context.engines)
+    generator = config.generator and open_sampler(config, context.processes)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
     level = generator and _check_generator(config, generator, trainers["policy"], data, context)

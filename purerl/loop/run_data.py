@@ -25,13 +25,13 @@ from purerl.data.open import (
     read_problems,
 )
 from purerl.data.unread import check_unread
-from purerl.loop.model_rewards import check_questions
 from purerl.loop.validation import read_held_out, select_held_out
 from purerl.loop.workflows import number_columns, purpose_of
 from purerl.models.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.opening.engines import check_role_model
 from purerl.opening.images import open_processor
 from purerl.opening.recorded import check_recorded, check_recorded_tokens
+from purerl.opening.scorers import check_questions
 from purerl.rewards.routing import COLUMN
 from purerl.rewards.runner import RewardRunner
 

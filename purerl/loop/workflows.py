@@ -13,8 +13,6 @@ from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.open import NUMBER_COLUMNS, RunData
 from purerl.loop.draws import Sampler
-from purerl.loop.failures import RunFailures
-from purerl.loop.model_rewards import ModelRewards
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
 from purerl.opening.expert_routes import route_store
@@ -29,9 +27,11 @@ from purerl.rollouts.interaction import Interaction, open_workflow
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.row_images import RowImages
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Workflow
 from purerl.store.directory import RunDirectory
+from purerl.store.failures import RunFailures
 
 __all__ = ["examples_workflow", "number_columns", "open_source", "purpose_of"]
 

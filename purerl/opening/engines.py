@@ -1,32 +1,35 @@
-"""Opening the trainers of a run, one for each model."""
+"""Opening the engines of a run: trainers, one for each model, and generators."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
+from purerl.config.generators import sampled_model
+from purerl.config.reward_roles import judge_roles
 from purerl.config.roles import ModelRole, trainer_key
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.opening.model_notes import limit_vocabularies
-from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
+from purerl.placement.engines import LOCAL_ENGINES, EngineProcesses, build_engine
 from purerl.plugins import find, kind_of
-from purerl.protocols import Capabilities, SupportsBase, Trainer
+from purerl.protocols import Capabilities, Generator, SupportsBase, Trainer
 from purerl.seeds import derive_seed
 from purerl.settings import Model, names_setting, with_key
 
-__all__ = ["check_role_model", "open_trainer", "open_trainers"]
+__all__ = ["check_role_model", "check_running", "open_generator", "open_sampler", "open_trainer", "open_trainers"]
 
 
 def open_trainer(
-    config: RunConfig, name: str, role: ModelRole, updates: int, engines: Engines = LOCAL_ENGINES
+    config: RunConfig, name: str, role: ModelRole, updates: int, processes: EngineProcesses = LOCAL_ENGINES
 ) -> Trainer:
-    """The engine of the model `name`, with its initial weights, which is one of `engines`."""
+    """The engine of the model `name`, with its initial weights, which is in `processes`."""
     settings, seed = role.settings, derive_seed(config.seed, name) % 2**31
     options = {"model": settings.model, "role": name, "outputs": role.outputs, "updates": updates, "seed": seed}
     with _with_keys(config, name, role, of_model=Model):
-        trainer = engines.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
+        trainer = processes.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
     missing = sorted({*role.outputs} - trainer.capabilities.outputs)
     if missing:
         need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
@@ -67,17 +70,17 @@ def open_trainers(
     config: RunConfig,
     roles: Mapping[str, ModelRole],
     updates: Mapping[str, int | None],
-    engines: Engines = LOCAL_ENGINES,
+    processes: EngineProcesses = LOCAL_ENGINES,
 ) -> dict[str, Trainer]:
     """The engine of each role. A reference that is the policy at its start is the policy without its adapter."""
-    policy = open_trainer(config, "policy", roles["policy"], updates["policy"] or 0, engines)
+    policy = open_trainer(config, "policy", roles["policy"], updates["policy"] or 0, processes)
     base = policy.base() if isinstance(policy, SupportsBase) else None
     trainers = {"policy": policy}
     for name, role in roles.items():
         if base is not None and _is_base(role, roles["policy"], base.capabilities):
             trainers[name] = base
         elif name != "policy":
-            trainers[name] = open_trainer(config, name, role, updates[name] or 0, engines)
+            trainers[name] = open_trainer(config, name, role, updates[name] or 0, processes)
     limit_vocabularies(roles, trainers)
     return {name: trainers[name] for name in roles}
 
@@ -85,3 +88,31 @@ def open_trainers(
 def _is_base(role: ModelRole, policy: ModelRole, capabilities: Capabilities) -> bool:
     """Whether `role` is the model that the policy was at its start, with the same settings."""
     return not role.is_trained and role.settings == policy.settings and {*role.outputs} <= capabilities.outputs
+
+
+def open_generator(
+    settings: Any, model: Model, seed: int, processes: EngineProcesses = LOCAL_ENGINES, name: str = "generator"
+) -> Generator:
+    """The engine that samples completions of `model`, which is in `processes`.
+
+    `seed` is that of the run, and `name` the engine's.
+    """
+    seed = derive_seed(seed, name) % 2**31
+    return processes.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
+
+
+def open_sampler(config: RunConfig, processes: EngineProcesses = LOCAL_ENGINES) -> Generator:
+    """The generator of a run of `config`, which has one."""
+    return open_generator(config.generator, sampled_model(config), config.seed, processes)
+
+
+def check_running(config: RunConfig) -> None:
+    """Raise EngineError if a generator of `config`, also of a judge, cannot use servers that run already.
+
+    It is called before models are loaded.
+    """
+    judges = [(role.generator, role.model) for role in judge_roles(config).values()]
+    for settings, model in [(config.generator, sampled_model(config)), *judges]:
+        check = settings and getattr(find("generator", kind_of(settings)), "check_running", None)
+        if check:
+            check(settings, model=model)

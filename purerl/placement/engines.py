@@ -1,4 +1,4 @@
-"""Where the engines of a run are built: a placement decides in which processes a builder is called, and nothing else.
+"""The processes in which the engines of a run are built: a placement decides this, and nothing else.
 
 A builder is a function without arguments that returns an engine. `LocalEngines` calls it here. In
 `purerl.placement.actors` it is called in actors, and what the run gets is a proxy with the methods of the engine.
@@ -14,10 +14,10 @@ from attrs import frozen
 from purerl.plugins import find, kind_of
 from purerl.protocols import Generator, Trainer
 
-__all__ = ["LOCAL_ENGINES", "Engines", "LocalEngines", "build_engine"]
+__all__ = ["LOCAL_ENGINES", "EngineProcesses", "LocalEngines", "build_engine"]
 
 
-class Engines(Protocol):
+class EngineProcesses(Protocol):
     """The processes in which the engines of a run are."""
 
     def trainer(self, role: str, build: Callable[[], Trainer]) -> Trainer:

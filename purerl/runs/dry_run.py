@@ -17,7 +17,6 @@ from purerl.config.untrusted import imported_plugins, own_functions, without_cod
 from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.devices import check_devices
-from purerl.loop.model_rewards import reward_chats
 from purerl.loop.paths import resolve_paths
 from purerl.loop.run import check_files, max_steps_of, reward_runner
 from purerl.loop.run_data import first_example, open_run_data
@@ -28,6 +27,7 @@ from purerl.opening.fit import check_row_lengths
 from purerl.opening.images import check_images
 from purerl.opening.model_notes import attention_notes, model_notes
 from purerl.opening.recorded import recorded_files
+from purerl.opening.scorers import reward_chats
 from purerl.opening.start_checkpoint import check_origin, to_origin
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe

@@ -13,7 +13,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.config.check import accuracy_rewards_of, algorithm_of
-from purerl.config.generators import sampled_model
+from purerl.config.generators import change_generator, sampled_model
 from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
@@ -28,19 +28,18 @@ from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.accuracy import select_accuracy_rewards
+from purerl.evaluation.attempts import OnGroup, attempt_problems, num_attempts
 from purerl.evaluation.problem_results import Problem, as_json, metrics
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
-from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
-from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
-from purerl.loop.generators import change_generator, open_generator
-from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
 from purerl.loop.paths import resolve_paths
 from purerl.loop.run import reward_runner
 from purerl.loop.run_data import check_rows, open_run_data
 from purerl.models.tokenizer import end_tokens, load_tokenizer
 from purerl.opening.base_models import pin_recorded
+from purerl.opening.engines import open_generator
 from purerl.opening.images import open_processor, use_images, with_store
+from purerl.opening.scorers import model_rewards_of, reward_chats
 from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, Trainer
@@ -50,8 +49,10 @@ from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Gate, Reward, RewardWorkers
 from purerl.rewards.sources import named_functions
 from purerl.rollouts.episode_rows import ENVIRONMENT
+from purerl.rollouts.failures import FailureLimit, MissingSample, describe_failure, missing_samples, remedy
 from purerl.rollouts.interaction import Interaction, OpenedEnvironment, open_interaction, with_limit
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Group
 from purerl.runs.export import load_policy
@@ -302,7 +303,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
     failures = _Failures(
         FailureLimit(
             evaluation.max_failure_rate,
-            fix,
+            remedy,
             expected=num_attempts(evaluation.problems, evaluation.settings),
         ),
         evaluation.settings.samples_per_prompt,

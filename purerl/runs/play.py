@@ -22,10 +22,10 @@ from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
-from purerl.loop.generators import open_sampler
 from purerl.loop.paths import resolve_paths
 from purerl.loop.run import reward_runner
 from purerl.loop.run_data import open_run_data
+from purerl.opening.engines import open_sampler
 from purerl.opening.images import use_images, with_store
 from purerl.protocols import FinishReason, Generator, Sampling
 from purerl.rewards.adapters import RewardFunction

@@ -17,8 +17,8 @@ from purerl.config.check import check
 from purerl.config.reward_roles import judge_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, EngineError
-from purerl.loop.generators import check_running
 from purerl.loop.paths import resolve_judges, resolve_paths
+from purerl.opening.engines import check_running
 from purerl.placement.settings import Actors, Placement
 from purerl.recipes.addition import addition
 from purerl.rewards.judges.settings import Judge

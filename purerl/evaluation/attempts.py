@@ -12,7 +12,6 @@ from purerl.evaluation.accuracy import describe_components, is_correct
 from purerl.evaluation.problem_results import Attempt, Problem
 from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.model_rewards import ModelRewards, OnMissing
 from purerl.plugins import locate
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
@@ -24,6 +23,7 @@ from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
 from purerl.rollouts.interaction import Interaction, open_workflow
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.scoring.models import ModelRewards, OnMissing
 from purerl.rollouts.types import Draw, Group
 
 __all__ = ["OnGroup", "attempt_problems", "num_attempts"]
