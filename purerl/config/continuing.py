@@ -109,7 +109,8 @@ def _need(refused: Sequence[Change]) -> str:
             "the same length or a greater one; a greater one only if past learning rates do not depend on it: "
             "lr_scheduler=constant, or lr_scheduler_steps set from the start"
         )
-    return "the same settings, except for those that change nothing in past steps, which docs/continuing.md lists"
+    allowed = "those that change nothing in past steps, which docs/how-to/continuing.md lists"
+    return f"the same settings, except for {allowed}"
 
 
 def _remedy(path: Path, refused: Sequence[Change]) -> str:

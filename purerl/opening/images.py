@@ -57,5 +57,5 @@ def check_images(chat: Chat, capabilities: Mapping[str, Capabilities]) -> None:
     unable = [name for name, each in capabilities.items() if not each.images]
     if chat.processor is not None and unable:
         need = "an engine and a model that read images"
-        do = "see docs/images.md, or remove the images from the data"
+        do = "see docs/how-to/images.md, or remove the images from the data"
         raise ConfigError(f"the {unable[0]}", got="prompts with images", need=need, do=do)

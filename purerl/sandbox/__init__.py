@@ -7,7 +7,7 @@
     open_sandbox(settings) a `Pool`, or a remote sandbox, as settings say
     Limits, SandboxSettings
 
-What is protected and how: docs/sandbox.md. The names are imported when they are first used.
+What is protected and how: docs/explanation/sandbox.md. The names are imported when they are first used.
 """
 
 from __future__ import annotations
