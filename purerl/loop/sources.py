@@ -6,9 +6,7 @@ returns the rows and its metrics.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
 from typing import Protocol
 
 import torch
@@ -22,14 +20,14 @@ from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
-from purerl.rewards.results import RewardResult
+from purerl.rewards.results import components_of
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
 from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.types import Group, Trajectory
 from purerl.store.failures import RunFailures
 
-__all__ = ["ExampleSource", "RolloutSource", "Source", "components_of", "length_penalty"]
+__all__ = ["ExampleSource", "RolloutSource", "Source", "length_penalty"]
 
 
 class Source(Protocol):
@@ -148,24 +146,6 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     results = zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True)
     scores = {row.fields["row"]: result.reward or 0.0 for rows, result in results for row in rows}
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
-
-
-def components_of(results: Sequence[RewardResult], rewards: Mapping[str, str]) -> list[list[float]]:
-    """The weighted reward components of each of `results`, in one order for all: that of `rewards`.
-
-    `rewards` are the names of the reward functions, each with that of its own component. A component that a row does
-    not have is NaN, and so is that of a function that applies to none of the rows. Components of others come first.
-    """
-    known = dict.fromkeys(name for result in results for name in result.weighted_components)
-    found = {function: _names_of(function, results) or [own] for function, own in rewards.items()}
-    of_rewards = dict.fromkeys(chain.from_iterable(found.values()))
-    names = [*(name for name in known if name not in of_rewards), *of_rewards]
-    return [[result.weighted_components.get(name, math.nan) for name in names] for result in results]
-
-
-def _names_of(function: str, results: Sequence[RewardResult]) -> list[str]:
-    """The components of `function` in `results`."""
-    return [*dict.fromkeys(name for result in results for name in result.by_function.get(function, ()))]
 
 
 def length_penalty(settings: Overlong | None, max_tokens: int) -> Callable[[int], float]:
