@@ -166,7 +166,7 @@ class Run:
         before = {*window.in_flight, *(group.draw for group in window.waiting)}, window.num_draws
         for _ in range(self.max_rounds):
             count = self.batch_size - len(kept)
-            groups = window.take(count, self.step, num_kept=len(kept))
+            groups = window.take_groups(count, self.step, num_kept=len(kept))
             assert len(groups) == count, "take never returns too few"
             self.check_groups(groups)
             kept += [group for group in groups if not self.is_dropped(group.draw)]
@@ -357,7 +357,7 @@ def _cpu_seconds(order: str, num_extra: int, batch_size: int) -> float:
         order=order,  # pyright: ignore[reportArgumentType]
         num_extra=num_extra,
     )
-    assert len(window.take(batch_size, 0)) == batch_size
+    assert len(window.take_groups(batch_size, 0)) == batch_size
     window.cancel_surplus(0)
     runtime.close()
     return time.process_time() - start

@@ -1,4 +1,4 @@
-"""When the policy of a run is evaluated and validated: before training, at intervals, and after the last step."""
+"""Evaluations and validations of the policy of a run: before training, at intervals, and after the last step."""
 
 from __future__ import annotations
 

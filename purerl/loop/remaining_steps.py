@@ -11,7 +11,7 @@ from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.generators import is_narrow
 from purerl.config.roles import ModelRole
-from purerl.config.schema import RunConfig, StopWhen
+from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.config.tables import flat
 from purerl.data.open import notes
@@ -20,8 +20,7 @@ from purerl.evaluation.accuracy import describe_accuracy
 from purerl.evaluation.problem_results import is_measurement
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
 from purerl.loop.measure import due, measure, measure_rest
-from purerl.loop.record import StepLog
-from purerl.loop.records import is_reached, to_record
+from purerl.loop.record import StepLog, log_evaluation_samples, to_record
 from purerl.loop.resume import (
     best_of,
     describe_start,
@@ -31,8 +30,7 @@ from purerl.loop.resume import (
     saved_if_sampling_fails,
 )
 from purerl.loop.run import Run
-from purerl.loop.shown import log_evaluation
-from purerl.loop.state import Clock, LoopState
+from purerl.loop.state import Clock, Ending, LoopState
 from purerl.models.processor import copy_processor
 from purerl.monitoring.debugging.profiler import profiled
 from purerl.monitoring.debugging.settings import Debug
@@ -50,7 +48,7 @@ from purerl.store.background import CheckpointWriter
 from purerl.store.directory import RunDirectory
 from purerl.system.files import atomic_directory
 
-__all__ = ["advance", "is_over", "remaining_steps"]
+__all__ = ["advance", "remaining_steps"]
 
 
 def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callbacks: Callbacks) -> dict[str, Any]:
@@ -74,7 +72,7 @@ def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callba
         record = records[-1]
         if directory.is_owner:
             _add_trackers(trackers, config, directory, identity, records)
-        log_evaluation(trackers, record["step"], directory.evaluations)
+        log_evaluation_samples(trackers, record["step"], directory.evaluations)
         trackers.log(record)
         monitor = Monitor.of_run(directory.path, [*past, record])
         algorithm = run.learner.algorithm if config.rollout else None
@@ -84,7 +82,7 @@ def remaining_steps(config: RunConfig, run: Run, directory: RunDirectory, callba
         call = partial(call_callbacks, callbacks if directory.is_owner else NO_CALLBACKS)
         if record["step"] == 0:
             call(record, [])
-        while not is_over(record, run.max_steps, config.stop_when):
+        while not Ending(run.max_steps, config.stop_when).is_over(record):
             if any(ranks.gather(callbacks.should_stop() or writer.has_failed, "whether to stop")):
                 save_before_stop(run, state, directory, writer)
                 call(None, writer.take_written())
@@ -217,9 +215,9 @@ def _rows(
 def _measured(run: Run, state: LoopState, record: Mapping[str, Any], clock: Clock) -> dict[str, float]:
     """The metrics of what is due after the step with this record. If they end the run, everything is measured."""
     config = run.config
-    measured = due(config, state.step, is_last=is_over(record, run.max_steps, config.stop_when))
+    measured = due(config, state.step, is_last=Ending(run.max_steps, config.stop_when).is_over(record))
     metrics = measure(run, state, measured, clock)
-    if is_over({**record, **metrics}, run.max_steps, config.stop_when):
+    if Ending(run.max_steps, config.stop_when).is_over({**record, **metrics}):
         metrics |= measure_rest(run, state, measured, clock)
     return metrics
 
@@ -227,7 +225,7 @@ def _measured(run: Run, state: LoopState, record: Mapping[str, Any], clock: Cloc
 def _is_saved(run: Run, record: Mapping[str, Any], directory: RunDirectory, writer: CheckpointWriter) -> bool:
     """Whether there is a checkpoint after the step with this record: when it is due, the best one, or the last one."""
     settings, number = run.config.checkpoint, record["step"]
-    if number % settings.every == 0 or is_over(record, run.max_steps, run.config.stop_when):
+    if number % settings.every == 0 or Ending(run.max_steps, run.config.stop_when).is_over(record):
         return True
     steps = (*writer.steps_in_flight, number)
     return any(map(is_measurement, record)) and best_of(directory, settings, *steps) == number
@@ -239,11 +237,6 @@ def _follow_policy(trainers: Mapping[str, Trainer], roles: Mapping[str, ModelRol
         if role.settings.update_every and step % role.settings.update_every == 0:
             with clock("sync"):
                 trainers[name].load_weights(trainers["policy"].weights(), mix=role.settings.update_mix)
-
-
-def is_over(record: Mapping[str, Any], max_steps: int, stop_when: StopWhen | None) -> bool:
-    """Whether the run is over after the step with this record."""
-    return record["step"] >= max_steps or is_reached(stop_when, record)
 
 
 def _check_metrics(config: RunConfig, names: Collection[str]) -> None:

@@ -1,4 +1,4 @@
-"""Where the rows of a step come from: groups that the policy has sampled, or examples of the data.
+"""Sources of training rows: groups that the policy has sampled, or examples of the data.
 
 A source is called with the state of the loop and a clock. It takes groups from a window, advances `num_draws`, and
 returns the rows and its metrics.
@@ -50,7 +50,7 @@ class ExampleSource:
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         self.failures.start(state.step + 1)
         self.failures.expect(self.batch_size)
-        groups = self.window.take(self.batch_size, state.step)
+        groups = self.window.take_groups(self.batch_size, state.step)
         rows = [trajectory for group in groups for trajectory in group.trajectories]
         failed = sum(group.failure is not None for group in groups)
         metrics = {"rollout/failed": float(failed)} if failed else {}
@@ -83,7 +83,7 @@ class RolloutSource:
             count = self.batch_size - num_kept
             self.failures.expect(count * self.settings.samples_per_prompt)
             with clock("rollout"):
-                taken = self.window.take(count, state.step, num_kept=num_kept)
+                taken = self.window.take_groups(count, state.step, num_kept=num_kept)
             if self.model_rewards.models:
                 with clock("reward"):
                     taken = self.model_rewards(

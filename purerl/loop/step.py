@@ -11,10 +11,10 @@ from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
 from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.metrics.gradients import gradient_metrics
+from purerl.loop.metrics.mismatch import check_staleness, staleness_metrics
 from purerl.loop.metrics.throughput import Throughput
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.update import Schedule, score, scored_fields, update
-from purerl.loop.versions import check_ages, staleness_metrics
 from purerl.protocols import Trainer
 from purerl.rollouts.types import Trajectory
 from purerl.seeds import derive_seed
@@ -28,7 +28,7 @@ Rows = Callable[[LoopState, Clock], tuple[LoopState, list[Trajectory], dict[str,
 
 @frozen
 class Step:
-    """What one step produced. Without kept rows `batch` is None and no model has changed.
+    """The result of a step. Without kept rows `batch` is None and no model has changed.
 
     `batch` has the fields that the computation of advantages read, with their values before it, and those it added.
     """
@@ -57,7 +57,7 @@ class Learner:
 
     @property
     def throughput(self) -> Throughput:
-        """What a step computes, beside its rows."""
+        """The work of the trainers in a step, apart from the number of rows."""
         roles = dict.fromkeys(o.role for o in (*self.algorithm.before, *self.objectives))
         scores = bool(scored_fields(self.objectives, self.algorithm.reads))
         return Throughput(tuple(self.trainers[role] for role in roles), self.schedule.ppo_epochs, scores)
@@ -75,7 +75,7 @@ class Learner:
                 update(self.trainers, empty_batch(), phase, schedule, state.step)
             return Step(evolve(state, step=state.step + 1), None, trajectories, metrics)
         batch = self.collated(trajectories, state)
-        check_ages(batch, state.step, self.max_staleness)
+        check_staleness(batch, state.step, self.max_staleness)
         with clock("update"):
             batch = score(self.trainers, batch, scored_fields(before))
             reports = update(self.trainers, batch, before, schedule, state.step)

@@ -1,4 +1,4 @@
-"""What is returned by a finished run."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 

@@ -20,9 +20,10 @@ from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.devices import check_devices
 from purerl.loop.metrics.throughput import measured_by
 from purerl.loop.paths import resolve_judges, resolve_paths
-from purerl.loop.remaining_steps import is_over, remaining_steps
+from purerl.loop.remaining_steps import remaining_steps
 from purerl.loop.resume import best_of
 from purerl.loop.run import check_inputs, max_steps_of, open_run, prepare
+from purerl.loop.state import Ending
 from purerl.loop.summary import Summary, evaluation_in
 from purerl.models.processor import copy_processor
 from purerl.opening.start_checkpoint import Origin, adopt, check_origin, to_origin
@@ -170,8 +171,8 @@ def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
         return False
     if not directory.changes:
         return True
-    records, max_steps = directory.records(), max_steps_of(config, directory.facts.get("examples", 0))
-    return any(is_over(record, max_steps, config.stop_when) for record in records[-1:])
+    ending = Ending(max_steps_of(config, directory.facts.get("examples", 0)), config.stop_when)
+    return any(map(ending.is_over, directory.records()[-1:]))
 
 
 def _reopen(config: RunConfig, directory: RunDirectory) -> None:

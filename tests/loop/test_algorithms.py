@@ -50,7 +50,7 @@ def _answers(path: Path) -> str:
 
 
 def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
-    """What `algorithm` needs beside the small run: data to learn from, one optimizer step per step, or a teacher."""
+    """Settings that `algorithm` needs beside those of the small run: other data, one optimizer step, or a teacher."""
     changes = {} if needs_rollouts(algorithm) else {"rollout": None, "data": _answers(folder / "answers.parquet")}
     if not has_policy_ratio(algorithm):
         changes["num_minibatches"] = 1
