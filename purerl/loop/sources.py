@@ -7,7 +7,7 @@ returns the rows and its metrics.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from attrs import evolve, frozen
@@ -16,6 +16,7 @@ from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.data.examples import DataSet
+from purerl.expert_routes import RouteStore
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
@@ -31,10 +32,21 @@ __all__ = ["ExampleSource", "RolloutSource", "Source", "length_penalty"]
 
 
 class Source(Protocol):
-    """Makes the rows of one step, of groups from its window."""
+    """Makes the rows of one step, of groups from its window.
+
+    routes         the experts of the groups' rows; None if none are replayed
+    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
+                   determined
+    """
 
     @property
     def window(self) -> Window: ...
+
+    @property
+    def routes(self) -> RouteStore | None: ...
+
+    @property
+    def is_repeatable(self) -> bool: ...
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]: ...
 
@@ -46,6 +58,8 @@ class ExampleSource:
     window: Window
     failures: RunFailures
     batch_size: int
+    routes: RouteStore | None = None
+    is_repeatable: bool = False
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         self.failures.start(state.step + 1)
@@ -63,6 +77,7 @@ class RolloutSource:
 
     Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
     reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
+    `components` are the names of the reward functions, each with that of its own component.
     """
 
     window: Window
@@ -73,6 +88,8 @@ class RolloutSource:
     data: DataSet
     model_rewards: ModelRewards
     components: Mapping[str, str]
+    routes: RouteStore | None
+    is_repeatable: bool
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         groups: list[Group] = []
@@ -130,15 +147,13 @@ class RolloutSource:
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
-        functions = {"score": _scores, "components": self._components}
-        columns = {name: f(trajectories) for name, f in functions.items() if name in reads_of(self.algorithm)}
+        reads, results = reads_of(self.algorithm), [trajectory.result for trajectory in trajectories]
+        columns: dict[str, list[Any]] = {"score": _scores(trajectories)} if "score" in reads else {}
+        columns |= {"components": components_of(results, self.components)} if "components" in reads else {}
         if not columns:
             return [*trajectories]
         added = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return [evolve(t, fields={**t.fields, **new}) for t, new in zip(trajectories, added, strict=True)]
-
-    def _components(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
-        return components_of([trajectory.result for trajectory in trajectories], self.components)
 
 
 def _scores(trajectories: Sequence[Trajectory]) -> list[float]:

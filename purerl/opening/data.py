@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 
 from attrs import evolve, frozen
 
@@ -24,7 +24,7 @@ from purerl.data.open import (
     summary,
 )
 from purerl.data.unread import check_unread
-from purerl.evaluation.settings import Evaluate, Validation
+from purerl.evaluation.settings import Validation
 from purerl.rewards.routing import COLUMN
 from purerl.rollouts.opened import Task
 
@@ -67,10 +67,13 @@ def read_files(config: RunConfig, example_type: ExampleType) -> DataFiles:
     return DataFiles(read_data(config.data, example_type, others), problems, held_out)
 
 
-def _read_held_out(settings: Validation | None, example_type: ExampleType, columns: Mapping[str, str]) -> DataSet | None:
+def _read_held_out(
+    settings: Validation | None, example_type: ExampleType, columns: Mapping[str, str]
+) -> DataSet | None:
     """The held-out examples that `settings` name; None if they name none. Raises DataError as `read_examples`."""
-    has_files = settings is not None and settings.data
-    return read_examples(settings.data, example_type, columns=columns) if has_files else None
+    if settings is None or not settings.data:
+        return None
+    return read_examples(settings.data, example_type, columns=columns)
 
 
 def check_learned(files: DataFiles, needs: Requirements) -> None:
@@ -91,9 +94,7 @@ def split_files(config: RunConfig, files: DataFiles, chat: Chat, example_type: E
         check_first_rows(chat, files.held_out)
     limit = evaluate.max_examples if evaluate else None
     is_evaluated = evaluate is not None
-    split = open_data(
-        config.data, files.examples, files.problems, chat, max_problems=limit, is_evaluated=is_evaluated
-    )
+    split = open_data(config.data, files.examples, files.problems, chat, max_problems=limit, is_evaluated=is_evaluated)
     if example_type == "labels":
         check_labels(split.examples)
     return split._replace(held_out=_select_held_out(validation, files.held_out or split.held_out))
@@ -106,7 +107,9 @@ def _select_held_out(settings: Validation | None, held_out: DataSet | None) -> D
     return evolve(held_out, parts=(held_out.indices[: settings.max_examples],), weights=(1.0,))
 
 
-def notes_on_data(config: RunConfig, needs: Requirements, split: DataSplit, chat: Chat, read: set[str]) -> tuple[str, ...]:
+def notes_on_data(
+    config: RunConfig, needs: Requirements, split: DataSplit, chat: Chat, read: Collection[str]
+) -> tuple[str, ...]:
     """Notes on the files of `split`; `read` are the columns that rewards read.
 
     Raises: DataError if nothing reads some of their contents, and ``data.unused_columns`` is "error".

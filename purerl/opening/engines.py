@@ -38,6 +38,7 @@ __all__ = [
     "open_engines",
     "open_generator",
     "open_trainer",
+    "preview_engine",
     "preview_engines",
 ]
 
@@ -78,13 +79,7 @@ def open_engines(
     """
     trainers = _open_trainers(models, updates, seed=seed, processes=context.processes, stack=stack)
     roles = {name: role.settings for name, role in models.items()} | {**judges}
-    scorers = dict[str, ScoringModel]()
-    for name in task.readers:
-        role = f"rewards.{name}"
-        if role in roles:
-            engine = trainers[role] if role in trainers else open_generator(judges[role].generator, judges[role].model, seed, context.processes, role)
-            scorers[name] = scorer_of(name, roles[role], engine, task, seed=seed, ranks=context.ranks)
-            stack.callback(scorers[name].close)
+    scorers = _open_scorers(roles, trainers, task, seed=seed, context=context, stack=stack)
     sampler = None
     if generator is not None:
         sampler = open_generator(*generator, seed, context.processes)
@@ -98,8 +93,7 @@ def open_engines(
             options = {"seed": seed, "temperature": temperature, "is_narrow": narrow, "ranks": context.ranks}
             level = _compare(task, trainers["policy"], sampler, **options)
         runtime.attach(sampler, background=background)
-    model_rewards = ModelRewards(scorers, rewards, gates, task.chat.prompt_format)
-    return Engines(trainers, sampler, model_rewards, runtime, level)
+    return Engines(trainers, sampler, ModelRewards(scorers, rewards, gates, task.chat.prompt_format), runtime, level)
 
 
 def _open_trainers(
@@ -124,6 +118,26 @@ def _open_trainers(
             base = policy.base()
     limit_vocabularies(models, trainers)
     return {name: trainers[name] for name in models}
+
+
+def _open_scorers(
+    roles: Mapping[str, Role],
+    trainers: Mapping[str, Trainer],
+    task: Task,
+    *,
+    seed: int,
+    context: RankContext,
+    stack: ExitStack,
+) -> dict[str, ScoringModel]:
+    """The models of `task.readers` that are among `roles`: classifiers, whose trainers are open, and judges."""
+    scorers = dict[str, ScoringModel]()
+    for name in task.readers:
+        key = f"rewards.{name}"
+        if (role := roles.get(key)) is not None:
+            engine = trainers.get(key) or open_generator(role.generator, role.model, seed, context.processes, key)
+            scorers[name] = scorer_of(name, role, engine, task, seed=seed, ranks=context.ranks)
+            stack.callback(scorers[name].close)
+    return scorers
 
 
 def open_trainer(
@@ -186,13 +200,14 @@ def open_generator(
     return processes.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
 
 
-def check_running(generator: tuple[Any, Model], judges: Mapping[str, Role]) -> None:
+def check_running(generator: tuple[Any, Model] | None, judges: Mapping[str, Role]) -> None:
     """Raise EngineError if a generator, that of the policy or of one of `judges`, cannot use servers that run already.
 
     It is called before models are loaded.
     """
-    for settings, model in (generator, *((role.generator, role.model) for role in judges.values())):
-        check = settings and getattr(find("generator", kind_of(settings)), "check_running", None)
+    engines = [*([generator] if generator else []), *((role.generator, role.model) for role in judges.values())]
+    for settings, model in engines:
+        check = getattr(find("generator", kind_of(settings)), "check_running", None)
         if check:
             check(settings, model=model)
 
@@ -227,16 +242,20 @@ def preview_engines(
     trainers = {name: ("trainer", role.settings.trainer, role.settings.model) for name, role in needs.models.items()}
     judges = {name: ("generator", role.generator, role.model) for name, role in needs.judges.items()}
     found = {
-        key: {name: each for name, engine in engines.items() if (each := _preview(*engine, unreadable)) is not None}
+        key: {name: each for name, engine in engines.items() if (each := _preview(engine, unreadable)) is not None}
         for key, engines in (("trainers", trainers), ("judges", judges))
     }
-    return EngineCapabilities(generator=generator and _preview("generator", *generator, unreadable), **found)
+    return EngineCapabilities(generator=generator and _preview(("generator", *generator), unreadable), **found)
 
 
-def _preview(group: str, settings: Any, model: Model, unreadable: Collection[Model]) -> Capabilities | None:
-    """The capabilities of an engine of `group` with `model`; None if it cannot tell."""
+def _preview(engine: tuple[str, Any, Model], unreadable: Collection[Model]) -> Capabilities | None:
+    return None if engine[-1] in unreadable else preview_engine(*engine)
+
+
+def preview_engine(group: str, settings: Any, model: Model) -> Capabilities | None:
+    """The capabilities of an engine of `group` with `model`, which is not loaded; None if the engine cannot tell."""
     preview = getattr(find(group, kind_of(settings)), "preview", None)
-    return None if preview is None or model in unreadable else preview(settings, model=model)
+    return preview and preview(settings, model=model)
 
 
 def load_policy(needs: Requirements, checkpoint: Path, num_examples: int, *, seed: int) -> Trainer:

@@ -89,7 +89,7 @@ def _check_images(scorers: Mapping[str, Role]) -> None:
 def scorer_of(
     name: str, role: Role, engine: Trainer | Generator, task: Task, *, seed: int, ranks: Ranks
 ) -> ScoringModel:
-    """The model `name` of `roles.rewards`, whose `engine` is open: the generator of a judge, the trainer of a classifier.
+    """The model `name` of `roles.rewards`, whose `engine` is open: a generator of a judge, a trainer of others.
 
     `seed` is that of the run.
     """

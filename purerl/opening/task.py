@@ -39,7 +39,15 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["check_rows", "needs_reward", "notes_on_problems", "open_runner", "open_task", "task_of_model", "with_interaction"]
+__all__ = [
+    "check_rows",
+    "needs_reward",
+    "notes_on_problems",
+    "open_runner",
+    "open_task",
+    "task_of_model",
+    "with_interaction",
+]
 
 _NO_FUNCTIONS: Mapping[str, RewardFunction] = MappingProxyType({})
 
@@ -77,9 +85,11 @@ def open_task(
     for name, role in needs.models.items():
         check_role_model(name, role)
     split = split_files(config, files, chat, needs.example_type)
-    notes = notes_on_data(config, needs, split, chat, {*runner.columns})
+    notes = notes_on_data(config, needs, split, chat, runner.columns)
     readers = open_readers(needs.scorers, chat, config.data.special_tokens)
-    return Task(chat, split.problems, runner, readers, Training(split.examples, split.held_out, split.counts), notes=notes)
+    return Task(
+        chat, split.problems, runner, readers, Training(split.examples, split.held_out, split.counts), notes=notes
+    )
 
 
 def open_runner(
@@ -129,7 +139,7 @@ def _check_rewards(files: DataFiles, runner: RewardRunner, needs: Requirements, 
 
 
 def _open_tokenizer(config: RunConfig, needs: Requirements) -> PreTrainedTokenizerBase:
-    """The tokenizer of the policy. Raises: ConfigError if it has other token ids than that of a model it is used with."""
+    """The tokenizer of the policy. Raises: ConfigError if another model, or a recorded run, has other token ids."""
     tokenizer = load_tokenizer(config.model)
     check_recorded_tokens(config, tokenizer)
     if needs.trains_classifier:
