@@ -10,7 +10,7 @@ from attrs import evolve, fields_dict, frozen
 
 from purerl.config.generators import check_generator, sampled_model
 from purerl.config.overrides import apply
-from purerl.config.reward_roles import judge_roles
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
@@ -35,7 +35,7 @@ def open_generator(
 
 def open_sampler(config: RunConfig, engines: Engines = LOCAL_ENGINES) -> Generator:
     """The generator of a run of `config`, which has one."""
-    return open_generator(config.generator, sampled_model(config), config.seed, engines)
+    return open_generator(config.generator, sampled_model(config.model, config.trainer), config.seed, engines)
 
 
 @frozen
@@ -45,13 +45,13 @@ class _Sampler:
     generator: Any = setting("the engine that samples completions", plugin="generator")
 
 
-def check_running(config: RunConfig) -> None:
+def check_running(config: RunConfig, needs: Requirements) -> None:
     """Raise EngineError if a generator of `config`, also of a judge, cannot use servers that run already.
 
     It is called before models are loaded.
     """
-    judges = [(role.generator, role.model) for role in judge_roles(config).values()]
-    for settings, model in [(config.generator, sampled_model(config)), *judges]:
+    judges = [(role.generator, role.model) for role in needs.judges.values()]
+    for settings, model in [(config.generator, sampled_model(config.model, config.trainer)), *judges]:
         check = settings and getattr(find("generator", kind_of(settings)), "check_running", None)
         if check:
             check(settings, model=model)

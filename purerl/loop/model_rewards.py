@@ -11,13 +11,12 @@ from contextlib import ExitStack, closing, contextmanager
 
 from attrs import evolve, field, frozen
 
-from purerl.config.check import algorithm_of
-from purerl.config.reward_roles import is_reward, judge_roles, reward_roles
-from purerl.config.roles import model_roles
+from purerl.config.requirements import Requirements, is_reward
 from purerl.config.schema import Role, RunConfig
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet
+from purerl.data.settings import SpecialTokens
 from purerl.errors import ConfigError
 from purerl.loop.failures import MissingSample, missing_samples
 from purerl.loop.generators import open_generator
@@ -115,27 +114,29 @@ def _is_scored(row: Trajectory) -> bool:
 # --- opening -------------------------------------------------------------------------------------------------------
 
 
-def reward_chats(config: RunConfig, policy: Chat) -> dict[str, Chat]:
+def reward_chats(needs: Requirements, policy: Chat, special_tokens: SpecialTokens) -> dict[str, Chat]:
     """How each model of `roles.rewards` reads, by the name of the reward.
 
-    `policy` is how the policy reads. For a classifier, the conversations have the same format and system prompt. The
-    questions to a judge are messages if its tokenizer has a chat template, and otherwise text.
+    `policy` is how the policy reads, and `special_tokens` that of the data. For a classifier, the conversations have
+    the same format and system prompt. The questions to a judge are messages if its tokenizer has a chat template, and
+    otherwise text.
 
     Raises: ConfigError if a model has no tokenizer, or no chat template where it reads messages.
     """
     chats = {}
-    for name, role in reward_roles(config).items():
+    for name, role in needs.scorers.items():
         with in_section(f"roles.rewards.{name}", Role):
-            chats[name] = _chat_of_classifier(config, role, policy) if role.judge is None else _chat_of_judge(role)
+            is_classifier = role.judge is None
+            chats[name] = _chat_of_classifier(role, policy, special_tokens) if is_classifier else _chat_of_judge(role)
     return chats
 
 
-def _chat_of_classifier(config: RunConfig, role: Role, policy: Chat) -> Chat:
+def _chat_of_classifier(role: Role, policy: Chat, special_tokens: SpecialTokens) -> Chat:
     return open_chat(
         load_tokenizer(role.model),
         policy.prompt_format,
         system_prompt=policy.system_prompt,
-        special_tokens=config.data.special_tokens,
+        special_tokens=special_tokens,
     )
 
 
@@ -147,7 +148,7 @@ def _chat_of_judge(role: Role) -> Chat:
     return open_chat(tokenizer, prompt_format, extra_stop_tokens=end_tokens(role.model), special_tokens="escape")
 
 
-def check_questions(config: RunConfig, data: Iterable[DataSet]) -> None:
+def check_questions(needs: Requirements, data: Iterable[DataSet]) -> None:
     """Raise ConfigError if the template of a judge in `roles.rewards` reads a column that `data` does not have.
 
     Models in `roles.rewards` read no images, so a classifier is refused if `data` has any, and so is a judge that is
@@ -155,16 +156,16 @@ def check_questions(config: RunConfig, data: Iterable[DataSet]) -> None:
     """
     data = [*data]
     if any(each.example_format.has_images for each in data):
-        _check_images(config)
+        _check_images(needs.scorers)
     tables = [table for each in data for table in each.tables]
-    for name, role in judge_roles(config).items():
+    for name, role in needs.judges.items():
         needed = as_alternatives(Question(role.judge).columns())
         for table in tables:
             check_columns(f"roles.{name}", needed, table.column_names)
 
 
-def _check_images(config: RunConfig) -> None:
-    for name, role in reward_roles(config).items():
+def _check_images(scorers: Mapping[str, Role]) -> None:
+    for name, role in scorers.items():
         if role.judge is None:
             got, need = "a classifier, and prompts with images", "a model that need not see them: it reads only text"
             do = "use a judge that compares with the correct answer, or a reward function"
@@ -175,6 +176,7 @@ def _check_images(config: RunConfig) -> None:
 
 def open_model_rewards(
     config: RunConfig,
+    needs: Requirements,
     policy: Chat,
     chats: Mapping[str, Chat],
     trainers: Mapping[str, Trainer],
@@ -184,14 +186,12 @@ def open_model_rewards(
 
     `trainers` has those of the classifiers. The generators of judges are opened here.
     """
-    roles, judges = reward_roles(config), judge_roles(config)
     models = dict[str, ScoringModel]()
     with ExitStack() as on_error:
         for name, chat in chats.items():
-            role, role_name = roles[name], f"rewards.{name}"
-            if role_name in judges:
-                settings = judges[role_name].generator
-                generator = open_generator(settings, role.model, config.seed, context.engines, role_name)
+            role, role_name = needs.scorers[name], f"rewards.{name}"
+            if role.judge is not None:
+                generator = open_generator(role.generator, role.model, config.seed, context.engines, role_name)
                 question = Question(role.judge)
                 models[name] = ModelJudge(name, question, generator, chat, config.seed, context.ranks)
             else:
@@ -204,11 +204,13 @@ def open_model_rewards(
 
 
 @contextmanager
-def model_rewards_of(config: RunConfig, policy: Chat, chats: Mapping[str, Chat]) -> Iterator[ModelRewards]:
+def model_rewards_of(
+    config: RunConfig, needs: Requirements, policy: Chat, chats: Mapping[str, Chat]
+) -> Iterator[ModelRewards]:
     """The same, with trainers that are opened here, and closed at the end of the block."""
-    roles = {name: role for name, role in model_roles(config, algorithm_of(config)).items() if is_reward(name)}
+    roles = {name: role for name, role in needs.models.items() if is_reward(name)}
     with ExitStack() as stack:
         trainers = {
             name: stack.enter_context(closing(open_trainer(config, name, role, 0))) for name, role in roles.items()
         }
-        yield stack.enter_context(closing(open_model_rewards(config, policy, chats, trainers)))
+        yield stack.enter_context(closing(open_model_rewards(config, needs, policy, chats, trainers)))

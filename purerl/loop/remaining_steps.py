@@ -10,7 +10,7 @@ from typing import Any
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.generators import is_narrow
-from purerl.config.roles import ModelRole
+from purerl.config.requirements import ModelRole
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import to_dict
 from purerl.config.tables import flat
@@ -141,7 +141,7 @@ def _mismatch_limit(run: Run) -> float | None:
     if run.generator is None or run.mismatch_level is None:
         return None
     growth = getattr(run.config.generator, "max_mismatch_growth", None)
-    narrow = is_narrow(run.config)
+    narrow = is_narrow(run.config.model, run.config.trainer, run.config.generator)
     return mismatch_limit(run.mismatch_level, growth, run.generator.capabilities, is_narrow=narrow)
 
 

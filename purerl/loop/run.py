@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -12,23 +11,13 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm
-from purerl.config.check import accuracy_rewards_of, algorithm_of, updates_of
+from purerl.config.check import INITIAL_RUN, accuracy_rewards_of
 from purerl.config.generators import is_narrow
 from purerl.config.paths import is_created_by_run
-from purerl.config.reward_roles import is_reward
-from purerl.config.roles import (
-    ModelRole,
-    model_roles,
-    models_by_role,
-    models_of,
-    teacher_names,
-)
+from purerl.config.requirements import ModelRole, Requirements, is_reward, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.data.examples import read_examples
-from purerl.data.open import (
-    RunData,
-    file_digests,
-)
+from purerl.data.open import RunData, file_digests
 from purerl.evaluation.problem_results import as_rows, metrics
 from purerl.loop.draws import Sampler
 from purerl.loop.evaluate import attempt_problems, num_attempts
@@ -42,7 +31,7 @@ from purerl.loop.state import Clock, LoopState
 from purerl.loop.step import Learner
 from purerl.loop.update import Schedule, loop_objectives
 from purerl.loop.validation import Validator
-from purerl.loop.workflows import examples_workflow, number_columns, open_source, purpose_of
+from purerl.loop.workflows import examples_workflow, open_source
 from purerl.models.tokenizer import load_tokenizer, ordinary_tokens
 from purerl.opening.base_models import identify_models, pin_commits
 from purerl.opening.engines import open_trainers
@@ -71,7 +60,6 @@ __all__ = [
     "Run",
     "check_files",
     "check_inputs",
-    "max_steps_of",
     "open_run",
     "prepare",
     "reward_runner",
@@ -149,26 +137,27 @@ def prepare(config: RunConfig, directory: Path) -> None:
         locate(config.prepare_data)(folder, config.seed)
 
 
-def check_inputs(config: RunConfig) -> None:
+def check_inputs(config: RunConfig, needs: Mapping[str, Requirements]) -> None:
     """Read the data and tokenizers of `config` and its initial run, except those that the run itself creates.
 
-    Raises: DataError and ConfigError, before an existing run is discarded.
+    `needs` is the result of `check`. Raises: DataError and ConfigError, before an existing run is discarded.
     """
-    for phase in filter(None, (config.initial_run, config)):
-        check_files(phase)
-        for model in models_of(phase, algorithm_of(phase)):
+    for phase, each in ((config.initial_run, needs.get(INITIAL_RUN)), (config, needs[""])):
+        if phase is None or each is None:
+            continue
+        check_files(phase, each)
+        for model in dict.fromkeys(each.all_models().values()):
             if not is_created_by_run(model.path):
                 load_tokenizer(model)
 
 
-def check_files(config: RunConfig) -> list[str]:
+def check_files(config: RunConfig, needs: Requirements) -> list[str]:
     """Read the data files of `config`, and return those that the run itself creates.
 
     Raises: DataError; as `check_recorded` for a run on recorded completions.
     """
-    algorithm = algorithm_of(config)
-    check_recorded(config, algorithm)
-    purpose = purpose_of(config, algorithm)
+    check_recorded(config, needs.algorithm)
+    purpose = needs.example_type
     problems = config.evaluate.data.values() if config.evaluate else ()
     held_out = config.validation.data if config.validation else ()
     named = [*((file, purpose) for file in (*config.data.files, *held_out)), *((file, "prompts") for file in problems)]
@@ -176,11 +165,6 @@ def check_files(config: RunConfig) -> list[str]:
         if not is_created_by_run(file):
             read_examples([file], use, columns=config.data.columns)
     return [file for file, _ in named if is_created_by_run(file)]
-
-
-def max_steps_of(config: RunConfig, num_examples: int) -> int:
-    """The number of steps: `max_steps`, or what `num_epochs` passes over the examples need."""
-    return config.max_steps or math.ceil((config.num_epochs or 0) * num_examples / config.batch_size)
 
 
 def open_run(
@@ -207,25 +191,25 @@ def _open(
     runtime: Runtime,
     context: RankContext,
 ) -> Run:
-    algorithm = algorithm_of(config)
-    models = identify_models(models_by_role(config, algorithm), directory)
-    config = pin_commits(config, models_by_role(config, algorithm), models)
-    roles, runner = model_roles(config, algorithm), reward_runner(config, functions, context)
+    unpinned = requirements_of(config).all_models()
+    models = identify_models(unpinned, directory)
+    config = pin_commits(config, unpinned, models)
+    needs, runner = requirements_of(config), reward_runner(config, functions, context)
     files = file_digests(_files_of(config, directory))
     directory.check_data(files)
-    data = open_run_data(config, algorithm, roles, runner)
+    data = open_run_data(config, needs, runner)
     data = evolve(data, chat=with_store(data.chat, directory.images))
-    max_steps = max_steps_of(config, data.examples.num_rows)
+    max_steps = needs.schedule.num_steps(data.examples.num_rows)
     runner.length = RunLength(max_steps, data.examples.num_rows / config.batch_size)
-    updates = updates_of(config, algorithm, max_steps)
+    updates = needs.updates(max_steps)
     workflow = config.rollout and config.rollout.workflow
     interaction = open_interaction(
         config.environment, workflow, runtime, data.chat, first_example(data), seed=config.seed
     )
-    context.ranks.on_first(lambda: _check_resources(config, context), "memory and servers")
-    chats = reward_chats(config, data.chat)
-    trainers = open_trainers(config, roles, updates, context.engines)
-    model_rewards = open_model_rewards(config, data.chat, chats, trainers, context)
+    context.ranks.on_first(lambda: _check_resources(config, needs, context), "memory and servers")
+    chats = reward_chats(needs, data.chat, config.data.special_tokens)
+    trainers = open_trainers(config, needs.models, updates, context.engines)
+    model_rewards = open_model_rewards(config, needs, data.chat, chats, trainers, context)
     generator = config.generator and open_sampler(config, context.engines)
     engines = {f"trainer of the {name}": trainer for name, trainer in trainers.items()}
     use_images(data.chat, {**engines, "generator": generator})
@@ -233,7 +217,7 @@ def _open(
     if generator is not None:
         runtime.attach(generator, background=config.rollout is not None and config.rollout.background)
     use_routes(config, directory, trainers["policy"])
-    learner = _learner(config, algorithm, trainers)
+    learner = _learner(config, needs.algorithm, trainers)
     capabilities = [trainer.capabilities for name, trainer in trainers.items() if not is_reward(name)]
     sampling = [generator.capabilities] if generator else []
     trained, evaluated = (with_limit(interaction, *each) for each in ([*capabilities, *sampling], sampling))
@@ -241,10 +225,10 @@ def _open(
         config=config,
         max_steps=max_steps,
         learner=learner,
-        roles=roles,
-        source=open_source(config, algorithm, data, runtime, trained, runner, directory, context.ranks, model_rewards),
+        roles=needs.models,
+        source=open_source(config, needs, data, runtime, trained, runner, directory, context.ranks, model_rewards),
         evaluate=partial(_evaluate, config, data, runtime, evaluated, runner, directory, context.ranks, model_rewards),
-        validate=_validator(config, algorithm, data, learner),
+        validate=_validator(config, needs, data, learner),
         rewards=runner,
         data=data,
         files=files,
@@ -274,7 +258,7 @@ def _check_generator(
             ranks=context.ranks,
             seed=derive_seed(config.seed, "weight check"),
             temperature=config.rollout.temperature if config.rollout else 1.0,
-            is_narrow=is_narrow(config),
+            is_narrow=is_narrow(config.model, config.trainer, config.generator),
         )
         on_error.pop_all()
     return level
@@ -287,10 +271,10 @@ def _files_of(config: RunConfig, directory: RunDirectory) -> list[str]:
     return [*config.data.files, *problems, *held_out, *recorded_files(config, directory.path)]
 
 
-def _check_resources(config: RunConfig, context: RankContext) -> None:
+def _check_resources(config: RunConfig, needs: Requirements, context: RankContext) -> None:
     """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
     check_memory(config, context.ranks.size, ranks_of_host=context.local_size)
-    check_running(config)
+    check_running(config, needs)
 
 
 def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Trainer]) -> Learner:
@@ -305,12 +289,12 @@ def _learner(config: RunConfig, algorithm: Algorithm, trainers: Mapping[str, Tra
 
 
 def _validator(
-    config: RunConfig, algorithm: Algorithm, data: RunData, learner: Learner
+    config: RunConfig, needs: Requirements, data: RunData, learner: Learner
 ) -> Callable[[LoopState], dict[str, float]]:
     if data.validation is None:
         return lambda state: {}
-    sampler = Sampler(data.validation, data.chat, config.seed, teacher_names(config), number_columns(algorithm))
-    return Validator(learner, sampler, examples_workflow(config, algorithm, sampler), config.batch_size)
+    sampler = Sampler(data.validation, data.chat, config.seed, needs.teachers, needs.number_columns)
+    return Validator(learner, sampler, examples_workflow(needs, sampler), config.batch_size)
 
 
 def _evaluate(

@@ -12,6 +12,7 @@ from attrs import evolve
 
 from purerl.config.check import check, check_ranks
 from purerl.config.continuing import Change, check_changes
+from purerl.config.requirements import schedule_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml, to_dict
 from purerl.config.tables import differences, show
@@ -22,7 +23,7 @@ from purerl.loop.metrics.throughput import measured_by
 from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.loop.remaining_steps import is_over, remaining_steps
 from purerl.loop.resume import best_of
-from purerl.loop.run import check_inputs, max_steps_of, open_run, prepare
+from purerl.loop.run import check_inputs, open_run, prepare
 from purerl.loop.summary import Summary, evaluation_in
 from purerl.models.processor import copy_processor
 from purerl.opening.start_checkpoint import Origin, adopt, check_origin, to_origin
@@ -69,17 +70,17 @@ def train(
     CheckpointError and RunStoppedError during the run, which can be resumed afterwards.
     """
     config, functions = _with_functions(config, rewards, gates)
-    check(config, functions)
+    needs = check(config, functions)
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else to_origin(resume_from)
     if origin is not None:
         check_origin(origin, path, config, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
-        check_inputs(config)
+        check_inputs(config, needs)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
         _check_same_on_ranks(config, context.ranks)
-        check_ranks(config, context.ranks.size)
+        check_ranks(config.placement, needs, context.ranks.size)
         return _train(config, path, functions, callbacks, origin, context, fresh=fresh)
 
 
@@ -170,7 +171,7 @@ def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
         return False
     if not directory.changes:
         return True
-    records, max_steps = directory.records(), max_steps_of(config, directory.facts.get("examples", 0))
+    records, max_steps = directory.records(), schedule_of(config).num_steps(directory.facts.get("examples", 0))
     return any(is_over(record, max_steps, config.stop_when) for record in records[-1:])
 
 

@@ -8,10 +8,9 @@ from pathlib import Path
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of
-from purerl.config.roles import teacher_names, trains_classifier
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
-from purerl.data.columns import ExampleType
-from purerl.data.open import NUMBER_COLUMNS, RunData
+from purerl.data.open import RunData
 from purerl.loop.draws import Sampler
 from purerl.loop.failures import RunFailures
 from purerl.loop.model_rewards import ModelRewards
@@ -33,25 +32,12 @@ from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Workflow
 from purerl.store.directory import RunDirectory
 
-__all__ = ["examples_workflow", "number_columns", "open_source", "purpose_of"]
-
-
-def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
-    """What the training data are used for."""
-    if config.rollout is not None:
-        return "prompts"
-    reads = {name for objective in algorithm.objectives for name in objective.reads}
-    return "preferences" if "chosen" in reads else "labels" if "desirable" in reads else "demonstrations"
-
-
-def number_columns(algorithm: Algorithm) -> tuple[str, ...]:
-    """The columns of numbers of the data that are fields of the rows, because `algorithm` reads them."""
-    return tuple(name for name in NUMBER_COLUMNS if name in reads_of(algorithm))
+__all__ = ["examples_workflow", "open_source"]
 
 
 def open_source(
     config: RunConfig,
-    algorithm: Algorithm,
+    needs: Requirements,
     data: RunData,
     runtime: Runtime,
     interaction: Interaction,
@@ -61,18 +47,18 @@ def open_source(
     model_rewards: ModelRewards,
 ) -> Source:
     """What makes the rows of each step: completions of the policy, or examples."""
-    sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config), number_columns(algorithm))
+    sampler = Sampler(data.examples, data.chat, config.seed, needs.teachers, needs.number_columns)
     rollout, size, max_rate = config.rollout, config.batch_size, config.reward_workers.max_failure_rate
     if rollout is None:
         failures = RunFailures(directory, 1, 1.0)  # of images; all others are learned from
-        rollouts = Rollouts(runtime, examples_workflow(config, algorithm, sampler))
+        rollouts = Rollouts(runtime, examples_workflow(needs, sampler))
         window = Window(rollouts, sampler.draw_examples, batch_size=size, on_group=failures.add)
         return ExampleSource(window, failures, size)
     if rollout.recorded is not None:
         workflow = RecordedGroups(Path(rollout.recorded), config.seed)
         draw = workflow.draw
     else:
-        workflow, draw = _sampling_workflow(rollout, algorithm, data, interaction, runner, sampler), sampler.draw
+        workflow, draw = _sampling_workflow(rollout, needs.algorithm, data, interaction, runner, sampler), sampler.draw
     failures = RunFailures(directory, rollout.samples_per_prompt, max_rate)
     window = Window(
         distributed(Rollouts(runtime, workflow, route_store(config, directory)), ranks),
@@ -87,7 +73,7 @@ def open_source(
         window=window,
         failures=failures,
         settings=rollout,
-        algorithm=algorithm,
+        algorithm=needs.algorithm,
         batch_size=size,
         data=data.examples,
         model_rewards=model_rewards,
@@ -120,14 +106,12 @@ def _sampling_workflow(
     return WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
 
 
-def examples_workflow(
-    config: RunConfig, algorithm: Algorithm, sampler: Sampler
-) -> Demonstrations | Preferences | LabeledCompletions:
+def examples_workflow(needs: Requirements, sampler: Sampler) -> Demonstrations | Preferences | LabeledCompletions:
     """The workflow of an algorithm that learns from `sampler`'s data."""
-    images, purpose = RowImages(sampler.chat), purpose_of(config, algorithm)
-    if purpose == "demonstrations":
+    images = RowImages(sampler.chat)
+    if needs.example_type == "demonstrations":
         return Demonstrations(sampler.answers, sampler.row_fields, images)
-    if purpose == "labels":
+    if needs.example_type == "labels":
         return LabeledCompletions(sampler.answers, sampler.mismatched_answer, sampler.labeled_fields, images)
-    answers = sampler.scored_answers if trains_classifier(algorithm) else sampler.answers
+    answers = sampler.scored_answers if needs.trains_classifier else sampler.answers
     return Preferences(answers, sampler.row_fields, images)

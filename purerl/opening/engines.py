@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
-from purerl.config.roles import ModelRole, trainer_key
+from purerl.config.requirements import ModelRole
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.opening.model_notes import limit_vocabularies
@@ -57,7 +57,7 @@ def _with_keys(config: RunConfig, name: str, role: ModelRole, *, of_model: type 
         yield
     except ConfigError as error:
         if names_setting(error, type(trainer)):
-            raise with_key(trainer_key(config, name, trainer), error, type(trainer)) from error
+            raise with_key(role.trainer_key, error, type(trainer)) from error
         if of_model is not None and not names_setting(error, of_model):
             raise
         raise with_key("model" if name == "policy" else f"roles.{name}.model", error, Model) from error

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from attrs import frozen
 
-from purerl.config.check import algorithm_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
@@ -146,7 +146,7 @@ def adopt(origin: Origin | None, directory: RunDirectory, config: RunConfig) -> 
     if origin is not None and directory.origin is None:
         checkpoint = find_checkpoint(origin)
         check_length(step_of(checkpoint), config.max_steps)
-        advantages = (algorithm_of(each).advantage for each in (read_config(origin.run), config))
+        advantages = (requirements_of(each).algorithm.advantage for each in (read_config(origin.run), config))
         same_advantage = next(advantages) == next(advantages)
         origin_of_run = {"run": str(origin.run.resolve()), "step": step_of(checkpoint)}
         directory.write_origin({**origin_of_run, "same_advantage": same_advantage})

@@ -7,10 +7,9 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from purerl.config.check import algorithm_of, check, updates_of
+from purerl.config.check import INITIAL_RUN, check
 from purerl.config.paths import is_created_by_run
-from purerl.config.reward_roles import is_reward, judge_roles
-from purerl.config.roles import model_roles, models_by_role, models_of
+from purerl.config.requirements import Requirements, is_reward, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
@@ -19,7 +18,7 @@ from purerl.errors import RunDirectoryError
 from purerl.loop.devices import check_devices
 from purerl.loop.model_rewards import reward_chats
 from purerl.loop.paths import resolve_paths
-from purerl.loop.run import check_files, max_steps_of, reward_runner
+from purerl.loop.run import check_files, reward_runner
 from purerl.loop.run_data import first_example, open_run_data
 from purerl.loop.train import changes_from
 from purerl.models.tokenizer import load_tokenizer
@@ -66,7 +65,7 @@ def dry_run(
     that the run itself creates.
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
-    check(checked, functions)
+    needs = check(checked, functions)
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
@@ -77,9 +76,10 @@ def dry_run(
     if taken is None and not fresh and _is_unfinished(config, path):
         _check_inputs_of_run(resolve_paths(checked, path), path)
     missing, data_notes, models = [], [], {"attention": [], "models": []}
-    for phase in filter(None, (checked.initial_run, checked)):
-        with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
-            missing += _check_phase(phase, functions, data_notes, models, runs_code=runs_code)
+    for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
+        if phase is not None:
+            with in_section(key, RunConfig):
+                missing += _check_phase(phase, needs[key], functions, data_notes, models, runs_code=runs_code)
     planned = None if missing else check_memory(checked, checked.placement.num_trainers)
     notes = {
         "data": data_notes,
@@ -113,7 +113,7 @@ def _is_unfinished(config: RunConfig, path: Path) -> bool:
 def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
     """Refuse models and data that have changed since the run in the directory `path` started."""
     directory, problems = unlocked(path), config.evaluate.data.values() if config.evaluate else ()
-    identify_models(models_by_role(config, algorithm_of(config)), directory)
+    identify_models(requirements_of(config).all_models(), directory)
     held_out = config.validation.data if config.validation else ()
     recorded = recorded_files(config, path)
     directory.check_data(file_digests([*config.data.files, *problems, *held_out, *recorded]))
@@ -121,6 +121,7 @@ def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
 
 def _check_phase(
     config: RunConfig,
+    needs: Requirements,
     functions: Mapping[str, RewardFunction],
     data_notes: list[str],
     model_lines: dict[str, list[str]],
@@ -128,31 +129,29 @@ def _check_phase(
     runs_code: bool,
 ) -> list[str]:
     """Check the files and models of `config`, and return those that cannot be checked. Adds to the notes."""
-    algorithm, missing = algorithm_of(config), check_files(config)
-    models = models_of(config, algorithm)
+    missing, models = check_files(config, needs), [*dict.fromkeys(needs.all_models().values())]
     unreadable = [
         model for model in models if is_created_by_run(model.path) or (model.trust_remote_code and not runs_code)
     ]
     missing += [model.path for model in unreadable]
     data = None
     if not missing:
-        data = open_run_data(config, algorithm, model_roles(config, algorithm), reward_runner(config, functions))
+        data = open_run_data(config, needs, reward_runner(config, functions))
     for model in models if missing else ():
         if model not in unreadable:
             load_tokenizer(model)
-    previews = _preview(config, unreadable)
-    roles = model_roles(config, algorithm)
+    previews, roles = _preview(config, needs, unreadable), needs.models
     model_lines["attention"] += attention_notes({name or "generator": each for name, each in previews.items()})
     model_lines["models"] += model_notes(roles, {name: each for name, each in previews.items() if name in roles})
     if data is not None:
         data_notes += data.notes
-        reward_chats(config, data.chat)
+        reward_chats(needs, data.chat, config.data.special_tokens)
         names = {name: f"trainer of the {name}" if name else "generator" for name in previews}
         check_images(data.chat, {names[name]: each for name, each in previews.items()})
         if runs_code:
             _start_episode(config, data)
-        max_steps, generator = max_steps_of(config, data.examples.num_rows), previews.pop("", None)
-        updates_of(config, algorithm, max_steps)
+        max_steps, generator = needs.schedule.num_steps(data.examples.num_rows), previews.pop("", None)
+        needs.updates(max_steps)
         trainers = [preview for name, preview in previews.items() if not is_reward(name)]
         check_row_lengths(config, data, max_steps=max_steps, trainers=trainers, generator=generator)
     return missing
@@ -164,11 +163,10 @@ def _start_episode(config: RunConfig, data: RunData) -> None:
         open_interaction(config.environment, None, runtime, data.chat, first_example(data), seed=config.seed)
 
 
-def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabilities]:
+def _preview(config: RunConfig, needs: Requirements, unreadable: list[Model]) -> dict[str, Capabilities]:
     """The capabilities of the engines with their models: of the trainers by role, and of the generator as ""."""
-    roles = model_roles(config, algorithm_of(config))
-    engines = {name: ("trainer", role.settings.trainer, role.settings.model) for name, role in roles.items()}
-    engines |= {name: ("generator", role.generator, role.model) for name, role in judge_roles(config).items()}
+    engines = {name: ("trainer", role.settings.trainer, role.settings.model) for name, role in needs.models.items()}
+    engines |= {name: ("generator", role.generator, role.model) for name, role in needs.judges.items()}
     if config.generator is not None:
         engines[""] = ("generator", config.generator, config.model)
     found = {}

@@ -12,8 +12,9 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from purerl.config.check import accuracy_rewards_of, algorithm_of
+from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import sampled_model
+from purerl.config.requirements import requirements_of
 from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
@@ -241,16 +242,16 @@ def evaluation_of_run(
     config = evolve(config, evaluate=settings, data=data, validation=None)
     config = pin_recorded(resolve_paths(config, directory), directory)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
-    runner = reward_runner(config, {})
-    opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
+    needs, runner = requirements_of(config), reward_runner(config, {})
+    opened = open_run_data(evolve(config, model=model), evolve(needs, models={}), runner)
     problems, chat, models = opened.problems, opened.chat, {}
     if prompts:
         problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
         chat = _with_processor(chat, model, problems)
-    elif chats := reward_chats(config, chat):
-        models = {"model_rewards": partial(model_rewards_of, config, chat, chats)}
+    elif chats := reward_chats(needs, chat, config.data.special_tokens):
+        models = {"model_rewards": partial(model_rewards_of, config, needs, chat, chats)}
     return Evaluation(
-        model=evolve(model, dtype=sampled_model(config).dtype),
+        model=evolve(model, dtype=sampled_model(config.model, config.trainer).dtype),
         settings=config.evaluate,
         problems=problems,
         chat=chat,

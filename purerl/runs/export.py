@@ -9,12 +9,10 @@ from typing import Any
 
 from attrs import evolve, fields_dict
 
-from purerl.config.check import algorithm_of, updates_of
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import RunDirectoryError
 from purerl.loop.paths import resolve_paths
-from purerl.loop.run import max_steps_of
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import open_trainer
 from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
@@ -65,9 +63,9 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
 
 def load_policy(config: RunConfig, checkpoint: Path, num_examples: int) -> Trainer:
     """The policy of `checkpoint`, of a run of `config` on `num_examples` training rows. Its paths are resolved."""
-    algorithm = algorithm_of(config)
-    updates = updates_of(config, algorithm, max_steps_of(config, num_examples))["policy"]
-    trainer = open_trainer(config, "policy", model_roles(config, algorithm)["policy"], updates or 0)
+    needs = requirements_of(config)
+    updates = needs.updates(needs.schedule.num_steps(num_examples))["policy"]
+    trainer = open_trainer(config, "policy", needs.models["policy"], updates or 0)
     trainer.load(checkpoint / "policy")
     return trainer
 

@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from attrs import define, evolve, frozen
 
-from purerl.config.check import algorithm_of, check
-from purerl.config.roles import model_roles
+from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, Messages, Prompt
 from purerl.data.examples import rows_at
@@ -117,15 +116,14 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
 
     Raises: ConfigError for a configuration that is invalid, or has no environment; DataError for invalid data.
     """
-    check(config)
+    needs = check(config)[""]
     sampled = config.rollout or config.evaluate
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
     rewards = by_name(config.rewards, config.gates)
     functions = {name: _loaded(reward) for name, reward in rewards.items()}
     runner = reward_runner(config, functions)
-    algorithm = algorithm_of(config)
-    data = open_run_data(config, algorithm, model_roles(config, algorithm), runner)
+    data = open_run_data(config, needs, runner)
     if images is not None:
         data = evolve(data, chat=with_store(data.chat, images))
     local = {} if config.environment.url else {"run_in": "event_loop", "num_workers": None, "max_memory": None}
