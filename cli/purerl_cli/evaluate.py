@@ -284,9 +284,9 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
 
     if (checkpoint := evaluation.checkpoint) is not None:
         typer.echo(f"the run is not finished: its checkpoint of step {int(checkpoint.name)} is evaluated", err=True)
-    for note in evaluation.notes:
+    for note in evaluation.task.notes:
         typer.echo(f"note: {escape(note)}", err=True)
-    totals = {name: data.num_rows for name, data in evaluation.problems.items()}
+    totals = {name: data.num_rows for name, data in evaluation.task.problems.items()}
     with EvaluationProgress(totals) as progress:
         return run_evaluation(evaluation, progress)
 

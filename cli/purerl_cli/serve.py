@@ -116,8 +116,8 @@ def _path_of(model: str, step: str | None) -> str:
         return model
     if step is None and (run / "final").exists():
         return str(run / "final")
-    from purerl.opening.start_checkpoint import Origin, find_checkpoint
+    from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
     from purerl.runs.export import export_model
 
-    folder = run / "export" / find_checkpoint(Origin(run, step or "latest")).name
+    folder = run / "export" / find_checkpoint(StartCheckpoint(run, step or "latest")).name
     return str(folder if folder.exists() else export_model(run, step or "latest"))

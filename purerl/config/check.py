@@ -14,7 +14,7 @@ from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of, roles
 from purerl.batch import FIELDS
-from purerl.composition import Composition, build_algorithm, with_modifiers
+from purerl.composition import Composition
 from purerl.config.aliases import suggestion
 from purerl.config.budget import check_budgets
 from purerl.config.generators import (
@@ -26,8 +26,9 @@ from purerl.config.generators import (
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.replayed_routes import check_routes
+from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.reuse import check_reuse
-from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role, trainer_key
+from purerl.config.roles import adapter_rank, check_placement, check_roles
 from purerl.config.schema import RunConfig
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
@@ -40,25 +41,28 @@ from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
 from purerl.monitoring.debugging.settings import check_debug
 from purerl.monitoring.trackers.settings import check_trackers
+from purerl.placement.settings import Placement
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.custom import WORKFLOW, check_workflow_settings, requires_score
 from purerl.rollouts.episode_rows import ENVIRONMENT
-from purerl.rollouts.settings import WorkflowSettings, check_rollout, with_length_penalty
+from purerl.rollouts.settings import WorkflowSettings, check_rollout
 from purerl.settings import in_section, no_effect
 
 __all__ = [
+    "INITIAL_RUN",
     "accuracy_rewards_of",
-    "algorithm_of",
     "check",
     "check_ranks",
     "check_settings",
     "learns_from_rewards",
     "needs_rollouts",
-    "updates_of",
 ]
+
+INITIAL_RUN = "initial_run"
+"""The key of the requirements of an initial run."""
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _ROLLOUT_FIELDS = {"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"}
@@ -66,23 +70,6 @@ _DATA_FIELDS = {"chosen", "margin", "desirable", "mismatched"}
 _LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "optimal_value", *_DATA_FIELDS, *_ROLLOUT_FIELDS}
 
 _SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
-
-
-def algorithm_of(config: RunConfig) -> Algorithm:
-    """The algorithm of `config`. The penalty for long completions, if it is set, is applied before the advantage.
-
-    Raises: ConfigError for a modifier that changes no part of the algorithm.
-    """
-    with in_section("algorithm", type(config.algorithm.base)):
-        algorithm = build_algorithm(Composition(config.algorithm.base))
-    for modifier in config.algorithm.modifiers:
-        try:
-            algorithm = with_modifiers(algorithm, modifier)
-        except ConfigError as error:
-            key, message = f"algorithm.{key_of(kind_of(modifier))}", str(error).removeprefix(kind_of(modifier))
-            has_remedy = not message.startswith(" has no effect") or "\n  do:" in message
-            raise ConfigError(f"{key}{message}", do=None if has_remedy else f"leave {key} out") from error
-    return algorithm if config.rollout is None else with_length_penalty(algorithm, config.rollout)
 
 
 def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:
@@ -102,83 +89,71 @@ def learns_from_rewards(algorithm: Algorithm) -> bool:
     return not {"reward", "score", "components"}.isdisjoint(reads_of(algorithm))
 
 
-def updates_of(config: RunConfig, algorithm: Algorithm, max_steps: int | None) -> dict[str, int | None]:
-    """The optimizer steps of each model in a run of `max_steps`: 0 if it is not trained, None if they are not known.
-
-    Raises: ConfigError if the warm-up of the critic is as long as the run.
-    """
-    if max_steps is not None and config.critic_warmup >= max_steps:
-        raise ConfigError("critic_warmup", got=config.critic_warmup, need=f"less than the {max_steps} steps of the run")
-    updates = {}
-    for name, role in model_roles(config, algorithm).items():
-        steps = max_steps and max_steps - (0 if name == "critic" else config.critic_warmup)
-        updates[name] = (steps and steps * config.ppo_epochs * config.minibatches) if role.is_trained else 0
-    return updates
-
-
-def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:
+def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> dict[str, Requirements]:
     """Refuse a configuration as `check_settings`, and one whose engines are not installed or do not fit its ranks.
 
-    Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
+    Returns and raises as `check_settings`.
     """
-    check_settings(config, functions)
-    for key, phase in _phases(config):
-        with in_section(key, RunConfig):
-            _check_trainers(phase, "check_installed", lambda name: ())
-            if phase.generator is not None:
-                check_generator(phase.generator)
-    check_ranks(config)
+    needs = check_settings(config, functions)
+    for key, generator in (("", config.generator), (INITIAL_RUN, config.initial_run and config.initial_run.generator)):
+        if key in needs:
+            with in_section(key, RunConfig):
+                _check_trainers(needs[key], "check_installed", lambda name: ())
+                if generator is not None:
+                    check_generator(generator)
+    check_ranks(config.placement, needs)
+    return needs
 
 
-def check_ranks(config: RunConfig, ranks: int | None = None) -> None:
+def check_ranks(placement: Placement, needs: Mapping[str, Requirements], ranks: int | None = None) -> None:
     """Refuse trainers whose settings do not fit their number of ranks: `ranks`, or that of their actors of Ray.
 
-    `ranks` is `placement.ranks` if it is not given. If neither is, nothing is refused: torchrun decides.
+    `needs` is the result of `check_settings`. `ranks` is `placement.ranks` if it is not given. If neither is, nothing
+    is refused: torchrun decides.
 
     Raises: ConfigError. The keys of an `initial_run` start with ``initial_run.``.
     """
-    ranks = ranks or config.placement.ranks
-    if ranks is None and config.placement.kind == "local":
+    ranks = ranks or placement.ranks
+    if ranks is None and placement.kind == "local":
         return
-    for key, phase in _phases(config):
+    for key, each in needs.items():
         with in_section(key, RunConfig):
-            _check_trainers(phase, "check_ranks", lambda name: (config.placement.num_ranks(name, ranks or 1),))
+            _check_trainers(each, "check_ranks", lambda name: (placement.num_ranks(name, ranks or 1),))
 
 
-def _phases(config: RunConfig) -> list[tuple[str, RunConfig]]:
-    """The run and its initial run, each with the key of its settings."""
-    return [("", config), *([("initial_run", config.initial_run)] if config.initial_run else [])]
-
-
-def _check_trainers(config: RunConfig, function: str, arguments: Callable[[str], tuple[Any, ...]]) -> None:
+def _check_trainers(needs: Requirements, function: str, arguments: Callable[[str], tuple[Any, ...]]) -> None:
     """Call `function` of each trainer that has it, with its settings and the `arguments` for its role."""
-    for name, role in model_roles(config, algorithm_of(config)).items():
+    for name, role in needs.models.items():
         trainer = role.settings.trainer
         check_trainer = getattr(find("trainer", kind_of(trainer)), function, None)
         if check_trainer is not None:
-            with in_section(trainer_key(config, name, trainer), type(trainer)):
+            with in_section(role.trainer_key, type(trainer)):
                 check_trainer(trainer, *arguments(name))
 
 
-def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:
+def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> dict[str, Requirements]:
     """Refuse a configuration in which something is missing or has no effect, on whatever computer it runs.
 
-    `functions` are reward functions that were passed as objects, by name.
+    `functions` are reward functions that were passed as objects, by name. Returns the requirements of the run, by the
+    key "", and those of its initial run, if there is one, by the key "initial_run".
 
     Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
     """
-    algorithm, kind = algorithm_of(config), kind_of(config.algorithm.base)
+    needs = requirements_of(config)
+    algorithm, kind, phases = needs.algorithm, needs.kind, {"": needs}
     _check_source(config, algorithm, kind)
     _check_truncation(config)
     check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
     _check_fields(config, algorithm, kind)
     check_routes(config, algorithm, kind)
-    _check_models(config, algorithm)
-    check_placement(config, algorithm)
+    _check_models(config, needs)
+    check_placement(config.placement, needs, has_generator=config.generator is not None)
     _check_steps(config, algorithm, kind)
-    check_budgets(config, algorithm)
+    if config.rollout is not None:
+        prompt, completion = config.data.max_prompt_tokens, config.rollout.max_tokens
+        check_budgets(needs.models, prompt=prompt, completion=completion)
     signature = _signature_of_workflow(config, functions or {})
-    _check_sampling(config, algorithm, kind, requires_rewards=requires_score(signature))
+    _check_sampling(config, needs, requires_rewards=requires_score(signature))
     _check_workflow(config, signature)
     check_trackers(config.trackers)
     check_debug(config.debug, config.max_steps)
@@ -192,8 +167,9 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     if config.prepare_data is not None:
         locate(config.prepare_data)
     if config.initial_run is not None:
-        _check_initial_run(config, config.initial_run)
+        phases[INITIAL_RUN] = _check_initial_run(config, config.initial_run)
     check_reuse(config, algorithm, kind)  # the last one, because it may compute gradients
+    return phases
 
 
 def needs_rollouts(algorithm: Algorithm) -> set[str]:
@@ -243,9 +219,9 @@ def _check_fields(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
             )
 
 
-def _check_models(config: RunConfig, algorithm: Algorithm) -> None:
-    check_roles(config, algorithm, updates=updates_of(config, algorithm, config.max_steps))
-    for name, model in models_by_role(config, algorithm).items():
+def _check_models(config: RunConfig, needs: Requirements) -> None:
+    check_roles(config, needs)
+    for name, model in needs.all_models().items():
         key = "model" if model == config.model else f"roles.{name}.model"
         is_directory = is_created_by_run(model.path) or Path(model.path).is_dir()
         if model.revision is not None and is_directory:
@@ -311,7 +287,8 @@ def _check_workflow(config: RunConfig, signature: inspect.Signature | None) -> N
         check_workflow_settings(workflow, signature, functions=functions)
 
 
-def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requires_rewards: bool) -> None:
+def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards: bool) -> None:
+    algorithm, kind = needs.algorithm, needs.kind
     is_sampling = config.rollout is not None or config.evaluate is not None
     workers = config.reward_workers if config.reward_workers != RewardWorkers() else None
     has_workflow = config.rollout is not None and config.rollout.workflow is not None
@@ -332,7 +309,7 @@ def _check_sampling(config: RunConfig, algorithm: Algorithm, kind: str, *, requi
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         check_updates_in_flight(config)
         check_mismatch_growth(config)
-        check_servers(config)
+        check_servers(config.generator, needs.judges, config.placement)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):
                 check_sampling(config.evaluate, config.generator)
@@ -372,7 +349,8 @@ def _check_truncation(config: RunConfig) -> None:
         raise ConfigError("data.truncation", got=config.data.truncation, need=need, do=do)
 
 
-def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:
+def _check_initial_run(config: RunConfig, initial: RunConfig) -> Requirements:
+    """The requirements of the `initial` run, which is checked."""
     if "{run}/initial_run" not in dumps(evolve(config, initial_run=None)):
         do = "set model to {run}/initial_run/final"
         raise no_effect("initial_run", initial.name, "a model or a file in {run}/initial_run", do)
@@ -383,4 +361,4 @@ def _check_initial_run(config: RunConfig, initial: RunConfig) -> None:
         do = "do that run separately, and set initial_run.model to its directory final/"
         raise no_effect("initial_run.initial_run", initial.initial_run.name, "only one initial run", do)
     with in_section("initial_run", RunConfig):
-        check_settings(initial)
+        return check_settings(initial)[""]

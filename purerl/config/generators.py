@@ -47,14 +47,14 @@ def check_adapter_rank(settings: object, rank: int | None) -> None:
             check(settings, rank)
 
 
-def sampled_model(config: RunConfig) -> Model:
-    """The model of `config` as the generator loads it, unless its own settings name a dtype: as the trainer computes.
+def sampled_model(model: Model, trainer: object) -> Model:
+    """The policy's `model` as the generator loads it, unless its own settings name a dtype: as `trainer` computes.
 
     A trainer that computes in another dtype than that of the weights has a function `compute_dtype` in its module.
     """
-    compute_dtype = getattr(find("trainer", kind_of(config.trainer)), "compute_dtype", None)
-    dtype = compute_dtype(config.trainer) if compute_dtype else None
-    return evolve(config.model, dtype=dtype) if dtype else config.model
+    compute_dtype = getattr(find("trainer", kind_of(trainer)), "compute_dtype", None)
+    dtype = compute_dtype(trainer) if compute_dtype else None
+    return evolve(model, dtype=dtype) if dtype else model
 
 
 def check_updates_in_flight(config: RunConfig) -> None:
@@ -75,10 +75,9 @@ def check_updates_in_flight(config: RunConfig) -> None:
         raise no_effect("generator.server.weight_transfer", server.weight_transfer, need)
 
 
-def is_narrow(config: RunConfig) -> bool:
-    """Whether the trainer or the generator computes in 16 bits, as far as settings say."""
-    generator = config.generator
-    dtypes = {sampled_model(config).dtype, getattr(generator, "dtype", None)}
+def is_narrow(model: Model, trainer: object, generator: object) -> bool:
+    """Whether the `trainer` of the policy's `model` or the `generator` computes in 16 bits, as far as settings say."""
+    dtypes = {sampled_model(model, trainer).dtype, getattr(generator, "dtype", None)}
     dtypes.add(getattr(getattr(generator, "server", None), "dtype", None))
     return not dtypes <= {"float32", "float64", None}
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from purerl.config.check import accuracy_rewards_of, algorithm_of
-from purerl.config.reward_roles import judge_roles
-from purerl.config.roles import model_roles
+from purerl.config.check import accuracy_rewards_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.evaluation.accuracy import describe_accuracy
@@ -28,8 +27,9 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     """Label -> text, or None if there is nothing to show."""
     rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
     updates, steps = config.minibatches * config.ppo_epochs, config.max_steps
-    engines = {name: role.settings.trainer for name, role in model_roles(config, algorithm_of(config)).items()}
-    engines |= {name: role.generator for name, role in judge_roles(config).items()}
+    needs = requirements_of(config)
+    engines = {name: role.settings.trainer for name, role in needs.models.items()}
+    engines |= {name: role.generator for name, role in needs.judges.items()}
     return {
         "prepare data": config.prepare_data,
         "data": _data(config.data),

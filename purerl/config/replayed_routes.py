@@ -14,13 +14,13 @@ _KEY = "trainer.replay_routes"
 _RETURN = "generator.return_routes"
 
 
-def replayed_routes(config: RunConfig) -> str:
+def replayed_routes(trainer: object) -> str:
     """Who records the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: nobody.
 
     A trainer that replays has a function `replayed_routes` in its module.
     """
-    function = getattr(find("trainer", kind_of(config.trainer)), "replayed_routes", None)
-    return "off" if function is None else function(config.trainer)
+    function = getattr(find("trainer", kind_of(trainer)), "replayed_routes", None)
+    return "off" if function is None else function(trainer)
 
 
 def check_routes(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
@@ -31,7 +31,7 @@ def check_routes(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
 
     Raises: ConfigError.
     """
-    replayed, is_returned = replayed_routes(config), _returns_routes(config)
+    replayed, is_returned = replayed_routes(config.trainer), _returns_routes(config)
     if is_returned and replayed != "generator":
         need = f"a trainer that replays them: {_KEY}=generator; {replayed!r} does not"
         raise no_effect(_RETURN, True, need)  # noqa: FBT003 - the value

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve, fields, has
 
 from purerl.config.paths import RUN
-from purerl.config.reward_roles import REWARDS, reward_roles
+from purerl.config.requirements import REWARDS
 from purerl.config.schema import Role, RunConfig
 from purerl.opening.base_models import map_models
 
@@ -37,8 +37,11 @@ def resolve_judges(config: RunConfig, root: Path) -> RunConfig:
     An evaluation leaves them as they are, so that it does not take them from a run that is in progress. The logs of the
     servers of a judge are in a folder with its name.
     """
-    roles = {name: _with_own_servers(name, role, root) for name, role in reward_roles(config).items()}
-    return evolve(config, roles={**config.roles, REWARDS: roles}) if roles else config
+    scorers = config.roles.get(REWARDS)
+    if not isinstance(scorers, Mapping):
+        return config
+    roles = {name: _with_own_servers(name, role, root) for name, role in scorers.items()}
+    return evolve(config, roles={**config.roles, REWARDS: roles})
 
 
 def _with_own_servers(name: str, role: Role, root: Path) -> Role:

@@ -12,12 +12,14 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, fingerprint
+from purerl.errors import EngineError
 from purerl.loop.metrics import time_metrics
 from purerl.loop.metrics.throughput import Throughput
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.step import Step
 from purerl.monitoring.trackers.protocol import Tracker
 from purerl.monitoring.trackers.trackers import Trackers
+from purerl.monitoring.warnings.checks import mismatch_growth
 from purerl.monitoring.warnings.run import Monitor
 from purerl.rewards.results import component_columns
 from purerl.rollouts.types import Trajectory
@@ -36,8 +38,9 @@ T = TypeVar("T")
 class StepLog:
     """Records steps in `directory` and in `trackers`. `monitor` looks for signs that the run does not learn.
 
-    rollouts_of  the algorithm whose rollouts are stored; None if nothing is sampled
-    throughput   the work of the trainers in a step
+    rollouts_of       the algorithm whose rollouts are stored; None if nothing is sampled
+    throughput        the work of the trainers in a step
+    ends_on_mismatch  whether a training-inference mismatch that has grown too much ends the run
     """
 
     directory: RunDirectory
@@ -45,6 +48,7 @@ class StepLog:
     monitor: Monitor
     rollouts_of: Algorithm | None
     throughput: Throughput = Throughput()
+    ends_on_mismatch: bool = False
 
     def record(self, number: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The record of step `number`, as it is written to metrics.jsonl."""
@@ -54,6 +58,8 @@ class StepLog:
         """Write the rollouts and the record of `step`, which began in the state `before`; return the whole record.
 
         Everything is on disk before trackers get it.
+
+        Raises: EngineError if the training-inference mismatch has grown too much.
         """
         self.directory.check_lock()
         number, tokens = step.state.step, 0
@@ -73,6 +79,12 @@ class StepLog:
         self.trackers.log(record)
         for warning in self.monitor.observe(record):
             self.trackers.warn(warning.step, warning.name, warning.message)
+        history = self.monitor.history
+        text = mismatch_growth(history) if self.ends_on_mismatch else None
+        if text is not None:
+            need = f"at most {history.facts.mismatch_limit:.2g} nats, by generator.max_mismatch_growth"
+            do = "look for warnings in the log of the engine, or raise the limit; the same command resumes the run"
+            raise EngineError(text, need=need, do=do)
         return record
 
 

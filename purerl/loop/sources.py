@@ -6,10 +6,8 @@ returns the rows and its metrics.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from attrs import evolve, frozen
@@ -18,25 +16,37 @@ from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.data.examples import DataSet
+from purerl.expert_routes import RouteStore
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
-from purerl.rewards.results import RewardResult
+from purerl.rewards.results import components_of
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
 from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.types import Group, Trajectory
 from purerl.store.failures import RunFailures
 
-__all__ = ["ExampleSource", "RolloutSource", "Source", "components_of", "length_penalty"]
+__all__ = ["ExampleSource", "RolloutSource", "Source", "length_penalty"]
 
 
 class Source(Protocol):
-    """Makes the rows of one step, of groups from its window."""
+    """Makes the rows of one step, of groups from its window.
+
+    routes         the experts of the groups' rows; None if none are replayed
+    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
+                   determined
+    """
 
     @property
     def window(self) -> Window: ...
+
+    @property
+    def routes(self) -> RouteStore | None: ...
+
+    @property
+    def is_repeatable(self) -> bool: ...
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]: ...
 
@@ -48,6 +58,8 @@ class ExampleSource:
     window: Window
     failures: RunFailures
     batch_size: int
+    routes: RouteStore | None = None
+    is_repeatable: bool = False
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         self.failures.start(state.step + 1)
@@ -65,6 +77,7 @@ class RolloutSource:
 
     Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
     reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
+    `components` are the names of the reward functions, each with that of its own component.
     """
 
     window: Window
@@ -75,6 +88,8 @@ class RolloutSource:
     data: DataSet
     model_rewards: ModelRewards
     components: Mapping[str, str]
+    routes: RouteStore | None
+    is_repeatable: bool
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         groups: list[Group] = []
@@ -132,15 +147,13 @@ class RolloutSource:
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
-        functions = {"score": _scores, "components": self._components}
-        columns = {name: f(trajectories) for name, f in functions.items() if name in reads_of(self.algorithm)}
+        reads, results = reads_of(self.algorithm), [trajectory.result for trajectory in trajectories]
+        columns: dict[str, list[Any]] = {"score": _scores(trajectories)} if "score" in reads else {}
+        columns |= {"components": components_of(results, self.components)} if "components" in reads else {}
         if not columns:
             return [*trajectories]
         added = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return [evolve(t, fields={**t.fields, **new}) for t, new in zip(trajectories, added, strict=True)]
-
-    def _components(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
-        return components_of([trajectory.result for trajectory in trajectories], self.components)
 
 
 def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
@@ -148,24 +161,6 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     results = zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True)
     scores = {row.fields["row"]: result.reward or 0.0 for rows, result in results for row in rows}
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
-
-
-def components_of(results: Sequence[RewardResult], rewards: Mapping[str, str]) -> list[list[float]]:
-    """The weighted reward components of each of `results`, in one order for all: that of `rewards`.
-
-    `rewards` are the names of the reward functions, each with that of its own component. A component that a row does
-    not have is NaN, and so is that of a function that applies to none of the rows. Components of others come first.
-    """
-    known = dict.fromkeys(name for result in results for name in result.weighted_components)
-    found = {function: _names_of(function, results) or [own] for function, own in rewards.items()}
-    of_rewards = dict.fromkeys(chain.from_iterable(found.values()))
-    names = [*(name for name in known if name not in of_rewards), *of_rewards]
-    return [[result.weighted_components.get(name, math.nan) for name in names] for result in results]
-
-
-def _names_of(function: str, results: Sequence[RewardResult]) -> list[str]:
-    """The components of `function` in `results`."""
-    return [*dict.fromkeys(name for result in results for name in result.by_function.get(function, ()))]
 
 
 def length_penalty(settings: Overlong | None, max_tokens: int) -> Callable[[int], float]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
+from purerl.config.schema import Role
 from purerl.loop.metrics import batch_metrics, means
 from purerl.loop.metrics.gradients import gradient_metrics
 from purerl.loop.metrics.mismatch import check_staleness, staleness_metrics
@@ -46,6 +47,7 @@ class Learner:
     objectives      those of the algorithm as the loop uses them
     gradient_steps  the steps whose gradients are measured
     max_staleness   greatest age of sampled tokens, in updates; None: any
+    followers       the settings of the models that follow the policy, by role
     """
 
     algorithm: Algorithm
@@ -54,6 +56,7 @@ class Learner:
     schedule: Schedule
     gradient_steps: tuple[int, ...] = ()
     max_staleness: int | None = None
+    followers: Mapping[str, Role] = field(factory=dict)
 
     @property
     def throughput(self) -> Throughput:
@@ -100,6 +103,13 @@ class Learner:
             return {}
         with clock("gradients"):
             return gradient_metrics(self.trainers, batch, objectives)
+
+    def update_followers(self, step: int, clock: Clock) -> None:
+        """Move the models that follow the policy, and are due after `step`, to its weights."""
+        for name, settings in self.followers.items():
+            if step % settings.update_every == 0:
+                with clock("sync"):
+                    self.trainers[name].load_weights(self.trainers["policy"].weights(), mix=settings.update_mix)
 
     def collated(self, trajectories: Sequence[Trajectory], state: LoopState) -> TensorDict:
         """The rows of the step after `state` as a batch, before a model has scored it."""

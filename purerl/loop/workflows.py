@@ -1,4 +1,4 @@
-"""The workflows of a run, and the source of its rows, as its configuration describes them."""
+"""Opening the workflows of a run, and the source of its rows."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from pathlib import Path
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of
-from purerl.config.roles import teacher_names, trains_classifier
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
-from purerl.data.columns import ExampleType
-from purerl.data.open import NUMBER_COLUMNS, RunData
+from purerl.envs.settings import EnvironmentSettings
 from purerl.loop.draws import Sampler
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
@@ -19,65 +18,46 @@ from purerl.opening.expert_routes import route_store
 from purerl.opening.recorded import RecordedGroups
 from purerl.protocols import Sampling
 from purerl.ranks import Ranks
-from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.baseline import WithGreedyBaseline
 from purerl.rollouts.distributed import distributed
 from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences
-from purerl.rollouts.interaction import Interaction, open_workflow
+from purerl.rollouts.interaction import open_workflow, with_limit
+from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.row_images import RowImages
-from purerl.rollouts.runtime import Runtime
-from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Workflow
 from purerl.store.directory import RunDirectory
 from purerl.store.failures import RunFailures
 
-__all__ = ["examples_workflow", "number_columns", "open_source", "purpose_of"]
-
-
-def purpose_of(config: RunConfig, algorithm: Algorithm) -> ExampleType:
-    """What the training data are used for."""
-    if config.rollout is not None:
-        return "prompts"
-    reads = {name for objective in algorithm.objectives for name in objective.reads}
-    return "preferences" if "chosen" in reads else "labels" if "desirable" in reads else "demonstrations"
-
-
-def number_columns(algorithm: Algorithm) -> tuple[str, ...]:
-    """The columns of numbers of the data that are fields of the rows, because `algorithm` reads them."""
-    return tuple(name for name in NUMBER_COLUMNS if name in reads_of(algorithm))
+__all__ = ["examples_workflow", "open_source"]
 
 
 def open_source(
-    config: RunConfig,
-    algorithm: Algorithm,
-    data: RunData,
-    runtime: Runtime,
-    interaction: Interaction,
-    runner: RewardRunner,
-    directory: RunDirectory,
-    ranks: Ranks,
-    model_rewards: ModelRewards,
+    config: RunConfig, needs: Requirements, task: Task, engines: Engines, directory: RunDirectory, ranks: Ranks
 ) -> Source:
-    """What makes the rows of each step: completions of the policy, or examples."""
-    sampler = Sampler(data.examples, data.chat, config.seed, teacher_names(config), number_columns(algorithm))
-    rollout, size, max_rate = config.rollout, config.batch_size, config.reward_workers.max_failure_rate
+    """The source of the rows of each step: completions of the policy, or examples."""
+    examples, algorithm, rollout = task.training.examples, needs.algorithm, config.rollout
+    sampler = Sampler(examples, task.chat, config.seed, needs.teachers, needs.number_columns)
     if rollout is None:
         failures = RunFailures(directory, 1, 1.0)  # of images; all others are learned from
-        rollouts = Rollouts(runtime, examples_workflow(config, algorithm, sampler))
-        window = Window(rollouts, sampler.draw_examples, batch_size=size, on_group=failures.add)
-        return ExampleSource(window, failures, size)
+        rollouts = Rollouts(engines.runtime, examples_workflow(needs, sampler))
+        window = Window(rollouts, sampler.draw_examples, batch_size=config.batch_size, on_group=failures.add)
+        return ExampleSource(window, failures, config.batch_size)
     if rollout.recorded is not None:
         workflow = RecordedGroups(Path(rollout.recorded), config.seed)
         draw = workflow.draw
     else:
-        workflow, draw = _sampling_workflow(rollout, algorithm, data, interaction, runner, sampler), sampler.draw
-    failures = RunFailures(directory, rollout.samples_per_prompt, max_rate)
+        capabilities = engines.capabilities()
+        interaction = with_limit(task.interaction, *capabilities.trained, *capabilities.sampling)
+        limited = evolve(task, interaction=interaction)
+        workflow, draw = _sampling_workflow(rollout, algorithm, limited, sampler), sampler.draw
+    failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
+    routes = route_store(config, directory)
     window = Window(
-        distributed(Rollouts(runtime, workflow, route_store(config, directory)), ranks),
+        distributed(Rollouts(engines.runtime, workflow, routes), ranks),
         draw,
-        batch_size=size,
+        batch_size=config.batch_size,
         max_staleness=rollout.max_staleness,
         order=rollout.order,
         num_extra=rollout.num_extra_groups,
@@ -88,31 +68,39 @@ def open_source(
         failures=failures,
         settings=rollout,
         algorithm=algorithm,
-        batch_size=size,
-        data=data.examples,
-        model_rewards=model_rewards,
-        components=runner.components,
+        batch_size=config.batch_size,
+        data=examples,
+        model_rewards=engines.scorers,
+        components=task.rewards.components,
+        routes=routes,
+        is_repeatable=_is_repeatable(rollout, config.environment, engines),
     )
 
 
-def _sampling_workflow(
-    rollout: Rollout,
-    algorithm: Algorithm,
-    data: RunData,
-    interaction: Interaction,
-    runner: RewardRunner,
-    sampler: Sampler,
-) -> Workflow:
-    """What samples the rows of a draw, and scores them."""
+def _is_repeatable(rollout: Rollout, environment: EnvironmentSettings | None, engines: Engines) -> bool:
+    """Whether draws in flight wait only for rewards when a step ends, so that their order and weights are determined.
+
+    This is the case if the engine works inside of the steps of a run, and nothing else takes time while it samples.
+    """
+    if engines.generator is None or rollout.order != "drawn":
+        return False
+    if environment is not None and not environment.is_in_event_loop:
+        return False
+    capabilities = engines.generator.capabilities
+    return engines.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
+
+
+def _sampling_workflow(rollout: Rollout, algorithm: Algorithm, task: Task, sampler: Sampler) -> Workflow:
+    """Samples the rows of a draw, and scores them."""
     build = partial(
         open_workflow,
-        interaction,
-        data.chat,
-        data.examples.example_format,
-        rewards=runner,
+        task.interaction,
+        task.chat,
+        sampler.data.example_format,
+        rewards=task.rewards,
         row_fields=sampler.row_fields,
     )
-    sampling = Sampling(rollout.temperature, rollout.max_tokens, data.chat.stop_tokens, rollout.stop_strings)
+    sampling = Sampling(rollout.temperature, rollout.max_tokens, task.chat.stop_tokens, rollout.stop_strings)
     workflow = build(sampling=sampling, samples=rollout.samples_per_prompt)
     if "greedy_score" not in reads_of(algorithm):
         return workflow
@@ -120,14 +108,12 @@ def _sampling_workflow(
     return WithGreedyBaseline(workflow, greedy, length_penalty(rollout.overlong, rollout.max_tokens))
 
 
-def examples_workflow(
-    config: RunConfig, algorithm: Algorithm, sampler: Sampler
-) -> Demonstrations | Preferences | LabeledCompletions:
+def examples_workflow(needs: Requirements, sampler: Sampler) -> Demonstrations | Preferences | LabeledCompletions:
     """The workflow of an algorithm that learns from `sampler`'s data."""
-    images, purpose = RowImages(sampler.chat), purpose_of(config, algorithm)
-    if purpose == "demonstrations":
+    images = RowImages(sampler.chat)
+    if needs.example_type == "demonstrations":
         return Demonstrations(sampler.answers, sampler.row_fields, images)
-    if purpose == "labels":
+    if needs.example_type == "labels":
         return LabeledCompletions(sampler.answers, sampler.mismatched_answer, sampler.labeled_fields, images)
-    answers = sampler.scored_answers if trains_classifier(algorithm) else sampler.answers
+    answers = sampler.scored_answers if needs.trains_classifier else sampler.answers
     return Preferences(answers, sampler.row_fields, images)

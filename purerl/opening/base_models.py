@@ -8,8 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.config.check import algorithm_of
-from purerl.config.roles import models_by_role
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import RunDirectoryError
 from purerl.models.fingerprint import changed_files, fingerprint
@@ -64,7 +63,7 @@ def pin_commits(
 
 def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
     """`config` with the commits that the run in the directory `run` has recorded. Nothing is compared."""
-    models, recorded = models_by_role(config, algorithm_of(config)), read_facts(run).get("models", {})
+    models, recorded = requirements_of(config).all_models(), read_facts(run).get("models", {})
     return pin_commits(config, models, {name: recorded.get(name, {}) for name in models})
 
 

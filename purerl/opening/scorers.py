@@ -1,54 +1,53 @@
-"""Opening the models of `roles.rewards`, whose scores are rewards: classifiers, and judges."""
+"""The models of `roles.rewards`, whose scores are rewards: how they read, and what they score with."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Mapping
+from typing import cast
 
-from purerl.config.check import algorithm_of
-from purerl.config.reward_roles import is_reward, judge_roles, reward_roles
-from purerl.config.roles import model_roles
-from purerl.config.schema import Role, RunConfig
+from purerl.config.schema import Role
 from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet
+from purerl.data.settings import SpecialTokens
 from purerl.errors import ConfigError
 from purerl.models.tokenizer import declared_pad_token, end_tokens, load_tokenizer
-from purerl.opening.engines import open_generator, open_trainer
-from purerl.placement.join import SINGLE_PROCESS, RankContext
-from purerl.protocols import Trainer
+from purerl.protocols import Generator, Trainer
+from purerl.ranks import Ranks
 from purerl.rewards.judges.question import Question
 from purerl.rewards.sources import as_alternatives, check_columns
+from purerl.rollouts.opened import Task
 from purerl.rollouts.scoring.classifier import Classifier
 from purerl.rollouts.scoring.judge import ModelJudge
-from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.scoring.rows import ScoringModel
 from purerl.settings import in_section
 
-__all__ = ["check_questions", "model_rewards_of", "open_model_rewards", "reward_chats"]
+__all__ = ["check_questions", "open_readers", "scorer_of"]
 
 
-def reward_chats(config: RunConfig, policy: Chat) -> dict[str, Chat]:
-    """How each model of `roles.rewards` reads, by the name of the reward.
+def open_readers(scorers: Mapping[str, Role], policy: Chat, special_tokens: SpecialTokens) -> dict[str, Chat]:
+    """How each of `scorers`, the models of `roles.rewards` by name, reads.
 
-    `policy` is how the policy reads. For a classifier, the conversations have the same format and system prompt. The
-    questions to a judge are messages if its tokenizer has a chat template, and otherwise text.
+    `policy` is how the policy reads, and `special_tokens` that of the data. For a classifier, the conversations have
+    the same format and system prompt. The questions to a judge are messages if its tokenizer has a chat template, and
+    otherwise text.
 
     Raises: ConfigError if a model has no tokenizer, or no chat template where it reads messages.
     """
-    chats = {}
-    for name, role in reward_roles(config).items():
+    readers = {}
+    for name, role in scorers.items():
         with in_section(f"roles.rewards.{name}", Role):
-            chats[name] = _chat_of_classifier(config, role, policy) if role.judge is None else _chat_of_judge(role)
-    return chats
+            is_judge = role.judge is not None
+            readers[name] = _chat_of_judge(role) if is_judge else _chat_of_classifier(role, policy, special_tokens)
+    return readers
 
 
-def _chat_of_classifier(config: RunConfig, role: Role, policy: Chat) -> Chat:
+def _chat_of_classifier(role: Role, policy: Chat, special_tokens: SpecialTokens) -> Chat:
     return open_chat(
         load_tokenizer(role.model),
         policy.prompt_format,
         system_prompt=policy.system_prompt,
-        special_tokens=config.data.special_tokens,
+        special_tokens=special_tokens,
     )
 
 
@@ -60,24 +59,25 @@ def _chat_of_judge(role: Role) -> Chat:
     return open_chat(tokenizer, prompt_format, extra_stop_tokens=end_tokens(role.model), special_tokens="escape")
 
 
-def check_questions(config: RunConfig, data: Iterable[DataSet]) -> None:
-    """Raise ConfigError if the template of a judge in `roles.rewards` reads a column that `data` does not have.
+def check_questions(scorers: Mapping[str, Role], data: Iterable[DataSet]) -> None:
+    """Raise ConfigError if the template of a judge among `scorers` reads a column that `data` does not have.
 
     Models in `roles.rewards` read no images, so a classifier is refused if `data` has any, and so is a judge that is
     shown the prompt.
     """
     data = [*data]
     if any(each.example_format.has_images for each in data):
-        _check_images(config)
+        _check_images(scorers)
     tables = [table for each in data for table in each.tables]
-    for name, role in judge_roles(config).items():
-        needed = as_alternatives(Question(role.judge).columns())
-        for table in tables:
-            check_columns(f"roles.{name}", needed, table.column_names)
+    for name, role in scorers.items():
+        if role.judge is not None:
+            needed = as_alternatives(Question(role.judge).columns())
+            for table in tables:
+                check_columns(f"roles.rewards.{name}", needed, table.column_names)
 
 
-def _check_images(config: RunConfig) -> None:
-    for name, role in reward_roles(config).items():
+def _check_images(scorers: Mapping[str, Role]) -> None:
+    for name, role in scorers.items():
         if role.judge is None:
             got, need = "a classifier, and prompts with images", "a model that need not see them: it reads only text"
             do = "use a judge that compares with the correct answer, or a reward function"
@@ -86,42 +86,15 @@ def _check_images(config: RunConfig) -> None:
             Question(role.judge).check_images()
 
 
-def open_model_rewards(
-    config: RunConfig,
-    policy: Chat,
-    chats: Mapping[str, Chat],
-    trainers: Mapping[str, Trainer],
-    context: RankContext = SINGLE_PROCESS,
-) -> ModelRewards:
-    """What adds the scores of the models of `roles.rewards`; `chats` are those of `reward_chats`.
+def scorer_of(
+    name: str, role: Role, engine: Trainer | Generator, task: Task, *, seed: int, ranks: Ranks
+) -> ScoringModel:
+    """The model `name` of `roles.rewards`, whose `engine` is open: a generator of a judge, a trainer of others.
 
-    `trainers` has those of the classifiers. The generators of judges are opened here.
+    `seed` is that of the run.
     """
-    roles, judges = reward_roles(config), judge_roles(config)
-    models = dict[str, ScoringModel]()
-    with ExitStack() as on_error:
-        for name, chat in chats.items():
-            role, role_name = roles[name], f"rewards.{name}"
-            if role_name in judges:
-                settings = judges[role_name].generator
-                generator = open_generator(settings, role.model, config.seed, context.processes, role_name)
-                question = Question(role.judge)
-                models[name] = ModelJudge(name, question, generator, chat, config.seed, context.ranks)
-            else:
-                pad_token = declared_pad_token(role.model)
-                trainer = trainers[role_name]
-                models[name] = Classifier(name, trainer, chat, policy.tokenizer, pad_token, role.steps)
-            on_error.callback(models[name].close)
-        on_error.pop_all()
-    return ModelRewards(models, config.rewards, config.gates, policy.prompt_format)
-
-
-@contextmanager
-def model_rewards_of(config: RunConfig, policy: Chat, chats: Mapping[str, Chat]) -> Iterator[ModelRewards]:
-    """The same, with trainers that are opened here, and closed at the end of the block."""
-    roles = {name: role for name, role in model_roles(config, algorithm_of(config)).items() if is_reward(name)}
-    with ExitStack() as stack:
-        trainers = {
-            name: stack.enter_context(closing(open_trainer(config, name, role, 0))) for name, role in roles.items()
-        }
-        yield stack.enter_context(closing(open_model_rewards(config, policy, chats, trainers)))
+    reader = task.readers[name]
+    if role.judge is not None:
+        return ModelJudge(name, Question(role.judge), cast("Generator", engine), reader, seed, ranks)
+    pad_token = declared_pad_token(role.model)
+    return Classifier(name, cast("Trainer", engine), reader, task.chat.tokenizer, pad_token, role.steps)

@@ -20,7 +20,7 @@ from attrs import frozen
 from torch import distributed as dist
 
 from purerl.errors import ConfigError, EngineError, PurerlError
-from purerl.placement.engines import LOCAL_ENGINES, EngineProcesses
+from purerl.placement.engines import LOCAL_PROCESSES, EngineProcesses
 from purerl.placement.logs import RankLog, restore_output
 from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
 from purerl.placement.network import gloo_variables
@@ -67,7 +67,7 @@ class RankContext:
     local_size: int = 1
     log: RankLog | None = None
     _watchdog: Watchdog | None = None
-    processes: EngineProcesses = LOCAL_ENGINES
+    processes: EngineProcesses = LOCAL_PROCESSES
 
     def redirected(self) -> AbstractContextManager[None]:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""

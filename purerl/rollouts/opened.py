@@ -101,6 +101,12 @@ class EngineCapabilities:
         return [self.generator] if self.generator else []
 
     @property
+    def by_role(self) -> dict[str, Capabilities]:
+        """Those of all engines: of trainers and judges by role, and of the generator as "generator"."""
+        engines = {**self.trainers, **self.judges}
+        return engines if self.generator is None else {**engines, "generator": self.generator}
+
+    @property
     def all(self) -> dict[str, Capabilities]:
         """Those of all engines but judges, by what messages call them."""
         trainers = {f"trainer of the {role}": each for role, each in self.trainers.items()}

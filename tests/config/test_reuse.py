@@ -9,8 +9,9 @@ from attrs import evolve
 
 from purerl.algos.parts.behavior import has_policy_ratio, is_policy_gradient, weights_rollouts
 from purerl.composition import build_algorithm
-from purerl.config.check import algorithm_of, check
+from purerl.config.check import check
 from purerl.config.overrides import apply
+from purerl.config.requirements import requirements_of
 from purerl.config.reuse import check_reuse
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
@@ -55,7 +56,7 @@ def test_algorithms_without_a_ratio_are_found_by_their_loss():
 def test_several_optimizer_steps_are_refused(kind: str, setting: str):
     config = apply(addition(), [f"algorithm.kind={kind}", setting])
     with pytest.raises(ConfigError) as error:
-        check_reuse(config, algorithm_of(config), kind)
+        check_reuse(config, requirements_of(config).algorithm, kind)
     key, got = STEPS[setting]
     assert str(error.value).startswith(f"{key}\n  got:  {got}\n  need: 1: the policy loss of {kind} has no ratio")
     assert str(error.value).endswith(", or algorithm.clipped_surrogate=true")
@@ -65,7 +66,7 @@ def test_several_optimizer_steps_are_refused(kind: str, setting: str):
 def test_stale_rollouts_are_refused(kind: str):
     config = apply(addition(), [f"algorithm.kind={kind}", *STALE])
     with pytest.raises(ConfigError) as error:
-        check_reuse(config, algorithm_of(config), kind)
+        check_reuse(config, requirements_of(config).algorithm, kind)
     assert str(error.value).startswith("rollout.max_staleness\n  got:  1\n  need: 0: the policy loss of")
     assert str(error.value).endswith("set algorithm.importance_weight=true, or rollout.max_staleness=0")
 

@@ -139,7 +139,7 @@ def test_seed_of_the_order_replaces_that_of_the_run(tmp_path: Path) -> None:
 def test_run_draws_in_the_order_of_its_settings(tmp_path: Path) -> None:
     settings = _config(tmp_path, order="sequential")
     run = opened(settings, tmp_path / "run")
-    assert indices_of_draws(run.data.examples, settings.seed, 0, 4) == run.data.examples.indices[:4]
+    assert indices_of_draws(run.task.training.examples, settings.seed, 0, 4) == run.task.training.examples.indices[:4]
     seeded = opened(_config(tmp_path, seed=9), tmp_path / "seeded").data.examples
     assert (seeded.order, seeded.order_seed) == ("shuffled", 9)
 

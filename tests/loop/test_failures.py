@@ -20,7 +20,7 @@ from purerl.loop import workflows
 from purerl.loop.train import train
 from purerl.rewards.outcomes import FailedPart, Failure
 from purerl.rewards.settings import Reward, RewardWorkers
-from purerl.rollouts.failures import FailureLimit
+from purerl.rollouts.failures import FailureLimit, remedy
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 from purerl.store.rollouts import read_rollouts
 from purerl.store.settings import Checkpoint

@@ -60,11 +60,11 @@ def _with_files(config: RunConfig, prepared: Path) -> RunConfig:
 
 def test_loss_of_demonstrations_is_the_mean_over_all_answer_tokens(prepared: Path, tmp_path: Path) -> None:
     run = opened(_with_files(_demonstrations(batch_size=4), prepared), tmp_path / "run")
-    data = run.data.validation
+    data = run.task.training.held_out
     assert len(data.indices) == 10
     total, count = 0.0, 0
     for index, example in zip(data.indices, rows_at(data, data.indices), strict=True):
-        [row] = tokenized_at(run.data.chat, data, index, example)
+        [row] = tokenized_at(run.task.chat, data, index, example)
         fields = {"tokens": row.tokens, "action": row.action, "row": 0, "group": 0, "example": 0, "temperature": 1.0}
         logp = run.trainers["policy"].score(collate([fields]), ("logp",))["logp"]
         total, count = total - float(logp.sum()), count + sum(row.action)
@@ -80,10 +80,10 @@ def test_token_accuracy_is_the_share_of_tokens_with_the_largest_logit(prepared: 
     engines = {"trainer": small_real().trainer, "generator": None}
     config = evolve(_demonstrations(batch_size=4), **engines)
     run = opened(_with_files(config, prepared), tmp_path / "run")
-    model, data = AutoModelForCausalLM.from_pretrained(prepared / "model"), run.data.validation
+    model, data = AutoModelForCausalLM.from_pretrained(prepared / "model"), run.task.training.held_out
     correct = []
     for index, example in zip(data.indices, rows_at(data, data.indices), strict=True):
-        [row] = tokenized_at(run.data.chat, data, index, example)
+        [row] = tokenized_at(run.task.chat, data, index, example)
         predicted = model(torch.tensor([row.tokens])).logits[0].argmax(-1).tolist()
         correct += [predicted[k - 1] == token for k, token in enumerate(row.tokens) if row.action[k]]
     assert len({*correct}) == 2, "some are correct, and some are not"
@@ -162,7 +162,7 @@ def test_a_run_can_be_validated_and_evaluated(tmp_path: Path) -> None:
     }
     assert steps == {"eval/accuracy": [0, 3, 4], "validation/loss": [0, 2, 4]}
     evaluation = evaluation_of_run(summary.directory, {})
-    assert len(evaluation.problems["validation"].indices) > 3
+    assert len(evaluation.task.problems["validation"].indices) > 3
 
 
 @pytest.mark.parametrize("metric", ["eval/length", "validation/margin"])
