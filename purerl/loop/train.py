@@ -29,7 +29,12 @@ from purerl.models.processor import copy_processor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.fit import check_devices
 from purerl.opening.inputs import check_inputs, prepare
-from purerl.opening.start_checkpoint import StartCheckpoint, check_start_checkpoint, initialize_from, parse_start_checkpoint
+from purerl.opening.start_checkpoint import (
+    StartCheckpoint,
+    check_start_checkpoint,
+    initialize_from,
+    parse_start_checkpoint,
+)
 from purerl.placement.join import RankContext, join_ranks
 from purerl.placement.stacks import with_answers
 from purerl.ranks import Ranks
