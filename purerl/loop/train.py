@@ -15,21 +15,24 @@ from purerl.config.continuing import Change, check_changes
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml, to_dict
-from purerl.config.tables import differences, show
-from purerl.errors import CheckpointError, ConfigError
+from purerl.config.tables import check_same_on_ranks
+from purerl.errors import CheckpointError
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
-from purerl.loop.metrics.throughput import measured_by
 from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.loop.remaining_steps import remaining_steps
-from purerl.loop.resume import best_of
 from purerl.loop.run import open_run
 from purerl.loop.state import Ending
-from purerl.loop.summary import Summary, evaluation_in
+from purerl.loop.summary import Summary, summarize
 from purerl.models.processor import copy_processor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.fit import check_devices
 from purerl.opening.inputs import check_inputs, prepare
-from purerl.opening.start_checkpoint import StartCheckpoint, check_start_checkpoint, initialize_from, parse_start_checkpoint
+from purerl.opening.start_checkpoint import (
+    StartCheckpoint,
+    check_start_checkpoint,
+    initialize_from,
+    parse_start_checkpoint,
+)
 from purerl.placement.join import RankContext, join_ranks
 from purerl.placement.stacks import with_answers
 from purerl.ranks import Ranks
@@ -72,7 +75,8 @@ def train(
     the directory contains another run, or cannot be written; RewardError, RolloutError, EngineError,
     CheckpointError and RunStoppedError during the run, which can be resumed afterwards.
     """
-    config, functions = _with_functions(config, rewards, gates)
+    named, named_gates, functions = named_functions(rewards, gates)
+    config = evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates)
     needs = check(config, functions)
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
@@ -82,7 +86,7 @@ def train(
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config, needs)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
-        _check_same_on_ranks(config, context.ranks)
+        check_same_on_ranks(context.ranks.gather(to_dict(config), "the configuration"))
         check_ranks(config.placement, needs, context.ranks.size)
         with (
             _claimed(path, config, context, fresh=fresh) as claimed,
@@ -93,31 +97,6 @@ def train(
             if summary is None and config.initial_run is not None:
                 _train_initial(config, needs[INITIAL_RUN], claimed, callbacks, context)
             return summary or _finish(config, needs[""], claimed, functions, callbacks, context)
-
-
-def _with_functions(
-    config: RunConfig, rewards: Sequence[Any], gates: Sequence[Any]
-) -> tuple[RunConfig, dict[str, RewardFunction]]:
-    """`config` with the names of functions among `rewards` and `gates`, and the functions by the name of their reward.
-
-    Raises: ConfigError if different functions have the same name.
-    """
-    named, named_gates, functions = named_functions(rewards, gates)
-    return evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates), functions
-
-
-def _check_same_on_ranks(config: RunConfig, ranks: Ranks) -> None:
-    """Raise ConfigError on every rank if the configuration differs between ranks: it names a setting that differs."""
-    tables = ranks.gather(to_dict(config), "the configuration")
-    different = [(rank, *each) for rank, table in enumerate(tables) for each in differences(tables[0], table)]
-    if different:
-        rank, key, first, other = different[0]
-        raise ConfigError(
-            key,
-            got=f"{show(first)} on rank 0, {show(other)} on rank {rank}",
-            need="the same configuration on every rank",
-            do="start every rank with the same command, and let all of them read the same files",
-        )
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
@@ -209,7 +188,7 @@ def _finish(
                     run.task.chat.tokenizer.save_pretrained(folder)
                     copy_processor(pin_recorded(resolved, directory.path).model, folder)
     memory = ranks.gather(peak_memory(), "peak memory")
-    return ranks.on_first(lambda: _summarize(config, directory, record, memory), "the summary")
+    return ranks.on_first(lambda: summarize(config.checkpoint, directory, record, memory), "the summary")
 
 
 @contextmanager
@@ -219,16 +198,3 @@ def _common_directory(path: Path, ranks: Ranks) -> Iterator[Path]:
         folder = ranks.on_first(lambda: stack.enter_context(atomic_directory(path)), "a new directory")
         yield folder
         ranks.gather(None, "a new directory is complete")
-
-
-def _summarize(
-    config: RunConfig, directory: RunDirectory, record: Mapping[str, Any], memory: Sequence[Mapping[str, int]]
-) -> Summary:
-    """Write the summary of the finished run, whose last record this is. `memory` is the peak memory of each rank."""
-    records = directory.records()
-    before, after = (evaluation_in(record) for record in (records[0], record))
-    best = best_of(directory, config.checkpoint)
-    summary = {"steps": record["step"], "before": before, "after": after, "best_step": best}
-    summary["measured"] = measured_by(records, memory)
-    directory.finish(summary)
-    return Summary(directory.path, **summary)
