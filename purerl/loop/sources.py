@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from attrs import evolve, frozen
 
@@ -43,26 +43,6 @@ from purerl.store.failures import RunFailures
 __all__ = ["ExampleSource", "RolloutSource", "Source", "open_source"]
 
 
-class Source(Protocol):
-    """Makes the rows of one step, of groups from its window.
-
-    routes         the experts of the groups' rows; None if none are replayed
-    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
-                   determined
-    """
-
-    @property
-    def window(self) -> Window: ...
-
-    @property
-    def routes(self) -> RouteStore | None: ...
-
-    @property
-    def is_repeatable(self) -> bool: ...
-
-    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]: ...
-
-
 @frozen
 class ExampleSource:
     """Rows of `batch_size` demonstrations or preference pairs, without those that have an image that is damaged."""
@@ -90,6 +70,10 @@ class RolloutSource:
     Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
     reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
     `components` are the names of the reward functions, each with that of its own component.
+
+    routes         the experts of the rows of groups that wait; None if none are replayed
+    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
+                   determined
     """
 
     window: Window
@@ -177,6 +161,9 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
 
 def _number_of_groups(trajectories: Sequence[Trajectory]) -> int:
     return len({trajectory.fields["group"] for trajectory in trajectories})
+
+
+Source = ExampleSource | RolloutSource
 
 
 def open_source(

@@ -16,7 +16,6 @@ from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml, to_dict
 from purerl.config.tables import check_same_on_ranks
-from purerl.errors import CheckpointError
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.loop.remaining_steps import remaining_steps
@@ -40,9 +39,8 @@ from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward
 from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
-from purerl.store.checkpoint import saved_steps
 from purerl.store.directory import RunDirectory, claim, unlocked
-from purerl.store.resume import checkpoint_to_resume
+from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
 from purerl.system.process import frozen_objects, torch_threads
@@ -126,7 +124,8 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     if directory.summary is not None:
         if _is_finished(config, directory):
             return Summary(directory.path, **directory.summary, was_finished=True)
-        _reopen(config, directory)
+        check_can_continue(directory)
+        directory.reopen(dumps(config), digest(config))
     initialize_from(origin, directory, config)
     prepare(config, directory.path)
     return None
@@ -140,19 +139,6 @@ def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
         return True
     ending = Ending(schedule_of(config).num_steps(directory.facts.get("examples", 0)), config.stop_when)
     return any(map(ending.is_over, directory.records()[-1:]))
-
-
-def _reopen(config: RunConfig, directory: RunDirectory) -> None:
-    """Mark the finished run in `directory` as unfinished. Raises: CheckpointError if no checkpoint can be used."""
-    if not saved_steps(directory.checkpoints):
-        raise CheckpointError(
-            f"the finished run in {str(directory.path)!r} cannot be continued",
-            got=f"no checkpoint in {str(directory.checkpoints)!r}",
-            need="its last checkpoint",
-            do="restore it from a copy, name another directory, or discard the run with --fresh",
-        )
-    checkpoint_to_resume(directory)
-    directory.reopen(dumps(config), digest(config))
 
 
 def _train_initial(
