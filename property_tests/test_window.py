@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from purerl.backends.requests import PendingRequest
 from purerl.data.chat import Prompt
-from purerl.loop.window import Window, num_due, oldest_version
+from purerl.loop.window import Window, num_due
 from purerl.protocols import Capabilities, Completion, Request, Sampling, Weights
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -193,7 +193,7 @@ class Run:
         assert numbers == sorted(numbers)
         self.taken += numbers
         for group in groups:
-            age = self.step - oldest_version(group, self.step)
+            age = self.step - group.oldest_version(self.step)
             assert 0 <= age <= self.max_staleness, f"draw {group.draw} has tokens that are {age} steps old"
 
     @property

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from attrs import frozen
+from attrs import evolve, frozen
 
+from purerl.config.check import accuracy_rewards_of
+from purerl.config.requirements import Requirements
+from purerl.config.schema import RunConfig
 from purerl.evaluation.attempts import attempt_problems, num_attempts
 from purerl.evaluation.problem_results import as_rows, metrics
 from purerl.evaluation.settings import Evaluate, Validation
+from purerl.loop.draws import Sampler, examples_workflow
 from purerl.loop.state import Clock, LoopState
+from purerl.loop.step import Learner
+from purerl.loop.validation import Validator
 from purerl.ranks import Ranks
 from purerl.rollouts.opened import Engines, Task
 from purerl.store.directory import RunDirectory
 from purerl.store.evaluations import write_evaluation
 from purerl.store.failures import RunFailures
 
-__all__ = ["Evaluator", "Measures"]
+__all__ = ["Evaluator", "Measures", "open_measures"]
 
 
 @frozen
@@ -30,8 +36,8 @@ class Measures:
 
     evaluation: Evaluate | None
     validation: Validation | None
-    evaluate: Callable[[int], dict[str, float]]
-    validate: Callable[[LoopState], dict[str, float]]
+    evaluate: Callable[[int], dict[str, float]] = lambda step: {}
+    validate: Callable[[LoopState], dict[str, float]] = lambda state: {}
 
     def evaluations_due(self, step: int, *, is_last: bool = False) -> list[str]:
         """Those that are due after `step`: "evaluate", "validate", both, or none. After the last step both are."""
@@ -88,3 +94,34 @@ class Evaluator:
         if self.directory.is_owner:
             write_evaluation(self.directory.evaluations, step, as_rows(results))
         return metrics(results, settings)
+
+
+def open_measures(
+    config: RunConfig,
+    needs: Requirements,
+    task: Task,
+    engines: Engines,
+    learner: Learner,
+    directory: RunDirectory,
+    *,
+    ranks: Ranks,
+) -> Measures:
+    """The evaluation on the problems of `task`, and the validation on its held-out data, as far as there are any."""
+    measures, held_out = Measures(config.evaluate, config.validation), task.training.held_out
+    if held_out is not None:
+        sampler = Sampler(held_out, task.chat, config.seed, needs.teachers, needs.number_columns)
+        validator = Validator(learner, sampler, examples_workflow(needs, sampler), config.batch_size)
+        measures = evolve(measures, validate=validator)
+    if config.evaluate is None or engines.generator is None:
+        return measures
+    evaluator = Evaluator(
+        settings=config.evaluate,
+        task=task,
+        engines=engines,
+        accuracy_rewards=accuracy_rewards_of(config),
+        max_failure_rate=config.reward_workers.max_failure_rate,
+        seed=config.seed,
+        directory=directory,
+        ranks=ranks,
+    )
+    return evolve(measures, evaluate=evaluator)

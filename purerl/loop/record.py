@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,12 +22,12 @@ from purerl.rewards.results import component_columns
 from purerl.rollouts.types import Trajectory
 from purerl.store.directory import RunDirectory
 from purerl.store.evaluations import read_evaluation
+from purerl.store.records import to_record
 from purerl.store.rollouts import Metadata, total_reward, write_rollouts
 
-__all__ = ["StepLog", "log_evaluation_samples", "to_record"]
+__all__ = ["StepLog", "log_evaluation_samples"]
 
 _MAX_SAMPLES = 16
-_LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
@@ -86,22 +83,6 @@ class StepLog:
             do = "look for warnings in the log of the engine, or raise the limit; the same command resumes the run"
             raise EngineError(text, need=need, do=do)
         return record
-
-
-def to_record(metrics: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """`metrics` with None for NaN and infinity, which JSON does not have.
-
-    There is a warning for the first such value of each metric of the run at `path`.
-    """
-    invalid = {name: value for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
-    for name, value in invalid.items():
-        _warn(path, name, str(value))
-    return {**metrics, **dict.fromkeys(invalid)}
-
-
-@lru_cache
-def _warn(path: Path, name: str, value: str) -> None:
-    _LOG.warning("the metric %s is %s; such values are null in %s", name, value, path / "metrics.jsonl")
 
 
 def _log_completion_samples(tracker: Tracker, step: int, trajectories: Sequence[Trajectory]) -> None:

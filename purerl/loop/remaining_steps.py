@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
@@ -15,13 +15,11 @@ from purerl.config.tables import flat
 from purerl.errors import ConfigError, RunStoppedError, nearest
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
-from purerl.loop.record import StepLog, log_evaluation_samples, to_record
+from purerl.loop.record import StepLog, log_evaluation_samples
 from purerl.loop.resume import Checkpoints, describe_start, resume
 from purerl.loop.run import Run
 from purerl.loop.state import Clock, Ending, LoopState
-from purerl.monitoring.debugging.profiler import profiled
-from purerl.monitoring.debugging.settings import Debug
-from purerl.monitoring.debugging.stacks import stacks_after
+from purerl.monitoring.debugging.steps import debugged
 from purerl.monitoring.trackers.open import add_trackers, open_console
 from purerl.monitoring.trackers.protocol import RunInfo
 from purerl.monitoring.trackers.trackers import Trackers
@@ -33,6 +31,7 @@ from purerl.placement.join import RankContext
 from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
 from purerl.store.directory import RunDirectory
+from purerl.store.records import to_record
 
 __all__ = ["advance", "remaining_steps"]
 
@@ -75,7 +74,7 @@ def remaining_steps(
                 call(None, writer.take_written())
                 what = f"{str(directory.path)!r}: stopped after step {state.step}"
                 raise RunStoppedError(what, do="the same command resumes the run")
-            with _debugged(config.debug, directory, state.step + 1):
+            with debugged(config.debug, directory.path, state.step + 1) if directory.is_owner else nullcontext():
                 state, record = advance(run, state, log, checkpoints, ending)
             call(record, writer.take_written())
             names.update(record)
@@ -134,17 +133,6 @@ def _open_log(
         run.learner.throughput,
         ends_on_mismatch=getattr(config.generator, "max_mismatch_growth", None) is not None,
     )
-
-
-@contextmanager
-def _debugged(settings: Debug, directory: RunDirectory, step: int) -> Iterator[None]:
-    """Record the block, which is `step`, as `settings` say, in files of the run; of several ranks only rank 0."""
-    if not directory.is_owner:
-        yield
-        return
-    stacks = stacks_after(settings.stack_dump_after, directory.path / "stacks.txt", step)
-    with stacks, profiled(settings, directory.path / "profile", step):
-        yield
 
 
 def advance(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from attrs import asdict, evolve, frozen
 
 from purerl.config.continuing import describe_changes
@@ -20,37 +19,19 @@ from purerl.loop.window import Contents
 from purerl.opening.expert_routes import records_of
 from purerl.opening.start_checkpoint import check_length
 from purerl.ranks import Ranks
-from purerl.rollouts.types import Group
 from purerl.store.background import CheckpointWriter
 from purerl.store.best import best_step
 from purerl.store.checkpoint import clean, restore, saved_steps
 from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
-from purerl.store.groups import read_groups, read_routes, write_groups, write_routes
+from purerl.store.groups import WaitingGroups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
 __all__ = ["Checkpoints", "best_of", "describe_start", "resume"]
 
-_WAITING, _FILE, _ROUTES = "waiting", "groups.parquet", "routes.safetensors"
-
-
-@frozen
-class _WaitingGroups:
-    """Groups that have not been trained yet, which every rank has. They are written like the state of a trainer.
-
-    `routes` are the records of the experts of their rows, by number, on rank 0.
-    """
-
-    groups: Sequence[Group]
-    routes: Mapping[int, np.ndarray]
-
-    def write(self, path: Path, ranks: Ranks) -> dict[str, str]:
-        """Write them into `path`, on rank 0."""
-        if not ranks.is_first:
-            return {}
-        routes = {_ROUTES: write_routes(path / _ROUTES, self.routes)} if self.routes else {}
-        return {_FILE: write_groups(path / _FILE, self.groups), **routes}
+_WAITING = "waiting"
+"""The folder of a checkpoint with the groups that wait."""
 
 
 def resume(run: Run, directory: RunDirectory, settings: Checkpoint, ranks: Ranks, max_steps: int) -> LoopState:
@@ -70,21 +51,18 @@ def resume(run: Run, directory: RunDirectory, settings: Checkpoint, ranks: Ranks
         return initial
     trainers = {role: trainer for role, trainer in run.engines.trainers.items() if (path / role).is_dir()}
     state = LoopState(**restore(path, trainers))
-    is_start = origin is not None and origin["step"] == state.step
-    if is_start:
+    start = origin if origin is not None and origin["step"] == state.step else None
+    if start is not None:
         check_length(state.step, max_steps)
-        state = state if origin["same_advantage"] else evolve(state, transform=initial.transform)
+        state = state if start["same_advantage"] else evolve(state, transform=initial.transform)
     ranks.on_first(lambda: _discard_later(settings, directory, path), "removing later records")
     run.engines.load_weights(state.step, Clock())
-    waiting = read_groups(path / _WAITING / _FILE) if (path / _WAITING).is_dir() else []
-    in_flight = state.in_flight
-    if is_start:  # other data or settings: nothing was sampled with them
-        in_flight, waiting = (*(group.draw for group in waiting), *in_flight), []
-    store, file = run.source.routes, path / _WAITING / _ROUTES
+    waiting, in_flight, store = WaitingGroups.read(path / _WAITING), state.in_flight, run.source.routes
+    if start is not None:  # other data or settings: nothing was sampled with them
+        waiting, in_flight = WaitingGroups(), (*(group.draw for group in waiting.groups), *in_flight)
     if store is not None:
-        records = read_routes(file) if waiting and file.exists() else {}
-        ranks.on_first(lambda: store.replace_all(records), "the experts of waiting groups")
-    run.source.window.restore(state.num_draws, in_flight, waiting, step=state.step)
+        ranks.on_first(lambda: store.replace_all(waiting.routes), "the experts of waiting groups")
+    run.source.window.restore(state.num_draws, in_flight, waiting.groups, step=state.step)
     return state
 
 
@@ -145,7 +123,7 @@ class Checkpoints:
             state.step,
             asdict(evolve(state, in_flight=contents.in_flight), recurse=False),
             self.run.engines.trainers,
-            {_WAITING: _WaitingGroups(waiting, routes)} if waiting else {},
+            {_WAITING: WaitingGroups(waiting, routes)} if waiting else {},
             keep=self.settings.keep,
             protected=_protected(directory, self.settings, state.step),
             flush_records=partial(directory.sync, unflushed),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -16,15 +16,10 @@ from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
-from purerl.loop.draws import Sampler
-from purerl.loop.measure import Evaluator, Measures
-from purerl.loop.metrics.gradients import check_trainers
-from purerl.loop.sources import RolloutSource, Source
-from purerl.loop.state import Clock, LoopState
-from purerl.loop.step import Learner
-from purerl.loop.update import Schedule, loop_objectives
-from purerl.loop.validation import Validator
-from purerl.loop.workflows import examples_workflow, open_source
+from purerl.loop.measure import Measures, open_measures
+from purerl.loop.sources import RolloutSource, Source, open_source
+from purerl.loop.state import Clock
+from purerl.loop.step import Learner, open_learner
 from purerl.models.processor import copy_processor
 from purerl.opening.base_models import identify_models, pin_commits
 from purerl.opening.engines import check_running, open_engines
@@ -34,8 +29,6 @@ from purerl.opening.inputs import data_files
 from purerl.opening.task import open_task, with_interaction
 from purerl.placement.join import RankContext
 from purerl.planning.check import check_memory
-from purerl.protocols import Trainer
-from purerl.ranks import Ranks
 from purerl.rewards.adapters import RewardFunction, RunLength
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.runtime import Runtime
@@ -114,15 +107,10 @@ def open_run(
         **options,
     )
     use_routes(config, directory, engines.trainers["policy"])
-    learner = _open_learner(config, needs, engines.trainers)
+    learner = open_learner(config, needs, engines.trainers)
     check_fit(task, engines.capabilities(), **lengths_of(config, steps))
     source = open_source(config, needs, task, engines, directory, ranks)
-    measures = Measures(
-        config.evaluate,
-        config.validation,
-        _open_evaluator(config, task, engines, directory, ranks),
-        _open_validator(config, needs, task, learner),
-    )
+    measures = open_measures(config, needs, task, engines, learner, directory, ranks=ranks)
     run = Run(task, engines, learner, source, measures)
     facts = partial(_write_facts, config, run, directory, max_steps=steps, files=files, models=fingerprints)
     ranks.on_first(facts, "the facts of the run")
@@ -138,53 +126,6 @@ def _check_resources(config: RunConfig, needs: Requirements, context: RankContex
     """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
     check_memory(config, context.ranks.size, ranks_of_host=context.local_size)
     check_running(_sampler_of(config), needs.judges)
-
-
-def _open_learner(config: RunConfig, needs: Requirements, trainers: Mapping[str, Trainer]) -> Learner:
-    """The algorithm of `config` with its models. Raises: ConfigError as `check_trainers`."""
-    rollout, algorithm = config.rollout, needs.algorithm
-    updates_per_step = config.ppo_epochs * config.minibatches
-    objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=rollout is not None)
-    if config.debug.gradient_steps:
-        check_trainers(trainers, objectives)
-    return Learner(
-        algorithm,
-        objectives,
-        trainers,
-        Schedule(config.ppo_epochs, config.minibatches, config.seed, config.critic_warmup),
-        gradient_steps=config.debug.gradient_steps,
-        max_staleness=rollout.max_staleness if rollout and rollout.recorded is None else None,
-        followers={name: role.settings for name, role in needs.models.items() if role.settings.update_every},
-    )
-
-
-def _open_evaluator(
-    config: RunConfig, task: Task, engines: Engines, directory: RunDirectory, ranks: Ranks
-) -> Callable[[int], dict[str, float]]:
-    """Evaluates the weights of the generator after a step; nothing is measured without an evaluation."""
-    if config.evaluate is None or engines.generator is None:
-        return lambda step: {}
-    return Evaluator(
-        settings=config.evaluate,
-        task=task,
-        engines=engines,
-        accuracy_rewards=accuracy_rewards_of(config),
-        max_failure_rate=config.reward_workers.max_failure_rate,
-        seed=config.seed,
-        directory=directory,
-        ranks=ranks,
-    )
-
-
-def _open_validator(
-    config: RunConfig, needs: Requirements, task: Task, learner: Learner
-) -> Callable[[LoopState], dict[str, float]]:
-    """Validates the policy in a state of the loop; nothing is measured without held-out data."""
-    held_out = task.training and task.training.held_out
-    if held_out is None:
-        return lambda state: {}
-    sampler = Sampler(held_out, task.chat, config.seed, needs.teachers, needs.number_columns)
-    return Validator(learner, sampler, examples_workflow(needs, sampler), config.batch_size)
 
 
 def _write_facts(

@@ -6,49 +6,41 @@ returns the rows and its metrics.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-import torch
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
-from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
+from purerl.config.requirements import Requirements
+from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet
+from purerl.envs.settings import EnvironmentSettings
 from purerl.expert_routes import RouteStore
+from purerl.loop.draws import Sampler, examples_workflow
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
+from purerl.opening.expert_routes import route_store
+from purerl.opening.recorded import RecordedGroups
+from purerl.ranks import Ranks
 from purerl.rewards.results import components_of
+from purerl.rollouts.distributed import distributed
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
+from purerl.rollouts.opened import Engines, Task
+from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.sampled import length_penalty, sampling_workflow
 from purerl.rollouts.scoring.models import ModelRewards
-from purerl.rollouts.settings import Overlong, Rollout
+from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Group, Trajectory
+from purerl.store.directory import RunDirectory
 from purerl.store.failures import RunFailures
 
-__all__ = ["ExampleSource", "RolloutSource", "Source", "length_penalty"]
-
-
-class Source(Protocol):
-    """Makes the rows of one step, of groups from its window.
-
-    routes         the experts of the groups' rows; None if none are replayed
-    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
-                   determined
-    """
-
-    @property
-    def window(self) -> Window: ...
-
-    @property
-    def routes(self) -> RouteStore | None: ...
-
-    @property
-    def is_repeatable(self) -> bool: ...
-
-    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]: ...
+__all__ = ["ExampleSource", "RolloutSource", "Source", "open_source"]
 
 
 @frozen
@@ -78,6 +70,10 @@ class RolloutSource:
     Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
     reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
     `components` are the names of the reward functions, each with that of its own component.
+
+    routes         the experts of the rows of groups that wait; None if none are replayed
+    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
+                   determined
     """
 
     window: Window
@@ -163,17 +159,60 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
 
 
-def length_penalty(settings: Overlong | None, max_tokens: int) -> Callable[[int], float]:
-    """The penalty for the length of a completion with this number of tokens; 0 without `settings`."""
-    if settings is None:
-        return lambda length: 0.0
-
-    def penalty(length: int) -> float:
-        tokens = torch.tensor([length], dtype=torch.float64)
-        return overlong_penalty(tokens, max_length=max_tokens, buffer=settings.buffer, factor=settings.factor).item()
-
-    return penalty
-
-
 def _number_of_groups(trajectories: Sequence[Trajectory]) -> int:
     return len({trajectory.fields["group"] for trajectory in trajectories})
+
+
+Source = ExampleSource | RolloutSource
+
+
+def open_source(
+    config: RunConfig, needs: Requirements, task: Task, engines: Engines, directory: RunDirectory, ranks: Ranks
+) -> Source:
+    """The source of the rows of each step: completions of the policy, or examples."""
+    rollout, data, size = config.rollout, task.training.examples, config.batch_size
+    sampler = Sampler(data, task.chat, config.seed, needs.teachers, needs.number_columns)
+    if rollout is None:
+        failures = RunFailures(directory, 1, 1.0)  # of images; all others are learned from
+        rollouts = Rollouts(engines.runtime, examples_workflow(needs, sampler))
+        window = Window(rollouts, sampler.draw_examples, batch_size=size, on_group=failures.add)
+        return ExampleSource(window, failures, size)
+    if rollout.recorded is not None:
+        workflow = RecordedGroups(Path(rollout.recorded), config.seed)
+        draw = workflow.draw
+    else:
+        has_baseline, draw = "greedy_score" in reads_of(needs.algorithm), sampler.draw
+        capabilities, fields = engines.capabilities(), sampler.row_fields
+        workflow = sampling_workflow(rollout, task, capabilities, fields, has_baseline=has_baseline)
+    routes = route_store(config, directory)
+    failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
+    window = Window(
+        distributed(Rollouts(engines.runtime, workflow, routes), ranks),
+        draw,
+        batch_size=size,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        num_extra=rollout.num_extra_groups,
+        on_group=failures.add,
+    )
+    return RolloutSource(
+        window=window,
+        failures=failures,
+        settings=rollout,
+        algorithm=needs.algorithm,
+        batch_size=size,
+        data=data,
+        model_rewards=engines.scorers,
+        components=task.rewards.components,
+        routes=routes,
+        is_repeatable=_is_repeatable(rollout, config.environment, engines.runtime),
+    )
+
+
+def _is_repeatable(rollout: Rollout, environment: EnvironmentSettings | None, runtime: Runtime) -> bool:
+    """Whether the engine works inside of the steps of a run, and nothing else takes time while it samples."""
+    is_in_event_loop = environment is None or environment.is_in_event_loop
+    if runtime.engine is None or rollout.order != "drawn" or not is_in_event_loop:
+        return False
+    capabilities = runtime.engine.generator.capabilities
+    return runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant

@@ -15,16 +15,13 @@ from purerl.config.continuing import Change, check_changes
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml, to_dict
-from purerl.config.tables import differences, show
-from purerl.errors import CheckpointError, ConfigError
+from purerl.config.tables import check_same_on_ranks
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
-from purerl.loop.metrics.throughput import measured_by
 from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.loop.remaining_steps import remaining_steps
-from purerl.loop.resume import best_of
 from purerl.loop.run import open_run
 from purerl.loop.state import Ending
-from purerl.loop.summary import Summary, evaluation_in
+from purerl.loop.summary import Summary, summarize
 from purerl.models.processor import copy_processor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.fit import check_devices
@@ -42,9 +39,8 @@ from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward
 from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
-from purerl.store.checkpoint import saved_steps
 from purerl.store.directory import RunDirectory, claim, unlocked
-from purerl.store.resume import checkpoint_to_resume
+from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
 from purerl.system.process import frozen_objects, torch_threads
@@ -77,7 +73,8 @@ def train(
     the directory contains another run, or cannot be written; RewardError, RolloutError, EngineError,
     CheckpointError and RunStoppedError during the run, which can be resumed afterwards.
     """
-    config, functions = _with_functions(config, rewards, gates)
+    named, named_gates, functions = named_functions(rewards, gates)
+    config = evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates)
     needs = check(config, functions)
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
@@ -87,7 +84,7 @@ def train(
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config, needs)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
-        _check_same_on_ranks(config, context.ranks)
+        check_same_on_ranks(context.ranks.gather(to_dict(config), "the configuration"))
         check_ranks(config.placement, needs, context.ranks.size)
         with (
             _claimed(path, config, context, fresh=fresh) as claimed,
@@ -98,31 +95,6 @@ def train(
             if summary is None and config.initial_run is not None:
                 _train_initial(config, needs[INITIAL_RUN], claimed, callbacks, context)
             return summary or _finish(config, needs[""], claimed, functions, callbacks, context)
-
-
-def _with_functions(
-    config: RunConfig, rewards: Sequence[Any], gates: Sequence[Any]
-) -> tuple[RunConfig, dict[str, RewardFunction]]:
-    """`config` with the names of functions among `rewards` and `gates`, and the functions by the name of their reward.
-
-    Raises: ConfigError if different functions have the same name.
-    """
-    named, named_gates, functions = named_functions(rewards, gates)
-    return evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates), functions
-
-
-def _check_same_on_ranks(config: RunConfig, ranks: Ranks) -> None:
-    """Raise ConfigError on every rank if the configuration differs between ranks: it names a setting that differs."""
-    tables = ranks.gather(to_dict(config), "the configuration")
-    different = [(rank, *each) for rank, table in enumerate(tables) for each in differences(tables[0], table)]
-    if different:
-        rank, key, first, other = different[0]
-        raise ConfigError(
-            key,
-            got=f"{show(first)} on rank 0, {show(other)} on rank {rank}",
-            need="the same configuration on every rank",
-            do="start every rank with the same command, and let all of them read the same files",
-        )
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
@@ -152,7 +124,8 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     if directory.summary is not None:
         if _is_finished(config, directory):
             return Summary(directory.path, **directory.summary, was_finished=True)
-        _reopen(config, directory)
+        check_can_continue(directory)
+        directory.reopen(dumps(config), digest(config))
     initialize_from(origin, directory, config)
     prepare(config, directory.path)
     return None
@@ -166,19 +139,6 @@ def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
         return True
     ending = Ending(schedule_of(config).num_steps(directory.facts.get("examples", 0)), config.stop_when)
     return any(map(ending.is_over, directory.records()[-1:]))
-
-
-def _reopen(config: RunConfig, directory: RunDirectory) -> None:
-    """Mark the finished run in `directory` as unfinished. Raises: CheckpointError if no checkpoint can be used."""
-    if not saved_steps(directory.checkpoints):
-        raise CheckpointError(
-            f"the finished run in {str(directory.path)!r} cannot be continued",
-            got=f"no checkpoint in {str(directory.checkpoints)!r}",
-            need="its last checkpoint",
-            do="restore it from a copy, name another directory, or discard the run with --fresh",
-        )
-    checkpoint_to_resume(directory)
-    directory.reopen(dumps(config), digest(config))
 
 
 def _train_initial(
@@ -214,7 +174,7 @@ def _finish(
                     run.task.chat.tokenizer.save_pretrained(folder)
                     copy_processor(pin_recorded(resolved, directory.path).model, folder)
     memory = ranks.gather(peak_memory(), "peak memory")
-    return ranks.on_first(lambda: _summarize(config, directory, record, memory), "the summary")
+    return ranks.on_first(lambda: summarize(config.checkpoint, directory, record, memory), "the summary")
 
 
 @contextmanager
@@ -224,16 +184,3 @@ def _common_directory(path: Path, ranks: Ranks) -> Iterator[Path]:
         folder = ranks.on_first(lambda: stack.enter_context(atomic_directory(path)), "a new directory")
         yield folder
         ranks.gather(None, "a new directory is complete")
-
-
-def _summarize(
-    config: RunConfig, directory: RunDirectory, record: Mapping[str, Any], memory: Sequence[Mapping[str, int]]
-) -> Summary:
-    """Write the summary of the finished run, whose last record this is. `memory` is the peak memory of each rank."""
-    records = directory.records()
-    before, after = (evaluation_in(record) for record in (records[0], record))
-    best = best_of(directory, config.checkpoint)
-    summary = {"steps": record["step"], "before": before, "after": after, "best_step": best}
-    summary["measured"] = measured_by(records, memory)
-    directory.finish(summary)
-    return Summary(directory.path, **summary)

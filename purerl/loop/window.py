@@ -19,7 +19,7 @@ from purerl.rollouts.distributed import Supplier
 from purerl.rollouts.settings import Order
 from purerl.rollouts.types import Draw, Group
 
-__all__ = ["Contents", "Window", "num_due", "oldest_version"]
+__all__ = ["Contents", "Window", "num_due"]
 
 
 @frozen
@@ -80,7 +80,7 @@ class Window:
         The draws `in_flight` are sampled again, before new ones are drawn. So are those of `waiting` whose groups would
         be too old when it is their turn, because fewer groups may wait than when the checkpoint was written.
         """
-        versions = {group.draw: oldest_version(group, step) for group in waiting}
+        versions = {group.draw: group.oldest_version(step) for group in waiting}
         numbers = [*in_flight, *versions]
         turn = sorted(numbers, key=lambda n: (0 if self._is_in_order else versions.get(n, step), n))
         too_old = {
@@ -212,10 +212,3 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, pairs in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in pairs]
         yield members[0], len(members)
-
-
-def oldest_version(group: Group, default: int) -> int:
-    """The version of the oldest weights that sampled a token of `group`; `default` if it has no sampled tokens."""
-    rows = [trajectory.fields for trajectory in group.trajectories]
-    versions = [v for row in rows for v, sampled in zip(row["version"], row["action"], strict=True) if sampled]
-    return min(versions, default=default)
