@@ -9,8 +9,8 @@ from typing import Any
 
 from attrs import define
 
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
-from purerl.loop.paths import resolve_paths
 from purerl.loop.record import StepLog
 from purerl.loop.remaining_steps import advance
 from purerl.loop.run import Run, open_run, prepare

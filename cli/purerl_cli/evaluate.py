@@ -358,8 +358,8 @@ def _prepare(
     settings |= parse_sampling(settings.pop("sampling", ()))
     _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
+    from purerl.config.generators import change_generator
     from purerl.evaluation.settings import Evaluate
-    from purerl.loop.generators import change_generator
     from purerl.rewards.settings import Gate, Reward
     from purerl.runs.evaluation import evaluation_of_model, evaluation_of_run
     from purerl.settings import Model

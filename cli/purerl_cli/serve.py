@@ -50,7 +50,7 @@ def serve(
     from purerl.backends.serving.access import private_environment
     from purerl.backends.vllm import generator as vllm
     from purerl.config.check import check_generator
-    from purerl.loop.generators import change_generator
+    from purerl.config.generators import change_generator
     from purerl.plugins import find, kind_of
     from purerl.settings import Model
 

@@ -1,21 +1,24 @@
-"""Checks of the settings of generators."""
+"""The settings of generators: checks, and changes by a user."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from attrs import evolve
+from attrs import evolve, fields_dict, frozen
 
 from purerl.backends.serving.settings import ServerSettings
+from purerl.config.overrides import apply
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
-from purerl.settings import Model, in_section, no_effect
+from purerl.settings import Model, in_section, no_effect, setting
 from purerl.system.devices.kinds import BETWEEN_DEVICES
 
 if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
 
 __all__ = [
+    "change_generator",
     "check_adapter_rank",
     "check_generator",
     "check_mismatch_growth",
@@ -85,3 +88,25 @@ def check_mismatch_growth(config: RunConfig) -> None:
     if growth is not None and (rollout is None or rollout.max_staleness or rollout.recorded):
         need = "completions that are sampled with the weights of their step: rollout.max_staleness = 0"
         raise no_effect("generator.max_mismatch_growth", growth, need)
+
+
+@frozen
+class _Sampler:
+    """A section with an engine that samples, for settings that name its kind."""
+
+    generator: Any = setting("the engine that samples completions", plugin="generator")
+
+
+def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:
+    """The Config of an engine, changed by `settings`, as KEY=VALUE, and then by `changes`.
+
+    Raises: ConfigError for a setting that it does not have, and if the engine is not installed.
+    """
+    if settings:
+        generator = apply(_Sampler(generator), [f"generator.{text}" for text in settings]).generator
+        check_generator(generator)
+    for name, value in changes.items():
+        if name not in fields_dict(type(generator)):
+            need = f"a generator with this setting; {kind_of(generator)} has none"
+            raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
+    return evolve(generator, **changes)

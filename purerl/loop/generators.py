@@ -1,25 +1,20 @@
-"""The generators of a run: their settings, and opening them."""
+"""Opening the generators of a run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from attrs import evolve, fields_dict, frozen
-
-from purerl.config.generators import check_generator, sampled_model
-from purerl.config.overrides import apply
+from purerl.config.generators import sampled_model
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
-from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
 from purerl.plugins import find, kind_of
 from purerl.protocols import Generator
 from purerl.seeds import derive_seed
-from purerl.settings import Model, setting
+from purerl.settings import Model
 
-__all__ = ["change_generator", "check_running", "open_generator", "open_sampler"]
+__all__ = ["check_running", "open_generator", "open_sampler"]
 
 
 def open_generator(
@@ -38,13 +33,6 @@ def open_sampler(config: RunConfig, engines: Engines = LOCAL_ENGINES) -> Generat
     return open_generator(config.generator, sampled_model(config.model, config.trainer), config.seed, engines)
 
 
-@frozen
-class _Sampler:
-    """A section with an engine that samples, for settings that name its kind."""
-
-    generator: Any = setting("the engine that samples completions", plugin="generator")
-
-
 def check_running(config: RunConfig, needs: Requirements) -> None:
     """Raise EngineError if a generator of `config`, also of a judge, cannot use servers that run already.
 
@@ -55,18 +43,3 @@ def check_running(config: RunConfig, needs: Requirements) -> None:
         check = settings and getattr(find("generator", kind_of(settings)), "check_running", None)
         if check:
             check(settings, model=model)
-
-
-def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:
-    """The Config of an engine, changed by `settings`, as KEY=VALUE, and then by `changes`.
-
-    Raises: ConfigError for a setting that it does not have, and if the engine is not installed.
-    """
-    if settings:
-        generator = apply(_Sampler(generator), [f"generator.{text}" for text in settings]).generator
-        check_generator(generator)
-    for name, value in changes.items():
-        if name not in fields_dict(type(generator)):
-            need = f"a generator with this setting; {kind_of(generator)} has none"
-            raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
-    return evolve(generator, **changes)

@@ -8,19 +8,18 @@ from functools import partial
 from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
-from purerl.config.paths import is_created_by_run
+from purerl.config.paths import is_created_by_run, resolve_paths
 from purerl.config.requirements import Requirements, is_reward, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import changes_from
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
 from purerl.data.open import RunData, file_digests
 from purerl.errors import RunDirectoryError
 from purerl.loop.devices import check_devices
 from purerl.loop.model_rewards import reward_chats
-from purerl.loop.paths import resolve_paths
 from purerl.loop.run import check_files, reward_runner
 from purerl.loop.run_data import first_example, open_run_data
-from purerl.loop.train import changes_from
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.base_models import identify_models
 from purerl.opening.fit import check_row_lengths

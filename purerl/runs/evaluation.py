@@ -13,10 +13,12 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.config.check import accuracy_rewards_of
-from purerl.config.generators import sampled_model
+from purerl.config.generators import change_generator, sampled_model
+from purerl.config.paths import resolve_paths
 from purerl.config.requirements import requirements_of
 from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import Chat, TextOrMessages, open_chat
 from purerl.data.columns import PromptFormat
@@ -34,15 +36,14 @@ from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
 from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
-from purerl.loop.generators import change_generator, open_generator
+from purerl.loop.generators import open_generator
 from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
-from purerl.loop.paths import resolve_paths
 from purerl.loop.run import reward_runner
 from purerl.loop.run_data import check_rows, open_run_data
 from purerl.models.tokenizer import end_tokens, load_tokenizer
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.images import open_processor, use_images, with_store
-from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
+from purerl.opening.start_checkpoint import Origin, find_checkpoint
 from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, Trainer
 from purerl.rewards.adapters import RewardFunction

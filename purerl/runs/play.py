@@ -10,6 +10,7 @@ from typing import Any, cast
 from attrs import define, evolve, frozen
 
 from purerl.config.check import check
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, Messages, Prompt
 from purerl.data.examples import rows_at
@@ -22,7 +23,6 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
 from purerl.loop.generators import open_sampler
-from purerl.loop.paths import resolve_paths
 from purerl.loop.run import reward_runner
 from purerl.loop.run_data import open_run_data
 from purerl.opening.images import use_images, with_store

@@ -18,8 +18,8 @@ from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
 from purerl.config.generators import check_updates_in_flight
 from purerl.config.overrides import apply
+from purerl.config.paths import resolve_paths
 from purerl.errors import ConfigError
-from purerl.loop.paths import resolve_paths
 from purerl.placement.settings import Placement
 from purerl.recipes.addition import addition
 from purerl.settings import Model
