@@ -62,13 +62,13 @@ def replay(
 
     No model is loaded. Without options the run's own algorithm is replayed, which gives its recorded advantages.
     """
-    from purerl.config.check import algorithm_of
+    from purerl.config.requirements import requirements_of
     from purerl.replay import mean_of, measure, notes, open_recording, parse_steps
     from purerl.replay import replay as replayed_steps
 
     recording = open_recording(run)
     config = _changed(recording.config, algorithm, settings or ())
-    other, chosen = algorithm_of(config), parse_steps(steps, recording.steps)
+    other, chosen = requirements_of(config).algorithm, parse_steps(steps, recording.steps)
     numbers, missing, recorded_missing = [], {}, {}
     with ExitStack() as stack:
         score = stack.enter_context(_scorer(recording, reward, other)) if reward else None

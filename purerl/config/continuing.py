@@ -20,9 +20,8 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.config.check import algorithm_of
 from purerl.config.listing import leaves
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.config.tables import differences, show
@@ -97,7 +96,7 @@ def _is_allowed(change: Change, config: RunConfig) -> bool:
 
 def _depends_on_length(config: RunConfig) -> bool:
     """Whether the learning rate of a model depends on the number of steps of the run, or may depend on it."""
-    roles = model_roles(config, algorithm_of(config)).values()
+    roles = requirements_of(config).models.values()
     trainers = [role.settings.trainer for role in roles if role.is_trained]
     return any(getattr(find("trainer", kind_of(t)), "depends_on_length", lambda _: True)(t) for t in trainers)
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from purerl.config.check import algorithm_of
-from purerl.config.roles import models_by_role, models_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import capacity_of
@@ -68,7 +67,7 @@ def is_small(config: RunConfig, ranks_of_host: int) -> bool:
 
     The size of a model that is not in a local directory is not known.
     """
-    models = models_by_role(config, algorithm_of(config)).values()
+    models = requirements_of(config).all_models().values()
     sizes = [_files_size(model) for model in models]  # two roles may have the same files
     capacity = capacity_of(config.trainer, ranks_of_host, None).size
     return all(sizes) and (capacity is None or _STATE_BYTES * sum(filter(None, sizes)) < _SMALL * capacity)
@@ -76,7 +75,7 @@ def is_small(config: RunConfig, ranks_of_host: int) -> bool:
 
 def _lacks_weights(config: RunConfig) -> bool:
     """Whether the directory of a model has no weights."""
-    models = models_of(config, algorithm_of(config))
+    models = requirements_of(config).all_models().values()
     return any(Path(model.path).is_dir() and _files_size(model) is None for model in models)
 
 

@@ -14,11 +14,10 @@ from typing import Any
 
 from attrs import field, frozen
 
-from purerl.config.check import algorithm_of
 from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
-from purerl.config.reward_roles import judge_roles
-from purerl.config.roles import ModelRole, adapter_rank, model_roles, models_by_role
+from purerl.config.requirements import ModelRole, requirements_of
+from purerl.config.roles import adapter_rank
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
@@ -116,7 +115,7 @@ def plan_memory(
 
 def _check_models(config: RunConfig) -> None:
     """Refuse models that do not exist before the run."""
-    for model in models_by_role(config, algorithm_of(config)).values():
+    for model in requirements_of(config).all_models().values():
         path = model.path
         if is_created_by_run(path):
             do = "set model to a directory with its config.json, such as that of an earlier run"
@@ -134,7 +133,8 @@ def describe(plan: MemoryPlan) -> str:
 
 def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dict[str, MemoryUse]:
     """What each engine needs: the models of the trainers by role, and the generator."""
-    roles, uses = model_roles(config, algorithm_of(config)), dict[str, MemoryUse]()
+    needs, uses = requirements_of(config), dict[str, MemoryUse]()
+    roles = needs.models
     for name, role in roles.items():
         if name != "policy" and _shares_weights(role, roles["policy"]):
             continue
@@ -148,8 +148,10 @@ def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dic
             on_accelerator=on_accelerator,
         )
     if config.generator is not None:
-        uses["generator"] = _memory_of("generator", config.generator, model=sampled_model(config), workload=workload)
-    for name, role in judge_roles(config).items():
+        uses["generator"] = _memory_of(
+            "generator", config.generator, model=sampled_model(config.model, config.trainer), workload=workload
+        )
+    for name, role in needs.judges.items():
         uses[name] = _memory_of("generator", role.generator, model=role.model, workload=workload)
     return uses
 

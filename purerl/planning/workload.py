@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.config.check import algorithm_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.system.memory_use import Workload
 
@@ -53,5 +53,5 @@ def workload_of(config: RunConfig, ranks: int, lengths: Lengths) -> tuple[Worklo
 
 def _rows_of_example(config: RunConfig) -> int:
     """The rows of a demonstration, of a preference pair, or of a labeled completion."""
-    reads = {name for objective in algorithm_of(config).objectives for name in objective.reads}
+    reads = {name for objective in requirements_of(config).algorithm.objectives for name in objective.reads}
     return 1 if reads.isdisjoint({"chosen", "mismatched"}) else 2

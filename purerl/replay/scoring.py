@@ -12,18 +12,17 @@ from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.batch import with_fields
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
 from purerl.errors import ConfigError, DataError
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import reward_runner
-from purerl.loop.run_data import check_rows
-from purerl.loop.sources import components_of
 from purerl.models.tokenizer import load_tokenizer
+from purerl.opening.task import check_rows, open_runner
 from purerl.replay.recording import Recording
 from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards
+from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed
@@ -81,7 +80,7 @@ class Scorer:
         return with_fields(batch.exclude("components", "score", "greedy_score"), **fields)
 
     def _inputs(self, columns: dict[str, list[Any]], rows: Sequence[int]) -> list[RewardInput]:
-        """What reward functions get of `rows`, as when they were sampled."""
+        """The inputs of reward functions for `rows`, as when they were sampled."""
         examples = rows_at(self.data, [columns["example"][row] for row in rows])
         tokens = [columns["tokens"][row][len(columns["action"][row]) - sum(columns["action"][row]) :] for row in rows]
         ends = self.tokenizer.batch_decode(tokens, skip_special_tokens=False) if self.tokenizer else [None] * len(rows)
@@ -118,7 +117,7 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     _check_can_score(config)
     facts = unlocked(recording.path).facts
     data = _read_data(config, facts.get("files", {}))
-    runner = reward_runner(config, {})
+    runner = open_runner(config.rewards, config.gates, config.reward_workers)
     check_rows(runner, [data])
     steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
     runner.length = RunLength(facts.get("max_steps", 0), steps_per_epoch)

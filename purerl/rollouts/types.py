@@ -67,6 +67,12 @@ class Group:
     trajectories: tuple[Trajectory, ...]
     failure: Failure | None = None
 
+    def oldest_version(self, default: int) -> int:
+        """The version of the oldest weights that sampled one of its tokens; `default` if none was sampled."""
+        rows = [trajectory.fields for trajectory in self.trajectories]
+        versions = [v for row in rows for v, sampled in zip(row["version"], row["action"], strict=True) if sampled]
+        return min(versions, default=default)
+
 
 Generate = Callable[[Sequence[Request]], Awaitable[list[Completion]]]
 """Completions of requests, in the same order. A request on which the engine failed has finish "error"."""

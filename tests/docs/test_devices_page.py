@@ -10,7 +10,7 @@ import torch
 from torch.distributed.distributed_c10d import Backend
 
 from purerl.errors import ConfigError
-from purerl.loop.devices import check_devices
+from purerl.opening.fit import check_devices
 from purerl.runs import run_config
 from purerl.system.devices.kinds import ROCM_VISIBLE_DEVICES, VISIBLE_DEVICES
 

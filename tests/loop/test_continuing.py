@@ -1,4 +1,4 @@
-"""Which settings of a started run may change, and how its length may grow."""
+"""Changed settings of a started run: those that are allowed, and a greater length."""
 
 from __future__ import annotations
 

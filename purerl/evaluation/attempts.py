@@ -12,68 +12,63 @@ from purerl.evaluation.accuracy import describe_components, is_correct
 from purerl.evaluation.problem_results import Attempt, Problem
 from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.model_rewards import ModelRewards, OnMissing
 from purerl.plugins import locate
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.results import RewardResult
-from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.custom_workflow import close_workflow
 from purerl.rollouts.distributed import Supplier, distributed
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
-from purerl.rollouts.interaction import Interaction, open_workflow
+from purerl.rollouts.interaction import open_workflow, with_limit
+from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.rollouts import Rollouts
-from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.scoring.models import OnMissing
 from purerl.rollouts.types import Draw, Group
 
 __all__ = ["OnGroup", "attempt_problems", "num_attempts"]
 
 OnGroup = Callable[[str, Group], object]
-_NO_MODELS = ModelRewards()
 
 _LOG = logging.getLogger(__name__)
 _COUNTS = {name: f"environment/{name}" for name in ("turns", "tool_calls", "tool_errors")}
 
 
 def attempt_problems(
-    problems: Mapping[str, DataSet],
+    task: Task,
+    engines: Engines,
     settings: Evaluate,
     *,
-    runtime: Runtime,
-    interaction: Interaction,
-    chat: Chat,
-    rewards: RewardRunner,
     accuracy_rewards: Sequence[str],
     seed: int,
     on_group: OnGroup = lambda name, group: None,
-    ranks: Ranks = ONE_RANK,
-    model_rewards: ModelRewards = _NO_MODELS,
     on_missing: OnMissing = lambda missing: None,
+    ranks: Ranks = ONE_RANK,
 ) -> dict[str, list[Problem]]:
-    """Attempts at every problem of every data set; `is_correct` of `accuracy_rewards` says which ones are correct.
+    """Attempts at every problem of `task`; `is_correct` of `accuracy_rewards` says which ones are correct.
 
     The seed of an attempt depends only on `seed`, the index of the problem and the number of the attempt. So the same
     model makes the same attempts inside and outside of a run. The weights of the engine must not change meanwhile.
     All `ranks` call it: each makes a share of the attempts, and gets all of them. `on_group` is called with the name of
-    the data set and the group of each problem, as soon as it is finished, before `model_rewards` scores it;
-    `on_missing` with each sample that a model could not score.
+    the data set and the group of each problem, as soon as it is finished, before models score it; `on_missing` with
+    each sample that a model could not score.
     """
-    sampling = sampling_of(settings, chat.stop_tokens)
+    interaction = with_limit(task.interaction, *engines.capabilities().sampling)
+    sampling = sampling_of(settings, task.chat.stop_tokens)
     extract, results = _extractor(settings.answer_extractor), {}
-    for name, data in problems.items():
+    for name, data in task.problems.items():
         workflow = open_workflow(
             interaction,
-            chat,
+            task.chat,
             data.example_format,
             sampling=sampling,
             samples=settings.samples_per_prompt,
-            rewards=rewards,
+            rewards=task.rewards,
             row_fields=lambda draw: {"group": draw.number, "example": draw.index},
         )
-        draws = _draws(name, data, chat, seed)
-        rollouts = distributed(Rollouts(runtime, workflow), ranks)
+        draws = _draws(name, data, task.chat, seed)
+        rollouts = distributed(Rollouts(engines.runtime, workflow), ranks)
         finished = sorted(_all_groups(rollouts, draws, partial(on_group, name)), key=lambda group: group.draw)
-        scored = model_rewards(finished, data, settings.samples_per_prompt, on_missing)
+        scored = engines.scorers(finished, data, settings.samples_per_prompt, on_missing)
         groups = {group.draw: group for group in scored}
         results[name] = [
             Problem(
@@ -85,7 +80,7 @@ def attempt_problems(
             )
             for draw in draws
         ]
-        close_workflow(workflow, runtime)
+        close_workflow(workflow, engines.runtime)
     graded = (each.result for problems in results.values() for problem in problems for each in problem.attempts)
     if note := describe_components(graded, accuracy_rewards):
         _warn_once(note)
