@@ -80,7 +80,7 @@ def test_model_that_the_mesh_does_not_divide_is_refused_with_the_key_of_the_mesh
     ):
         role = requirements_of(config).models[name]
         with pytest.raises(ConfigError, match=rf"^{key}.*\n  got:  3, and 2 heads"):
-            check_role_model(config, name, role)
+            check_role_model(name, role)
 
 
 def test_mesh_is_refused_before_the_initial_run(tmp_path: Path) -> None:

@@ -97,5 +97,5 @@ def test_servers_of_judges_are_looked_at_before_models_are_loaded(monkeypatch: p
     monkeypatch.setattr(vllm, "check_running", look)
     config = config_of(generator(FIRST), a=generator(SECOND))
     with pytest.raises(EngineError):
-        check_running(config, requirements_of(config))
+        check_running((config.generator, config.model), requirements_of(config).judges)
     assert looked == [((FIRST,), config.model.path), ((SECOND,), "m")]

@@ -23,7 +23,10 @@ def opened(config: RunConfig, directory: Path) -> Run:
     check(config)
     claimed = claim_directory(directory, config, fresh=True)
     try:
-        return open_run(config, claimed, {}, SINGLE_PROCESS, ExitStack())
+        with ExitStack() as on_error:
+            run = open_run(config, claimed, {}, SINGLE_PROCESS, on_error)
+            on_error.pop_all()
+        return run
     finally:
         claimed.release()
 

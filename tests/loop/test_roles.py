@@ -81,7 +81,7 @@ def test_each_row_is_scored_by_the_teacher_of_its_data_source(
     assert index.unique().tolist() == [0, 1]
     for number, name in enumerate(teachers):
         role = requirements_of(config).models[f"teachers.{name}"]
-        trainer = open_trainer(config, f"teachers.{name}", role, 0)
+        trainer = open_trainer(f"teachers.{name}", role, 0, seed=config.seed)
         expected = trainer.score(batch, ("logp",))["logp"]
         own = batch["teacher_index"] == number
         assert torch.allclose(batch["teacher_logp"][own], expected[own], atol=1e-6)
