@@ -99,6 +99,11 @@ class Requirements:
         return {f"{REWARDS}.{name}": role for name, role in self.scorers.items() if role.judge is not None}
 
     @property
+    def classifiers(self) -> dict[str, ModelRole]:
+        """The models with a trainer whose scores are rewards, by their roles, "rewards.NAME"."""
+        return {name: role for name, role in self.models.items() if is_reward(name)}
+
+    @property
     def trains_classifier(self) -> bool:
         """Whether the model that is trained is a classifier, which scores a whole conversation."""
         return "classifier_score" in outputs_of(self.algorithm, "policy", FIELDS)

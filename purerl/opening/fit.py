@@ -15,12 +15,13 @@ from purerl.data.limits import (
 )
 from purerl.evaluation.settings import Evaluate
 from purerl.opening.images import check_images
+from purerl.protocols import Capabilities
 from purerl.rollouts.opened import EngineCapabilities, Task, Training
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section
 from purerl.system.devices.accelerator import device_of
 
-__all__ = ["check_devices", "check_fit", "lengths_of"]
+__all__ = ["check_devices", "check_fit", "check_problems_fit", "lengths_of"]
 
 
 def check_devices(config: RunConfig) -> None:
@@ -76,9 +77,14 @@ def check_fit(
             examples = task.training.examples
             indices = _drawn(examples, seed, draws * (1 + rollout.max_resample_rounds))
             check_lengths(task.chat, examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
-    if evaluate is not None and (generator := capabilities.generator) is not None:
-        limit = generator.max_sequence_length
-        check_problem_lengths(task.chat, task.problems, new_tokens=evaluate.max_tokens, limit=limit)
+    if evaluate is not None:
+        check_problems_fit(task, evaluate, capabilities.generator)
+
+
+def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities | None) -> None:
+    """Refuse problems that leave no room for a completion, as far as `generator` is known. Raises: DataError."""
+    limit = generator and generator.max_sequence_length
+    check_problem_lengths(task.chat, task.problems, new_tokens=settings.max_tokens, limit=limit)
 
 
 def _check_answers(task: Task, training: Training, *, draws: int, seed: int, limit: int) -> None:

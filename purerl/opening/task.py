@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from purerl.config.requirements import Requirements, is_reward
+from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, TextOrMessages, open_chat
 from purerl.data.columns import PromptFormat
@@ -26,11 +27,13 @@ from purerl.opening.images import open_processor
 from purerl.opening.recorded import check_recorded, check_recorded_tokens
 from purerl.opening.scorers import check_questions, open_readers
 from purerl.rewards.adapters import RewardFunction
+from purerl.rewards.check import check_rewards
 from purerl.rewards.routing import COLUMN
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Gate, Reward, RewardWorkers
+from purerl.rewards.sources import named_functions
 from purerl.rewards.workers import default_num_workers
-from purerl.rollouts.interaction import open_interaction
+from purerl.rollouts.interaction import OpenedEnvironment, open_interaction
 from purerl.rollouts.opened import Task, Training
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import Rollout, WorkflowSettings
@@ -43,8 +46,10 @@ __all__ = [
     "check_rows",
     "needs_reward",
     "notes_on_problems",
+    "on_prompts",
     "open_runner",
     "open_task",
+    "runner_of_functions",
     "task_of_model",
     "with_interaction",
 ]
@@ -111,6 +116,20 @@ def open_runner(
         max_memory=workers.max_memory,
         needs_reward=needs_reward,
     )
+
+
+def runner_of_functions(rewards: Sequence[Any], gates: Sequence[Any], workers: RewardWorkers) -> RewardRunner:
+    """The runner of `rewards` and `gates`: names, functions of this process, or Configs of kinds. No model is one.
+
+    Raises: ConfigError for what cannot be called, and for gates without rewards.
+    """
+    named, named_gates, functions = named_functions(rewards, gates)
+    if named_gates and not named:
+        got = ", ".join(gate.full_name for gate in named_gates)
+        raise ConfigError("gates has no effect", got=got, need="rewards", do="name a reward function")
+    check_role_names((*named, *named_gates), ())
+    check_rewards(named, named_gates, workers, functions)
+    return open_runner(named, named_gates, workers, functions=functions)
 
 
 def needs_reward(environment: EnvironmentSettings | None, rollout: Rollout | None) -> bool:
@@ -218,21 +237,37 @@ def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptForma
     return "messages" if tokenizer.chat_template or has_messages else "text"
 
 
+def on_prompts(task: Task, prompts: Sequence[TextOrMessages], model: Model, rewards: RewardRunner) -> Task:
+    """`task` with `prompts` in place of its problems, in the format of its data; `rewards` scores their completions.
+
+    There is a processor of `model` also if only the prompts have images.
+    """
+    data = [*([task.training.examples] if task.training else []), *task.problems.values()]
+    problems = {"prompt": prompts_as_data(prompts, prompt_format_of(data))}
+    processor = task.chat.processor or open_processor(model, problems.values(), None)
+    return evolve(task, problems=problems, chat=evolve(task.chat, processor=processor), rewards=rewards)
+
+
 def with_interaction(
     task: Task,
     environment: EnvironmentSettings | None,
     workflow: WorkflowSettings | None,
     runtime: Runtime,
     *,
+    is_rewarded: bool = True,
     seed: int,
 ) -> Task:
     """`task` with its environment, which is started, or with the workflow of a user.
 
-    One episode of the first example shows the tools of the environment. `seed` is that of the run.
+    One episode of the first example shows the tools of the environment. `is_rewarded` says whether the environment may
+    give rewards. `seed` is that of the run.
 
     Raises: RolloutError and ConfigError as `open_interaction`.
     """
     if environment is None and workflow is None:
         return task
     example = task.first_example
-    return evolve(task, interaction=open_interaction(environment, workflow, runtime, task.chat, example, seed=seed))
+    opened = open_interaction(environment, workflow, runtime, task.chat, example, seed=seed)
+    if isinstance(opened, OpenedEnvironment) and not is_rewarded:
+        opened = evolve(opened, gives_rewards=False)
+    return evolve(task, interaction=opened)

@@ -5,21 +5,32 @@ They are counted, and too many of them are an error.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Callable, Iterator
 from textwrap import indent
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from purerl.errors import RewardError, RolloutError
 from purerl.rewards.outcomes import FailedPart, Failure
 from purerl.rollouts.episode_rows import samples_of
 from purerl.rollouts.types import Group
 
-__all__ = ["FailureLimit", "MissingSample", "describe_failure", "max_failures", "missing_samples", "remedy"]
+__all__ = [
+    "AttemptFailures",
+    "FailureLimit",
+    "MissingSample",
+    "describe_failure",
+    "max_failures",
+    "missing_samples",
+    "remedy",
+]
 
 _ALWAYS_TOLERATED = 3
+
+_LOG = logging.getLogger(__name__)
 
 
 def max_failures(max_rate: float, rows: int) -> float:
@@ -105,3 +116,42 @@ def remedy(part: FailedPart) -> str:
 def describe_failure(failure: Failure) -> str:
     """The part that failed, the kind of failure, and its traceback."""
     return indent(f"{failure.function} {failure.kind}\n{failure.traceback}".rstrip(), "  | ")
+
+
+@frozen
+class AttemptFailures:
+    """Counts the failures of an evaluation outside of a run, and shows the first one at once.
+
+    samples  number of samples of a group
+    """
+
+    limit: FailureLimit
+    samples: int
+
+    @classmethod
+    def of_rate(cls, max_rate: float, *, samples: int, expected: int) -> Self:
+        """None yet; of `expected` completions the share `max_rate` may fail."""
+        return cls(FailureLimit(max_rate, remedy, expected=expected), samples)
+
+    def counting(self, on_group: Callable[[str, Group], object]) -> Callable[[str, Group], None]:
+        """A function that counts the failures of a group before it calls `on_group`, which gets the same arguments."""
+
+        def count(name: str, group: Group) -> None:
+            self.limit.scored += self.samples
+            for missing in missing_samples(group, self.samples):
+                self.add_missing(missing)
+            on_group(name, group)
+
+        return count
+
+    def add_missing(self, missing: MissingSample) -> None:
+        """Count a sample of a group that is counted already. Raises: as `FailureLimit.add`."""
+        if self.limit.count == 0:
+            what = "a completion failed, and is left out; the first failure:\n%s"
+            _LOG.warning(what, describe_failure(missing.failure))
+        self.limit.add(missing.failure)
+
+    def log_total(self) -> None:
+        """Log how many completions have failed, if any."""
+        if self.limit.count:
+            _LOG.warning("%d of %d completions failed, and are left out", self.limit.count, self.limit.scored)

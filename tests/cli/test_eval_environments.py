@@ -160,7 +160,7 @@ def test_what_cannot_be_used_is_refused_before_the_model_is_loaded(
 
 
 def test_run_starts_its_environment_before_it_loads_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("purerl.opening.engines.open_trainer", None)
+    monkeypatch.setattr("purerl.loop.run.open_engines", None)
     environment = EnvironmentSettings(factory=f"{GAMES}:NeverStarts")
     with pytest.raises(Exception, match="RuntimeError: no board"):
         train(fake(rewards=(), environment=environment), directory=tmp_path / "run")

@@ -100,7 +100,7 @@ def test_labeled_completions_that_are_too_long_with_the_prompt_of_another_row_ar
 
 def test_only_prompts_that_will_be_drawn_are_checked(tmp_path: Path) -> None:
     run = _open(tmp_path, [FITS] * 9, max_steps=1, batch_size=2, num_minibatches=1)
-    drawn = indices_of_draws(run.task.training.examples, 0, 0, 2)
+    drawn = indices_of_draws(run.task.training.examples, config(tmp_path, "").seed, 0, 2)
     prompts = [FITS if index in drawn else TOO_LONG for index in range(9)]
     _open(tmp_path, prompts, max_steps=1, batch_size=2, num_minibatches=1)
     with pytest.raises(DataError, match="a prompt of 8 tokens"):

@@ -52,8 +52,9 @@ def test_validation_set_depends_only_on_the_prompts(tmp_path: Path) -> None:
         """The rows of the training set, and those of the validation set."""
         settings = config(tmp_path, Data(files=(path,), validation_fraction=0.2), evaluate=EVALUATE)
         task = opened(settings, tmp_path / "run").task
-        used, counts = (task.training.examples, task.problems["validation"]), task.training.counts
-        training, validation = ({row["extra_info"]["index"] for row in rows_at(p, p.indices)} for p in used)
+        parts = [rows_at(part, part.indices) for part in (task.training.examples, task.problems["validation"])]
+        training, validation = ({row["extra_info"]["index"] for row in part} for part in parts)
+        counts = task.training.counts
         assert counts["validation"] == counts["problems"] == len(validation)
         return training, validation
 

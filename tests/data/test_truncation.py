@@ -82,12 +82,11 @@ def _config(folder: Path, **settings: Any) -> Any:
 def test_run_uses_all_rows_and_counts_truncated_prompts(tmp_path: Path) -> None:
     dropped = opened(_config(tmp_path), tmp_path / "dropped").task.training
     task = opened(_config(tmp_path, truncation="middle"), tmp_path / "truncated").task
-    truncated = task.training
-    assert dropped.counts["too_long"] == truncated.counts["truncated"] > 0
-    assert truncated.counts["examples"] == truncated.counts["rows"] == 29
-    assert f"{truncated.counts['truncated']} prompts are truncated" in str(describe_data(task))
-    indices = truncated.examples.indices
-    prompts = prompts_at(task.chat, truncated.examples, indices, rows_at(truncated.examples, indices))
+    truncated, examples = task.training.counts, task.training.examples
+    assert dropped.counts["too_long"] == truncated["truncated"] > 0
+    assert truncated["examples"] == truncated["rows"] == 29
+    assert f"{truncated['truncated']} prompts are truncated" in str(describe_data(task))
+    prompts = prompts_at(task.chat, examples, examples.indices, rows_at(examples, examples.indices))
     assert max(len(prompt.tokens) for prompt in prompts) == 40
 
 

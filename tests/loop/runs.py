@@ -23,10 +23,7 @@ def opened(config: RunConfig, directory: Path) -> Run:
     check(config)
     claimed = claim_directory(directory, config, fresh=True)
     try:
-        with ExitStack() as on_error:
-            run = open_run(config, claimed, {}, SINGLE_PROCESS, on_error)
-            on_error.pop_all()
-        return run
+        return open_run(config, claimed, {}, SINGLE_PROCESS, ExitStack())
     finally:
         claimed.release()
 
