@@ -156,7 +156,7 @@ def requirements_of(config: RunConfig) -> Requirements:
     algorithm = _build(config.algorithm)
     if config.rollout is not None:
         algorithm = with_length_penalty(algorithm, config.rollout)
-    teachers, scorers = config.roles.get(TEACHERS), dict(_scorers_of(config))
+    teachers, scorers = config.roles.get(TEACHERS), dict(_scorers_of(config.roles.get(REWARDS, {}), config.model))
     return Requirements(
         algorithm=algorithm,
         kind=kind_of(config.algorithm.base),
@@ -230,11 +230,10 @@ def role_settings(table: Mapping[str, Role | Mapping[str, Role]], role: str) -> 
     return {role: settings if isinstance(settings, Role) else Role()}
 
 
-def _scorers_of(config: RunConfig) -> Iterator[tuple[str, Role]]:
-    """The settings of the models whose scores are rewards, by their names."""
-    models = config.roles.get(REWARDS, {})
-    for name, own in models.items() if isinstance(models, Mapping) else ():
-        settings = evolve(own, model=own.model or config.model)
+def _scorers_of(table: Role | Mapping[str, Role], model: Model) -> Iterator[tuple[str, Role]]:
+    """The settings in `table` of the models whose scores are rewards, by their names; of `model` if they name none."""
+    for name, own in table.items() if isinstance(table, Mapping) else ():
+        settings = evolve(own, model=own.model or model)
         if own.judge is not None:
             settings = evolve(settings, generator=own.generator or find("generator", "hf").Config())
         yield name, settings
