@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of, roles
+from purerl.backends.plugin import TrainerPlugin, trainer_plugin
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
 from purerl.config.aliases import suggestion
@@ -40,7 +42,7 @@ from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
 from purerl.monitoring.debugging.settings import check_debug
 from purerl.monitoring.trackers.settings import check_trackers
-from purerl.plugins import find, kind_of, locate
+from purerl.plugins import kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
 from purerl.rewards.settings import RewardWorkers, by_name
@@ -124,7 +126,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     check_settings(config, functions)
     for key, phase in _phases(config):
         with in_section(key, RunConfig):
-            _check_trainers(phase, "check_installed", lambda name: ())
+            _check_trainers(phase, attrgetter("check_installed"), lambda name: ())
             if phase.generator is not None:
                 check_generator(phase.generator)
     check_ranks(config)
@@ -142,7 +144,9 @@ def check_ranks(config: RunConfig, ranks: int | None = None) -> None:
         return
     for key, phase in _phases(config):
         with in_section(key, RunConfig):
-            _check_trainers(phase, "check_ranks", lambda name: (config.placement.num_ranks(name, ranks or 1),))
+            _check_trainers(
+                phase, attrgetter("check_ranks"), lambda name: (config.placement.num_ranks(name, ranks or 1),)
+            )
 
 
 def _phases(config: RunConfig) -> list[tuple[str, RunConfig]]:
@@ -150,14 +154,17 @@ def _phases(config: RunConfig) -> list[tuple[str, RunConfig]]:
     return [("", config), *([("initial_run", config.initial_run)] if config.initial_run else [])]
 
 
-def _check_trainers(config: RunConfig, function: str, arguments: Callable[[str], tuple[Any, ...]]) -> None:
-    """Call `function` of each trainer that has it, with its settings and the `arguments` for its role."""
+def _check_trainers(
+    config: RunConfig,
+    check_of: Callable[[TrainerPlugin], Callable[..., None]],
+    arguments: Callable[[str], tuple[Any, ...]],
+) -> None:
+    """Call a check of each trainer, with its settings and the `arguments` for its role."""
     for name, role in model_roles(config, algorithm_of(config)).items():
         trainer = role.settings.trainer
-        check_trainer = getattr(find("trainer", kind_of(trainer)), function, None)
-        if check_trainer is not None:
-            with in_section(trainer_key(config, name, trainer), type(trainer)):
-                check_trainer(trainer, *arguments(name))
+        check = check_of(trainer_plugin(trainer))
+        with in_section(trainer_key(config, name, trainer), type(trainer)):
+            check(trainer, *arguments(name))
 
 
 def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> None:

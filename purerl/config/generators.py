@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve
 
+from purerl.backends.plugin import generator_plugin, trainer_plugin
 from purerl.backends.serving.settings import ServerSettings
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
 from purerl.settings import Model, in_section, no_effect
 from purerl.system.devices.kinds import BETWEEN_DEVICES
 
@@ -26,31 +26,22 @@ __all__ = [
 
 
 def check_generator(settings: object, key: str = "generator") -> None:
-    """Raise ConfigError for the settings of a generator, at `key`, that its own `check` refuses, if it has one."""
-    check_settings = getattr(find("generator", kind_of(settings)), "check", None)
-    if check_settings is not None:
-        with in_section(key, type(settings)):
-            check_settings(settings)
+    """Raise ConfigError for the settings of a generator, at `key`, that its own `check` refuses."""
+    plugin = generator_plugin(settings)
+    with in_section(key, type(settings)):
+        plugin.check(settings)
 
 
 def check_adapter_rank(settings: object, rank: int | None) -> None:
-    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none.
-
-    A generator that can tell has a function `check_adapter_rank` in its module.
-    """
-    check = getattr(find("generator", kind_of(settings)), "check_adapter_rank", None)
-    if check is not None:
-        with in_section("generator", type(settings)):
-            check(settings, rank)
+    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none."""
+    plugin = generator_plugin(settings)
+    with in_section("generator", type(settings)):
+        plugin.check_adapter_rank(settings, rank)
 
 
 def sampled_model(config: RunConfig) -> Model:
-    """The model of `config` as the generator loads it, unless its own settings name a dtype: as the trainer computes.
-
-    A trainer that computes in another dtype than that of the weights has a function `compute_dtype` in its module.
-    """
-    compute_dtype = getattr(find("trainer", kind_of(config.trainer)), "compute_dtype", None)
-    dtype = compute_dtype(config.trainer) if compute_dtype else None
+    """The model of `config` as the generator loads it, in the dtype of the trainer unless its settings name one."""
+    dtype = trainer_plugin(config.trainer).compute_dtype(config.trainer)
     return evolve(config.model, dtype=dtype) if dtype else config.model
 
 

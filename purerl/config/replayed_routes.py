@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from purerl.algos.algebra import Algorithm
+from purerl.backends.plugin import generator_plugin, trainer_plugin
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.settings import no_effect
 
 __all__ = ["check_routes", "replayed_routes"]
@@ -15,19 +16,14 @@ _RETURN = "generator.return_routes"
 
 
 def replayed_routes(config: RunConfig) -> str:
-    """Who records the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: nobody.
-
-    A trainer that replays has a function `replayed_routes` in its module.
-    """
-    function = getattr(find("trainer", kind_of(config.trainer)), "replayed_routes", None)
-    return "off" if function is None else function(config.trainer)
+    """Who records the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: nobody."""
+    return trainer_plugin(config.trainer).replayed_routes(config.trainer)
 
 
 def check_routes(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
     """Refuse to replay the choices of routers if nothing records them, and to record them for nobody.
 
-    A generator that records has a function `returns_routes` in its module. If a step is one optimizer step, only what
-    advantages and corrections read is computed beforehand.
+    If a step is one optimizer step, only what advantages and corrections read is computed beforehand.
 
     Raises: ConfigError.
     """
@@ -42,10 +38,8 @@ def check_routes(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
 
 
 def _returns_routes(config: RunConfig) -> bool:
-    if config.generator is None:
-        return False
-    function = getattr(find("generator", kind_of(config.generator)), "returns_routes", None)
-    return function is not None and function(config.generator)
+    generator = config.generator
+    return generator is not None and generator_plugin(generator).returns_routes(generator)
 
 
 def _check_generator(config: RunConfig, *, is_returned: bool) -> None:

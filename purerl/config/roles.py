@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, outputs_of, roles
+from purerl.backends.plugin import trainer_plugin
 from purerl.batch import FIELDS
 from purerl.config.reward_roles import (
     REWARDS,
@@ -19,7 +20,7 @@ from purerl.config.reward_roles import (
 )
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, nearest
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.settings import Model, in_section, no_effect
 
 __all__ = [
@@ -128,16 +129,14 @@ def check_roles(config: RunConfig, algorithm: Algorithm, *, updates: Mapping[str
             need = "a policy whose whole model is trained; this one trains an adapter"
             do = f"leave roles.{name}.update_every out, or the adapter in the settings of the trainer"
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
-        check = getattr(find("trainer", kind_of(settings.trainer)), "check", None)
-        if check is not None:
-            with in_section(trainer_key(config, name, settings.trainer), type(settings.trainer)):
-                check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
+        plugin = trainer_plugin(settings.trainer)
+        with in_section(trainer_key(config, name, settings.trainer), type(settings.trainer)):
+            plugin.check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
 
 
 def adapter_rank(trainer: Any) -> int | None:
-    """The rank of the adapter that `trainer` trains, or None. A trainer that can has this function in its module."""
-    rank = getattr(find("trainer", kind_of(trainer)), "adapter_rank", None)
-    return rank and rank(trainer)
+    """The rank of the adapter that `trainer` trains, or None."""
+    return trainer_plugin(trainer).adapter_rank(trainer)
 
 
 def _check_names(config: RunConfig, algorithm: Algorithm, kind: str) -> None:

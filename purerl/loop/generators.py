@@ -8,13 +8,14 @@ from typing import Any
 
 from attrs import evolve, fields_dict, frozen
 
+from purerl.backends.plugin import generator_plugin
 from purerl.config.generators import check_generator, sampled_model
 from purerl.config.overrides import apply
 from purerl.config.reward_roles import judge_roles
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.protocols import Generator
 from purerl.seeds import derive_seed
 from purerl.settings import Model, setting
@@ -52,9 +53,8 @@ def check_running(config: RunConfig) -> None:
     """
     judges = [(role.generator, role.model) for role in judge_roles(config).values()]
     for settings, model in [(config.generator, sampled_model(config)), *judges]:
-        check = settings and getattr(find("generator", kind_of(settings)), "check_running", None)
-        if check:
-            check(settings, model=model)
+        if settings is not None:
+            generator_plugin(settings).check_running(settings, model=model)
 
 
 def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 
+from purerl.backends.plugin import trainer_plugin
 from purerl.config.roles import ModelRole, trainer_key
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.opening.model_notes import limit_vocabularies
 from purerl.placement.engines import LOCAL_ENGINES, Engines, build_engine
-from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, SupportsBase, Trainer
 from purerl.seeds import derive_seed
 from purerl.settings import Model, names_setting, with_key
@@ -40,10 +40,9 @@ def check_role_model(config: RunConfig, name: str, role: ModelRole) -> None:
     Raises: ConfigError. Its key is that of the model, or of the setting of the trainer that the model does not fit.
     """
     model, trainer = role.settings.model, role.settings.trainer
-    check_model = getattr(find("trainer", kind_of(trainer)), "check_model", None)
-    if check_model is not None:
-        with _with_keys(config, name, role):
-            check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
+    plugin = trainer_plugin(trainer)
+    with _with_keys(config, name, role):
+        plugin.check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
+from purerl.backends.plugin import engine_plugin
 from purerl.config.check import algorithm_of, check, updates_of
 from purerl.config.paths import is_created_by_run
 from purerl.config.reward_roles import is_reward, judge_roles
@@ -31,7 +32,7 @@ from purerl.opening.recorded import recorded_files
 from purerl.opening.start_checkpoint import check_origin, to_origin
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.protocols import Capabilities
 from purerl.rewards.adapters import RewardFunction
 from purerl.rollouts.interaction import open_interaction
@@ -173,7 +174,7 @@ def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabiliti
         engines[""] = ("generator", config.generator, config.model)
     found = {}
     for name, (group, settings, model) in engines.items():
-        preview = getattr(find(group, kind_of(settings)), "preview", None)
+        preview = engine_plugin(group, kind_of(settings)).preview
         if preview is not None and model not in unreadable:
             found[name] = preview(settings, model=model)
     return found

@@ -12,6 +12,7 @@ from typing import Any
 
 from attrs import evolve, frozen
 
+from purerl.backends.plugin import generator_plugin
 from purerl.config.check import accuracy_rewards_of, algorithm_of
 from purerl.config.generators import sampled_model
 from purerl.config.reward_roles import check_role_names
@@ -42,7 +43,6 @@ from purerl.models.tokenizer import end_tokens, load_tokenizer
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.images import open_processor, use_images, with_store
 from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
-from purerl.plugins import find, kind_of
 from purerl.protocols import Capabilities, Trainer
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards
@@ -358,7 +358,7 @@ def _open_interaction(evaluation: Evaluation, runtime: Runtime) -> Interaction:
 
 def _preview(evaluation: Evaluation) -> Capabilities | None:
     """The capabilities of the generator, before the model is loaded; None if its engine cannot tell."""
-    preview = getattr(find("generator", kind_of(evaluation.generator)), "preview", None)
+    preview = generator_plugin(evaluation.generator).preview
     return preview and preview(evaluation.generator, model=evaluation.model)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from purerl.backends.hf.decoder.loading import token_model as modules
+from purerl.backends.hf.model import token_model as modules
 from purerl.backends.hf.model.packing import pack
 from purerl.backends.hf.model.parallel import layers_of, recompute
 from purerl.backends.hf.model.token_model import TokenModel
