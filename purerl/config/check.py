@@ -6,11 +6,13 @@ They run before a model, a tokenizer or a data set is read. Checks of one sectio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of
+from purerl.backends.plugin import TrainerPlugin, trainer_plugin
 from purerl.batch import FIELDS
 from purerl.composition import Composition
 from purerl.config.aliases import suggestion
@@ -39,7 +41,7 @@ from purerl.evaluation.settings import Evaluate, check_evaluation, check_validat
 from purerl.monitoring.debugging.settings import check_debug
 from purerl.monitoring.trackers.settings import check_trackers
 from purerl.placement.settings import Placement
-from purerl.plugins import find, kind_of, locate
+from purerl.plugins import kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_models_as_rewards, check_rewards, check_weights
 from purerl.rewards.settings import RewardWorkers, by_name
@@ -100,7 +102,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     for key, generator in (("", config.generator), (INITIAL_RUN, config.initial_run and config.initial_run.generator)):
         if key in needs:
             with in_section(key, RunConfig):
-                _check_trainers(needs[key], "check_installed", lambda name: ())
+                _check_trainers(needs[key], attrgetter("check_installed"), lambda name: ())
                 if generator is not None:
                     check_generator(generator)
     check_ranks(config.placement, needs)
@@ -120,17 +122,20 @@ def check_ranks(placement: Placement, needs: Mapping[str, Requirements], ranks: 
         return
     for key, each in needs.items():
         with in_section(key, RunConfig):
-            _check_trainers(each, "check_ranks", lambda name: (placement.num_ranks(name, ranks or 1),))
+            _check_trainers(each, attrgetter("check_ranks"), lambda name: (placement.num_ranks(name, ranks or 1),))
 
 
-def _check_trainers(needs: Requirements, function: str, arguments: Callable[[str], tuple[Any, ...]]) -> None:
-    """Call `function` of each trainer that has it, with its settings and the `arguments` for its role."""
+def _check_trainers(
+    needs: Requirements,
+    check_of: Callable[[TrainerPlugin], Callable[..., None]],
+    arguments: Callable[[str], tuple[Any, ...]],
+) -> None:
+    """Call a check of each trainer, with its settings and the `arguments` for its role."""
     for name, role in needs.models.items():
         trainer = role.settings.trainer
-        check_trainer = getattr(find("trainer", kind_of(trainer)), function, None)
-        if check_trainer is not None:
-            with in_section(role.trainer_key, type(trainer)):
-                check_trainer(trainer, *arguments(name))
+        check_trainer = check_of(trainer_plugin(trainer))
+        with in_section(role.trainer_key, type(trainer)):
+            check_trainer(trainer, *arguments(name))
 
 
 def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> dict[str, Requirements]:

@@ -20,13 +20,13 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.backends.plugin import trainer_plugin
 from purerl.config.listing import leaves
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.config.tables import differences, show
 from purerl.errors import RunDirectoryError
-from purerl.plugins import find, kind_of
 
 __all__ = ["Change", "check_changes", "describe_changes"]
 
@@ -98,7 +98,7 @@ def _depends_on_length(config: RunConfig) -> bool:
     """Whether the learning rate of a model depends on the number of steps of the run, or may depend on it."""
     roles = requirements_of(config).models.values()
     trainers = [role.settings.trainer for role in roles if role.is_trained]
-    return any(getattr(find("trainer", kind_of(t)), "depends_on_length", lambda _: True)(t) for t in trainers)
+    return any(trainer_plugin(each).depends_on_length(each) for each in trainers)
 
 
 def _need(refused: Sequence[Change]) -> str:

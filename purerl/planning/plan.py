@@ -8,12 +8,13 @@ most counts beside the states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from attrs import field, frozen
 
+from purerl.backends.plugin import engine_plugin
 from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import ModelRole, Requirements, requirements_of
@@ -22,7 +23,7 @@ from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
 from purerl.planning.workload import Lengths, workload_of
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.system.memory_use import PHASES, MemoryUse, Workload, format_bytes
@@ -160,20 +161,13 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
 def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
     """What the engine with these `settings` needs. Raises ConfigError also if its model fails on fake weights."""
     try:
-        return _planner(group, settings)(settings, **arguments)
+        return engine_plugin(group, kind_of(settings)).memory(settings, **arguments)
     except PurerlError:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         got = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         need = "a model that runs on tensors without values"
         raise ConfigError(f"the memory of the {group} cannot be planned", got=got, need=need) from error
-
-
-def _planner(group: str, settings: Any) -> Callable[..., MemoryUse]:
-    """The function that plans the memory of an engine; of one without it, nothing is planned."""
-    kind = kind_of(settings)
-    nothing = MemoryUse(states={}, assumed=(f"the {group} {kind} is not counted: its memory is not known",))
-    return getattr(find(group, kind), "memory", lambda settings, **arguments: nothing)
 
 
 def _shares_weights(role: ModelRole, policy: ModelRole) -> bool:

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from purerl.algos.algebra import prepare_step
+from purerl.backends.hf.settings import OptimizerSettings
 from purerl.backends.hf.trainer import Config, check_model
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError

@@ -10,7 +10,7 @@ from attrs import evolve
 
 from purerl.algos import dpo, grpo, ppo
 from purerl.algos.modifiers import kl_loss
-from purerl.backends.hf import trainer
+from purerl.backends.hf.lora import Lora
 from purerl.composition import Composition
 from purerl.config.overrides import apply
 from purerl.config.requirements import requirements_of
@@ -73,7 +73,7 @@ def test_every_model_of_the_algorithm_counts(config: RunConfig) -> None:
 
 def test_the_reference_of_an_adapter_shares_the_weights_of_the_policy(config: RunConfig) -> None:
     algorithm = Composition(grpo.Config(), (kl_loss.Config(coef=0.01),))
-    settings = evolve(config.trainer, lora=trainer.Lora(rank=4))
+    settings = evolve(config.trainer, lora=Lora(rank=4))
     plan = plan_memory(evolve(config, algorithm=algorithm, trainer=settings))
     assert not any(name.startswith("reference") for name in plan.device)
     assert "policy: weights without adapter" in plan.device

@@ -11,46 +11,20 @@ import time
 from collections.abc import Sequence
 
 import torch
-from attrs import evolve, field, frozen
+from attrs import evolve
 from torch import Tensor
 
 from purerl.backends.fake.background import BackgroundGenerator
 from purerl.backends.fake.model import BIGRAM, initial_weights, text_of
+from purerl.backends.fake.settings import GeneratorConfig as Config
 from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose, signed, uniform
 from purerl.backends.weights import check_adapter, copy_weights
-from purerl.errors import ConfigError
 from purerl.protocols import Capabilities, Completion, FinishReason, Generator, Request, Weights
 from purerl.settings import Model
 
 __all__ = ["Config", "FakeGenerator", "build", "capabilities", "preview"]
-
-
-@frozen(kw_only=True)
-class Config:
-    """Settings of the fake generator."""
-
-    vocab_size: int = field(default=16, metadata={"help": "number of tokens"})
-    max_sequence_length: int = field(default=4096, metadata={"help": "tokens of the longest sequence"})
-    max_collected: int = field(default=4, metadata={"help": "completions per call of collect", "may_change": True})
-    in_process: bool = field(default=True, metadata={"help": "decode in collect; false: in a thread of its own"})
-    seconds_per_token: float = field(
-        default=0.0, metadata={"help": "time of a decoding step, in which every request gets a token"}
-    )
-    error_rate: float = field(
-        default=0.0,
-        metadata={"help": 'share of requests that finish with "error" after some of their tokens; their seed decides'},
-    )
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("vocab_size", "max_sequence_length", "max_collected"):
-            if getattr(self, name) < 1:
-                raise ConfigError(name, got=getattr(self, name), need="at least 1")
-        if not 0 <= self.seconds_per_token < math.inf:
-            raise ConfigError("seconds_per_token", got=self.seconds_per_token, need="0 or above, and finite")
-        if not 0 <= self.error_rate <= 1:
-            raise ConfigError("error_rate", got=self.error_rate, need="a number from 0 to 1")
 
 
 def capabilities() -> Capabilities:

@@ -20,7 +20,7 @@ from itertools import compress
 from typing import TYPE_CHECKING
 
 import torch
-from attrs import evolve, frozen
+from attrs import evolve
 from torch import Tensor
 
 from purerl.backends.hf.decoder.backbone import decoder_of
@@ -34,66 +34,29 @@ from purerl.backends.hf.sampling.prefix_cache import FinishedRow, PrefixCache
 from purerl.backends.hf.sampling.stop_strings import StopStrings, window
 from purerl.backends.hf.sampling.table import Table, moves
 from purerl.backends.hf.sampling.waiting import WaitingRequests
+from purerl.backends.hf.settings import GeneratorConfig as Config
+from purerl.backends.hf.settings import with_dtype
 from purerl.backends.hf.weights.merge import AdapterMerger
 from purerl.backends.logits import FILTERS, Filters, filter_logits
-from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
-from purerl.settings import Model, at_least, boolean, one_of, setting
+from purerl.settings import Model
 from purerl.system.devices.accelerator import device_of
-from purerl.system.devices.kinds import DEVICE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from purerl.system.memory_use import MemoryUse, Workload
 
-__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes", "with_dtype"]
+__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes"]
 
 _MAX_DELAY = 8
 """Decoding steps that a request waits for others, so that several are read in one forward pass."""
 
 _OWN_PLANES = ("ids", "logp")
 """Planes of the table that do not belong to the model."""
-
-
-@frozen(kw_only=True)
-class Config:
-    """Settings of the in-process generator."""
-
-    max_num_seqs: int = setting(
-        "sequences that are decoded together; further requests wait",
-        default=256,
-        may_change="rounding",
-        **at_least(1),
-    )
-    max_prefill_tokens: int = setting(
-        "prompt tokens in one forward pass, padding included",
-        default=8192,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
-    )
-    max_cached_tokens: int = setting(
-        "tokens of finished turns whose keys and values are kept for the next turns of their episodes; 0: none",
-        default=262144,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(0),
-    )
-    dtype: str | None = setting(
-        "of the weights, and of keys and values: float32, bfloat16 or float16; if not given, the one that the trainer "
-        "computes with, which is bfloat16 with trainer.mixed_precision and otherwise model.dtype",
-        default=None,
-        **one_of("float32", "bfloat16", "float16"),
-    )
-    return_routes: bool = setting(
-        "record the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
-    )
-    max_mismatch_growth: float | None = growth_setting()
-    device: str = setting(DEVICE, default="auto", may_change="rounding")
 
 
 def capabilities() -> Capabilities:
@@ -116,11 +79,6 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     generator = HFGenerator(config, load_model(with_dtype(config, model)), model)
     generator.probe()
     return generator
-
-
-def with_dtype(config: Config, model: Model) -> Model:
-    """`model` with `config.dtype`, if that is set."""
-    return model if config.dtype is None else evolve(model, dtype=config.dtype)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:

@@ -40,7 +40,7 @@ from purerl.ranks import Ranks
 from purerl.settings import Model
 
 if TYPE_CHECKING:
-    from purerl.backends.megatron.trainer import Config as MegatronTrainerConfig
+    from purerl.backends.megatron.settings import TrainerConfig
 
 __all__ = ["MegatronTrainer"]
 
@@ -56,7 +56,7 @@ class MegatronTrainer:
 
     def __init__(
         self,
-        config: MegatronTrainerConfig,
+        config: TrainerConfig,
         reader: Reader,
         bridge: Bridge,
         *,

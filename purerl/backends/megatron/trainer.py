@@ -1,4 +1,4 @@
-"""The trainer for models that Megatron-core divides: its settings, and how it is built.
+"""The trainer for models that Megatron-core divides: its plugin, and building it.
 
 Parts that need torch, transformers or Megatron-core are imported when a trainer is built.
 """
@@ -9,15 +9,13 @@ import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any
 
 from purerl.backends import training
-from purerl.backends.megatron.mesh import MegatronMesh
+from purerl.backends.megatron.settings import OUTPUTS
+from purerl.backends.megatron.settings import TrainerConfig as Config
 from purerl.errors import ConfigError
-from purerl.settings import Model, boolean, one_of, setting
-from purerl.system.devices.kinds import ANY_ACCELERATOR
+from purerl.settings import Model
 
 if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from purerl.system.memory_use import MemoryUse
 
 __all__ = [
-    "OUTPUTS",
     "Config",
     "build",
     "capabilities",
@@ -41,54 +38,7 @@ __all__ = [
     "replayed_routes",
 ]
 
-OUTPUTS = (
-    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
-    "classifier_score",
-)
-"""Outputs that a trainer can be built for."""
-
 _DTYPES = ("float32", "bfloat16", "float64", "auto")
-
-
-@frozen(kw_only=True)
-class Config(training.Config):
-    """How a model is trained.
-
-    Weights in bfloat16 (`model.dtype`) have copies in float32, which the optimizer changes, and gradients in float32.
-    """
-
-    mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
-    distributed_optimizer: bool = setting(
-        "divide the moments, and the copies of bfloat16 weights in float32, among the data and context ranks",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    optimizer_offload: bool = setting(
-        "keep the moments, and the copies of bfloat16 weights in float32, in the memory of the CPU, and compute AdamW "
-        "there",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    recompute: Literal["none", "layers", "selective"] = setting(
-        "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: "
-        "those of attention",
-        default="none",
-        may_change="rounding",
-        **one_of("none", "layers", "selective"),
-    )
-    replay_routes: Literal["off", "old_logp", "generator"] = setting(
-        "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
-        "that computed old_logp; generator: through those that the generator has recorded, also in that pass",
-        default="off",
-        **one_of("off", "old_logp", "generator"),
-    )
-
-    @property
-    def device(self) -> str:
-        """Where it computes: Megatron-core has no layers for a CPU."""
-        return ANY_ACCELERATOR
 
 
 def capabilities() -> Capabilities:

@@ -42,7 +42,7 @@ from purerl.system.memory_use import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, 
 from purerl.system.tensor_tracker import MemoryTracker
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["memory_of_trainer", "microbatches_to_plan", "probe_objective"]
 
@@ -51,7 +51,7 @@ _ACTIVATIONS = "activations and temporary tensors"
 
 
 def memory_of_trainer(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     *,
     model: Model,
     outputs: Sequence[str],
@@ -114,7 +114,7 @@ class _SimulatedTrainer(HFTrainer):
 
 
 def _simulated_trainer(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     model: Model,
     outputs: Sequence[str],
     num_layers: int | None = None,
@@ -262,7 +262,7 @@ def _with_logits(
 
 
 def _on_one_rank(
-    config: HFTrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
+    config: TrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
 ) -> MemoryUse:
     """The states as the ranks of the mesh divide them. An adapter is not divided."""
     ranks = config.mesh.shard * config.mesh.sequence * config.mesh.tensor

@@ -20,7 +20,7 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = [
     "OF_DIVISION",
@@ -57,7 +57,7 @@ _UNDIVIDED = {
 """Types of models that FSDP2 cannot divide, as tests/families/ has shown."""
 
 
-def reads_shapes(config: HFTrainerConfig, *, is_trained: bool) -> bool:
+def reads_shapes(config: TrainerConfig, *, is_trained: bool) -> bool:
     """Whether `config` has a setting that some models do not fit."""
     changed = is_trained and (config.lora is not None or bool(config.freeze))
     layers = config.compile or config.recompute != "none"
@@ -65,7 +65,7 @@ def reads_shapes(config: HFTrainerConfig, *, is_trained: bool) -> bool:
 
 
 def check_fit(
-    shapes: PreTrainedModel, model: Model, config: HFTrainerConfig, *, outputs: Sequence[str], is_trained: bool
+    shapes: PreTrainedModel, model: Model, config: TrainerConfig, *, outputs: Sequence[str], is_trained: bool
 ) -> None:
     """Refuse settings that the model with these `shapes`, on the meta device, does not fit.
 
@@ -88,7 +88,7 @@ def check_fit(
         add_adapter(module, lora, path=model.path, device=torch.device("meta"), seed=0, frozen=frozen)
 
 
-def check_shapes(shapes: PreTrainedModel, model: Model, config: HFTrainerConfig) -> None:
+def check_shapes(shapes: PreTrainedModel, model: Model, config: TrainerConfig) -> None:
     """Refuse settings that the layers of the model with these `shapes` do not fit. Raises ConfigError."""
     _check_layers(shapes, config)
     check_divisible(shapes, model, config.mesh)
@@ -99,7 +99,7 @@ def check_shapes(shapes: PreTrainedModel, model: Model, config: HFTrainerConfig)
         raise ConfigError("share_prefixes", got=got, need=_ONLY_ATTENTION, do="leave share_prefixes out")
 
 
-def _check_layers(shapes: PreTrainedModel, config: HFTrainerConfig) -> None:
+def _check_layers(shapes: PreTrainedModel, config: TrainerConfig) -> None:
     """Refuse what is applied to each layer, if transformers does not mark the layers of the model."""
     from purerl.backends.hf.model.parallel import layers_of
 
@@ -230,7 +230,7 @@ def _refused(name: str, size: int, got: str, need: str, *, do: str | None = None
 
 
 @contextmanager
-def refused_by_code(config: HFTrainerConfig, cls: type) -> Iterator[None]:
+def refused_by_code(config: TrainerConfig, cls: type) -> Iterator[None]:
     """Name the setting of the mesh if code of transformers or torch for the model class `cls` fails with its division.
 
     Raises: ConfigError in place of an error that says that a tensor is divided, or has another shape.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
     from purerl.backends.hf.model.token_model import TokenModel
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards", "sum_undivided"]
 
@@ -53,7 +53,7 @@ _KEPT = frozenset(
 
 
 def parallelize(
-    module: TokenModel, config: HFTrainerConfig, mesh: RankMesh, whole: Collection[nn.Parameter] = ()
+    module: TokenModel, config: TrainerConfig, mesh: RankMesh, whole: Collection[nn.Parameter] = ()
 ) -> None:
     """Apply to `module` what `config` sets. Weights may still be on the meta device.
 
@@ -104,7 +104,7 @@ def _policy(context: object, operation: object, *args: Any, **kwargs: Any) -> Ch
 def _shard(
     module: TokenModel,
     layers: Sequence[nn.Module],
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     mesh: RankMesh,
     whole: Collection[nn.Parameter],
 ) -> None:

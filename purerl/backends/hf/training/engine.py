@@ -53,7 +53,7 @@ from purerl.protocols import Capabilities, Metrics, Trainer, Weights
 from purerl.settings import Model
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["HFTrainer"]
 
@@ -68,7 +68,7 @@ class HFTrainer:
 
     def __init__(
         self,
-        config: HFTrainerConfig,
+        config: TrainerConfig,
         module: TokenModel,
         *,
         model: Model,
