@@ -44,7 +44,7 @@ from purerl.placement.actors.engines import ray_engines
 from purerl.placement.settings import Actors, Placement
 from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.settings import Model
-from purerl.stores import listening_store
+from purerl.system.stores import listening_store
 from purerl.types import TensorDict
 
 VOCABULARY, HIDDEN, LAYERS = 64, 128, 4

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from purerl.backends.hf import attention
+from purerl.backends.hf.sampling import attention
 
 LAYERS = 4
 SHAPES = {  # rows, query heads, key heads, width of a head, columns

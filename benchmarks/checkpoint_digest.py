@@ -69,7 +69,7 @@ def large_run(folder: Path) -> RunConfig:
 @contextmanager
 def without_digests() -> Iterator[None]:
     """Hash nothing inside the block."""
-    with mock.patch("purerl.digests.sha256", _NoHash):
+    with mock.patch("purerl.system.digests.sha256", _NoHash):
         yield
 
 

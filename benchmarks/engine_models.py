@@ -1,10 +1,10 @@
-"""The table of docs/servers.md: with which models an engine uses the weights that it is sent.
+"""The table of docs/how-to/servers.md: with which models an engine uses the weights that it is sent.
 
     python -m benchmarks.engine_models --engine vllm=engines/vllm/bin/python [--models tied,untied]
 
 For each kind of model, a small random one is written, a server of the engine is started on the CPU, and the check that
-a run makes before its first step changes all weights (`purerl.loop.weight_check`). The table says `verified`, with the
-mean difference of log-probabilities of trainer and engine before and after, or why the engine is refused.
+a run makes before its first step changes all weights (`purerl.opening.weight_check`). The table says `verified`, with
+the mean difference of log-probabilities of trainer and engine before and after, or why the engine is refused.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 from benchmarks.serving import ENVIRONMENT, VOCABULARY, write_tokenizer
 from purerl.backends.hf.lora import Lora
 from purerl.backends.serving.settings import ServerSettings
-from purerl.backends.tokenizer import load_tokenizer, ordinary_tokens
 from purerl.errors import PurerlError
-from purerl.loop import weight_check
+from purerl.models.tokenizer import load_tokenizer, ordinary_tokens
+from purerl.opening import weight_check
 from purerl.plugins import find
 from purerl.ranks import ONE_RANK
 from purerl.settings import Model

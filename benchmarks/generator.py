@@ -26,8 +26,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.cache import cache_argument
 from purerl.backends.hf.generator import Config, HFGenerator
+from purerl.backends.hf.sampling.cache import cache_argument
 from purerl.protocols import Request, Sampling, generate
 from purerl.settings import Model
 

@@ -1,4 +1,4 @@
-"""The planned memory of layouts for models of 1.5 to 671 billion parameters: the table of docs/layouts.md.
+"""The planned memory of layouts for models of 1.5 to 671 billion parameters: the table of docs/explanation/layouts.md.
 
     python -m benchmarks.layouts
 
@@ -29,15 +29,15 @@ from typing import Any, NamedTuple
 from attrs import evolve
 
 from purerl.backends.hf import trainer as hf
+from purerl.backends.hf.memory.simulation import fake_model
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.simulation import fake_model
 from purerl.backends.megatron import trainer as megatron
 from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
 from purerl.planning.plan import MemoryPlan, plan_memory
-from purerl.resources.memory import COPIES, GIB, GRADIENTS, MOMENTS, PARAMETERS
 from purerl.settings import Model
+from purerl.system.memory_use import COPIES, GIB, GRADIENTS, MOMENTS, PARAMETERS
 
 __all__ = ["LAYOUTS", "Layout", "plan_of", "row", "table"]
 

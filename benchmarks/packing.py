@@ -33,10 +33,10 @@ from torch import Tensor
 
 from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
-from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.module import TokenModel
-from purerl.backends.hf.small import word_tokenizer, write_small_model
+from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.backends.hf.trainer import Config, build
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.settings import Model
 from purerl.testing.batches import example_batch
 

@@ -5,9 +5,9 @@
 
 Each configuration is a run of `purerl.train` on the CPU, with a Llama of random weights, 4 prompts, and completions of
 the full length. Everything is in float32. The measured peak is that of live tensor bytes in the second step
-(`purerl.resources.tracker`): sampling, scoring, training and the transfer of weights, of the rank that needs most. The
-predicted peak is that of the plan of the same configuration, made before the run. States are parameters, gradients and
-moments of all models, and the parameters of the generator, on one rank.
+(`purerl.system.tensor_tracker`): sampling, scoring, training and the transfer of weights, of the rank that needs most.
+The predicted peak is that of the plan of the same configuration, made before the run. States are parameters, gradients
+and moments of all models, and the parameters of the generator, on one rank.
 
 The bound is a difference of 10 %. Results on a machine with two cores, torch 2.13 and transformers 5.23:
 
@@ -52,8 +52,8 @@ from purerl.data.settings import Data
 from purerl.planning import plan_memory
 from purerl.planning.plan import MemoryPlan
 from purerl.recipes.addition import character_tokenizer
-from purerl.resources.tracker import MemoryTracker
 from purerl.rollouts.settings import Rollout
+from purerl.system.tensor_tracker import MemoryTracker
 
 PROMPT, NEW, PROMPTS, SAMPLES, BOUND = 64, 96, 4, 4, 0.1
 _MIB = 2**20

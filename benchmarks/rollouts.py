@@ -35,7 +35,6 @@ import torch
 from benchmarks.generator import VOCABULARY, tiny_model
 from purerl.backends.hf.generator import Config, HFGenerator
 from purerl.data.chat import Prompt
-from purerl.process import frozen_objects
 from purerl.protocols import Request, Sampling, generate
 from purerl.recipes.addition import character_tokenizer
 from purerl.rewards.runner import RewardRunner
@@ -45,6 +44,7 @@ from purerl.rollouts.single_turn import SingleTurn
 from purerl.rollouts.types import Draw
 from purerl.seeds import derive_seed
 from purerl.settings import Model
+from purerl.system.process import frozen_objects
 
 PROMPT, NEW, ROWS, BOUND = 64, 64, 256, 0.05
 

@@ -17,7 +17,7 @@ is run.
 
 The results are stored in benchmarks/results/staleness.json: for each seed the accuracy of greedy decoding on 250
 held-out numbers. Runs whose results are stored are not repeated. docs/images/staleness.py makes the figure and the
-table of docs/asynchronous.md.
+table of docs/explanation/asynchronous.md.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import purerl
 from purerl.algos import grpo
 from purerl.algos.modifiers import bypass, entropy_bonus, importance_weight
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import write_small_model
+from purerl.backends.hf.tiny_models import write_small_model
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.evaluation.settings import Evaluate

@@ -10,18 +10,18 @@ from typing import Any
 from attrs import define
 
 from purerl.config.schema import RunConfig
-from purerl.diagnosis.run import Monitor
-from purerl.loop.open import Run, open_run, prepare
 from purerl.loop.paths import resolve_paths
-from purerl.loop.run import LoopState
-from purerl.loop.step_log import StepLog
-from purerl.loop.steps import advance
+from purerl.loop.record import StepLog
+from purerl.loop.remaining_steps import advance
+from purerl.loop.run import Run, open_run, prepare
+from purerl.loop.state import LoopState
 from purerl.loop.train import claim_directory
-from purerl.process import frozen_objects
+from purerl.monitoring.trackers.trackers import Trackers
+from purerl.monitoring.warnings.run import Monitor
 from purerl.ranks import ONE_RANK
 from purerl.rewards.adapters import RewardFunction
 from purerl.store.background import CheckpointWriter
-from purerl.tracking.trackers import Trackers
+from purerl.system.process import frozen_objects
 
 
 @define

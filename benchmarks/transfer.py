@@ -49,10 +49,10 @@ from purerl.backends.transfer.engine.purerl_messages import Address
 from purerl.backends.transfer.engine.purerl_receiver import Receiver, padded
 from purerl.backends.transfer.sender import Sender
 from purerl.backends.weights import TensorWeights
-from purerl.devices.accelerator import current_device
-from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.plugins import find
 from purerl.settings import Model
+from purerl.system.devices.accelerator import current_device
+from purerl.system.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 
 TOKEN = "the token of a server"  # noqa: S105 - of a server that does not exist
 BROADCAST = -1  # a message to the other process; the others are numbers of transfers

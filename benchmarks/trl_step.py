@@ -154,8 +154,8 @@ def run_bare(folder: Path, load: Load, steps: int, device: str) -> list[dict[str
     """HFGenerator, and forward and backward passes of the model on its completions, without padding."""
     import torch
 
+    from purerl.backends.hf.decoder.loading import load_model
     from purerl.backends.hf.generator import Config, build
-    from purerl.backends.hf.model import load_model
     from purerl.protocols import Request, Sampling, generate
     from purerl.settings import Model
 

@@ -45,9 +45,9 @@ from attrs import evolve
 from benchmarks.environments import TURNS, Episodes
 from benchmarks.generator import VOCABULARY, tiny_model
 from purerl.backends.hf.generator import Config, HFGenerator
-from purerl.process import frozen_objects
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
+from purerl.system.process import frozen_objects
 
 PROMPT, NEW, ANSWER, ROWS = 64, (32, 64), 12, 256
 

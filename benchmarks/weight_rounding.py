@@ -35,9 +35,9 @@ from tensordict import TensorDict
 
 from purerl.algos import sft
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.rounding import Rounding
 from purerl.backends.hf.trainer import Config, build
+from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.training.rounding import Rounding
 from purerl.batch import collate
 from purerl.recipes.addition import character_tokenizer, write_small_model
 from purerl.settings import Model

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.backends.hf.images import _slots
-from purerl.backends.hf.layout import MicroBatch, arrange, arrange_packs
+from purerl.backends.hf.decoder.images import _slots
+from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs
 from purerl.batch import collate, with_fields
 from purerl.ranks import Ranks
 

@@ -12,10 +12,10 @@ import pytest
 from hypothesis_checks import IS_THOROUGH, check_law, marks_of
 
 from purerl.algos.algebra import Algorithm
-from purerl.anatomy import algorithm_named, composition_named
 from purerl.composition import Composition, build_algorithm
+from purerl.config.presets import presets
+from purerl.explain.algorithm import algorithm_named, composition_named
 from purerl.plugins import kind_of, names
-from purerl.presets import presets
 from purerl.testing import LAWS, Law, exemptions_of, random_composition
 from purerl.testing.laws import compiled_equals_eager
 

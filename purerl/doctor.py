@@ -22,7 +22,7 @@ from attrs import evolve, frozen
 from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import find, names
-from purerl.private_files import private_folder
+from purerl.system.private_files import private_folder
 
 if TYPE_CHECKING:
     from purerl.protocols import Capabilities
@@ -211,7 +211,7 @@ def _engine(group: str, kind: str, python: str | None = None) -> Finding:
     return Finding("engines", f"{group} {kind}", "good", text)
 
 
-_OWN_ENVIRONMENT = "docs/servers.md shows how to install it into an environment of its own"
+_OWN_ENVIRONMENT = "docs/how-to/servers.md shows how to install it into an environment of its own"
 
 
 def _missing(plugin: Any, python: str | None) -> str:
@@ -272,7 +272,8 @@ def _sandbox() -> Iterator[Finding]:
                 layer.do,
             )
     except SandboxError as error:
-        yield Finding("sandbox", "a program", "missing", " ".join(str(error).split()), "see docs/sandbox.md")
+        text = " ".join(str(error).split())
+        yield Finding("sandbox", "a program", "missing", text, "see docs/explanation/sandbox.md")
 
 
 # --- computations ------------------------------------------------------------------------------------------------
@@ -300,7 +301,7 @@ def _failure(section: str, name: str, error: Exception, *, do: str) -> Finding:
 def _devices() -> str:
     import torch
 
-    from purerl.devices.accelerator import current_accelerator, device_name
+    from purerl.system.devices.accelerator import current_accelerator, device_name
 
     accelerator = current_accelerator()
     if accelerator is None:
@@ -322,7 +323,7 @@ def _product(dtype: str) -> str:
     """
     import torch
 
-    from purerl.devices.accelerator import default_device
+    from purerl.system.devices.accelerator import default_device
 
     device = default_device()
     a = torch.linspace(-1, 1, _ROWS * _INNER, dtype=torch.float64).reshape(_ROWS, _INNER).sin()

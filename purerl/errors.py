@@ -24,8 +24,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-from purerl.credentials import hide_credentials
-from purerl.terminal import escape
+from purerl.system.credentials import hide_credentials
+from purerl.system.terminal import escape
 
 __all__ = [
     "BatchError",

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import define, field, frozen
 
 from purerl.errors import ConfigError, ImageError
-from purerl.files import create, sync
+from purerl.system.files import create, sync
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture

@@ -72,7 +72,7 @@ from typing import Any, NamedTuple
 import attrs
 
 from purerl.errors import ConfigError, nearest
-from purerl.source import config_fields, find_source
+from purerl.system.static_inspect import config_fields, find_source
 
 __all__ = ["GROUPS", "Group", "addresses", "fields_of", "find", "kind_of", "locate", "names"]
 
@@ -111,7 +111,7 @@ GROUPS: Mapping[str, Group] = {
     "modifier": Group("algos/modifiers/*.py", "purerl.modifiers", "modify"),
     "trainer": Group("backends/*/trainer.py", "purerl.trainers", "build"),
     "generator": Group("backends/*/generator.py", "purerl.generators", "build"),
-    "tracker": Group("tracking/*.py", "purerl.trackers", "build"),
+    "tracker": Group("monitoring/trackers/*.py", "purerl.trackers", "build"),
     "reward": Group("rewards/kinds/*.py", "purerl.rewards", "build", ("kind", *_OF_EVERY_REWARD)),
 }
 

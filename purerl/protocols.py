@@ -170,7 +170,7 @@ class Completion:
     `routes` are the experts selected for each token, int16 [n, layers, k], if `capabilities.routes`: of the first n
     tokens of the request and the completion together, for each layer with a router. They are those that the engine has
     read, so usually all but the last one. If it has read a token several times, its first record counts: that of the
-    pass from which the next token was sampled. A token without a record has `LIVE` (`purerl.routes`).
+    pass from which the next token was sampled. A token without a record has `LIVE` (`purerl.expert_routes`).
     """
 
     key: str
@@ -326,7 +326,7 @@ class Trainer(Protocol):
 
         `path` is one directory that every rank sees. The caller makes sure that the files reach the disk. The result is
         the digest of each file that this rank has written, by its path in `path` with ``/``, computed from what was
-        written (`purerl.digests`). A file without a digest is read again by the caller, so None is right too.
+        written (`purerl.system.digests`). A file without a digest is read again by the caller, so None is right too.
 
         Raises: OSError if a file cannot be written.
         """

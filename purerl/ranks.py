@@ -24,9 +24,9 @@ from torch import Tensor
 from torch import distributed as dist
 
 from purerl.errors import EngineError
-from purerl.messages import decode, encode
-from purerl.run_secret import SIZE, adopt_secret, derive_key, new_secret
-from purerl.stores import SignedStore, Store
+from purerl.system.messages import decode, encode
+from purerl.system.run_secret import SIZE, adopt_secret, derive_key, new_secret
+from purerl.system.stores import SignedStore, Store
 
 __all__ = [
     "ONE_RANK",
@@ -189,7 +189,7 @@ class Ranks:
                 tensor.copy_(part.view_as(tensor))
 
     def gather(self, value: T, what: str = "values of all ranks") -> list[T]:
-        """The `value` of every rank, by rank: data, see `purerl.messages`.
+        """The `value` of every rank, by rank: data, see `purerl.system.messages`.
 
         Raises: EngineError if `what` it is differs between ranks, or if a value is no data.
         """
@@ -300,7 +300,7 @@ def check_members(group: dist.ProcessGroup | None = None) -> None:
 
 
 def _stranger(name: str, got: str) -> EngineError:
-    need, do = "only the processes of the run", "let nobody else reach the ports of the run (docs/scaling.md)"
+    need, do = "only the processes of the run", "let nobody else reach the ports of the run (docs/how-to/scaling.md)"
     return EngineError(f"the members of the process group {name!r}", got=got, need=need, do=do)
 
 

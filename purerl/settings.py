@@ -13,8 +13,8 @@ from typing import Any
 
 from attrs import NOTHING, Attribute, field, fields_dict, frozen
 
-from purerl.credentials import find_credential, is_server_address
 from purerl.errors import ConfigError, nearest
+from purerl.system.credentials import find_credential, is_server_address
 
 __all__ = [
     "Model",

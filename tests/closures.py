@@ -54,7 +54,10 @@ _TOOLS = ("noxfile.py", "tests/closures.py", *(f"tests/library/{name}.py" for na
 _ALWAYS = (*_TOOLS, "constraints/default.txt", "tests/conftest.py", "tests/forks.py")
 _PACKAGES = ("purerl", "purerl_cli", "tests", "benchmarks")
 # Folders whose modules are found by a short name, such as kind = "grpo".
-_PLUGINS = ("algos", "algos/modifiers", "backends", "rewards/kinds", "tracking", "adapters", "recipes", "presets")
+_PLUGINS = (
+    "algos", "algos/modifiers", "backends", "rewards/kinds", "monitoring/trackers", "adapters", "recipes",
+    "config/presets",
+)  # fmt: skip
 
 
 def closure(*folders: str) -> set[Path]:

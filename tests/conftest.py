@@ -13,7 +13,7 @@ import hypothesis
 import pytest
 import torch
 
-from purerl.process import frozen_objects
+from purerl.system.process import frozen_objects
 from tests.forks import WORKERS
 from tests.machine import MACHINE_TESTS, faults, reset_signals
 
@@ -86,8 +86,8 @@ def unformatted_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the workers of rewards and environments, unless the test is marked: see `tests.forks`."""
-    if not request.node.get_closest_marker("started_workers") and "purerl.workers.processes" in sys.modules:
-        monkeypatch.setattr(sys.modules["purerl.workers.processes"], "subprocess", WORKERS.subprocess)
+    if not request.node.get_closest_marker("started_workers") and "purerl.system.workers.processes" in sys.modules:
+        monkeypatch.setattr(sys.modules["purerl.system.workers.processes"], "subprocess", WORKERS.subprocess)
 
 
 def pytest_unconfigure() -> None:

@@ -47,7 +47,7 @@ sys.path[:] = {path!r}
 from tests.forks import execute, serve
 execute(serve(int(sys.argv[1]), sys.argv[2:]))
 """
-_WORKERS = "purerl.workers.processes"
+_WORKERS = "purerl.system.workers.processes"
 """The module that starts workers of rewards and environments by `subprocess`."""
 
 
@@ -147,17 +147,18 @@ class _Popen(subprocess.Popen):
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
 
-WORKERS = Forks("purerl.workers.guard", "purerl.rewards.worker", "purerl.envs.worker", "httpx")
+WORKERS = Forks("purerl.system.workers.guard", "purerl.rewards.worker", "purerl.envs.worker", "httpx")
 """Workers of rewards and environments: two milliseconds of a core for each, instead of 200."""
 
 TORCH = Forks("torch")
 """Programs that must not have imported purerl: 40 milliseconds of a core, instead of 1.5 seconds."""
 
 PROGRAMS = Forks(
-    "purerl.loop.train", "purerl_cli.main", "purerl.recipes.addition", "purerl.comparison", "purerl.backends.fake",
+    "purerl.loop.train", "purerl_cli.main", "purerl.recipes.addition", "purerl.explain.comparison",
+    "purerl.backends.fake",
     "rich.console", "rich.live", "typer.rich_utils", "typer._adapters", "pydantic.main", "pyarrow.parquet",
     "transformers.models.qwen3.modeling_qwen3",
-    "purerl.workers.processes", "purerl.workers.guard", "purerl.rewards.worker", "purerl.envs.worker",
+    "purerl.system.workers.processes", "purerl.system.workers.guard", "purerl.rewards.worker", "purerl.envs.worker",
 )  # fmt: skip
 """Commands, ranks, and programs that train: 40 milliseconds of a core, instead of two to five seconds."""
 

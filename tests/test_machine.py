@@ -38,7 +38,7 @@ def test_faults_say_what_to_do(tmp_path: Path) -> None:
 
 def test_on_a_machine_that_is_not_sound_one_test_says_so_and_the_others_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "broken_machine.py").write_text(PLUGIN)
-    tests = ["tests/test_machine.py::test_the_machine_is_sound", "tests/test_files.py"]
+    tests = ["tests/test_machine.py::test_the_machine_is_sound", "tests/system/test_files.py"]
     command = [sys.executable, "-m", "pytest", "-q", "-rfs", "-p", "no:cacheprovider", "-p", "broken_machine", *tests]
     environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"}
     output = subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout

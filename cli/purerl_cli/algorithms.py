@@ -9,7 +9,7 @@ import attrs
 import typer
 
 from purerl.errors import ConfigError
-from purerl.strict_json import to_json
+from purerl.system.strict_json import to_json
 from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
@@ -26,7 +26,7 @@ _Name = Annotated[str, typer.Argument(help="An algorithm, a preset such as grpo@
 @without_collections()
 def algo_list() -> None:
     """List the algorithms: what each of them is, and what it needs."""
-    from purerl.catalog import FAMILIES, catalog
+    from purerl.explain.catalog import FAMILIES, catalog
     from purerl_cli.tables import show_algorithms
 
     show_algorithms(FAMILIES, catalog())
@@ -37,7 +37,7 @@ def algo_list() -> None:
 @without_collections()
 def algo_modifiers() -> None:
     """List the modifiers of algorithms: what they do, settings, papers. `--set algorithm.NAME=VALUE` adds one."""
-    from purerl.catalog import modifiers
+    from purerl.explain.catalog import modifiers
     from purerl_cli.tables import show_modifiers
 
     show_modifiers(modifiers())
@@ -48,7 +48,7 @@ def algo_modifiers() -> None:
 @without_collections()
 def algo_presets() -> None:
     """List the presets: what other libraries compute. `--set algorithm.kind=NAME` chooses one."""
-    from purerl.presets import presets
+    from purerl.config.presets import presets
     from purerl_cli.tables import show
 
     rows = (
@@ -67,7 +67,7 @@ def algo_show(
     cite: Annotated[bool, typer.Option("--cite", help="Print only the sources, with their addresses.")] = False,
 ) -> None:
     """Show an algorithm: its equations, its composition, what it needs, and its settings."""
-    from purerl.anatomy import anatomy
+    from purerl.explain.algorithm import anatomy
     from purerl_cli.tables import show
 
     found = anatomy(name, settings or ())
@@ -99,8 +99,8 @@ def algo_diff(
     Changes are those of the second algorithm from the first. The batch is generated, unless --run or --batch names one.
     """
     _check_sources(run, step, batch)
-    from purerl.anatomy import algorithm_named
-    from purerl.comparison import compare, example_completions, read_completions, stored_completions
+    from purerl.explain.algorithm import algorithm_named
+    from purerl.explain.comparison import compare, example_completions, read_completions, stored_completions
     from purerl_cli.tables import show_differences
 
     ours, theirs = algorithm_named(first), algorithm_named(second)

@@ -112,7 +112,7 @@ def change_environment(
         return None
     from purerl.config.overrides import apply
     from purerl.envs.settings import EnvironmentSettings
-    from purerl.loop.origin import read_config
+    from purerl.opening.start_checkpoint import read_config
     from purerl.settings import in_section
 
     environment = read_config(run).environment

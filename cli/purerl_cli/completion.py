@@ -24,9 +24,9 @@ def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str
 
     Modifiers that the recipe does not have are settings of its algorithm too.
     """
-    from purerl.catalog import modifiers
-    from purerl.config.explain import toml
+    from purerl.config.listing import toml
     from purerl.errors import PurerlError
+    from purerl.explain.catalog import modifiers
     from purerl.recipes import explain_recipe
 
     # While an option has no value yet, the arguments before it are not parsed.

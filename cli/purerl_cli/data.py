@@ -51,9 +51,9 @@ def inspect(
 
     Exits with status 2 if no run can use the file.
     """
-    from purerl.backends.processor import load_processor
-    from purerl.backends.tokenizer import load_tokenizer
     from purerl.data.inspect import inspect
+    from purerl.models.processor import load_processor
+    from purerl.models.tokenizer import load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model
 

@@ -58,8 +58,8 @@ def _interpreter(engine: str) -> tuple[str, str]:
 
 
 def _is_healthy(run: Path) -> bool:
-    from purerl.diagnosis.monitor import diagnose
-    from purerl.diagnosis.run import facts_of_run
+    from purerl.monitoring.warnings.monitor import diagnose
+    from purerl.monitoring.warnings.run import facts_of_run
     from purerl.report.read import check_runs
     from purerl.store.lines import read_lines
     from purerl_cli.warnings import show_episodes

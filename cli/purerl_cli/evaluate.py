@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import evolve
 
-from purerl.devices.kinds import DEVICE
 from purerl.errors import ConfigError
-from purerl.terminal import escape
+from purerl.system.devices.kinds import DEVICE
+from purerl.system.terminal import escape
 from purerl_cli.arguments import (
     change_environment,
     parse_arguments,
@@ -26,8 +26,8 @@ from purerl_cli.output import with_debug
 from purerl_cli.results import show_completions, show_scores
 
 if TYPE_CHECKING:
-    from purerl.evaluation.results import Problem
-    from purerl.loop.evaluation import Evaluation
+    from purerl.evaluation.problem_results import Problem
+    from purerl.runs.evaluation import Evaluation
 
 __all__ = ["evaluate", "sample"]
 
@@ -267,7 +267,7 @@ def sample(
 def _score(evaluation: Evaluation, json: Path | None) -> None:
     """Run `evaluation`, print its scores, and write all results to the file `json`."""
     from purerl.evaluation.accuracy import describe_accuracy
-    from purerl.loop.evaluation import write_json
+    from purerl.runs.evaluation import write_json
 
     if sentence := describe_accuracy(evaluation.accuracy_rewards):
         typer.echo(f"accuracy: {escape(sentence)}")
@@ -279,7 +279,7 @@ def _score(evaluation: Evaluation, json: Path | None) -> None:
 
 def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
     """Run `evaluation`, and print its progress to stderr."""
-    from purerl.loop.evaluation import run_evaluation
+    from purerl.runs.evaluation import run_evaluation
     from purerl_cli.progress import EvaluationProgress
 
     if (checkpoint := evaluation.checkpoint) is not None:
@@ -359,9 +359,9 @@ def _prepare(
     _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
     from purerl.evaluation.settings import Evaluate
-    from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run
     from purerl.loop.generators import change_generator
     from purerl.rewards.settings import Gate, Reward
+    from purerl.runs.evaluation import evaluation_of_model, evaluation_of_run
     from purerl.settings import Model
 
     if run is not None:

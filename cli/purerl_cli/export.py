@@ -38,7 +38,7 @@ def export(
     from purerl_cli.hub import check_credentials, upload
 
     check_credentials()
-    from purerl.private_files import private_folder
+    from purerl.system.private_files import private_folder
 
     with private_folder("purerl-export-") as temporary:
         folder = _export(run, step, output or temporary / "model")
@@ -46,6 +46,6 @@ def export(
 
 
 def _export(run: Path, step: str, output: Path | None) -> Path:
-    from purerl.loop.export import export_model
+    from purerl.runs.export import export_model
 
     return export_model(run, step, output)

@@ -10,7 +10,7 @@ import attrs
 import typer
 
 from purerl.errors import ConfigError, nearest
-from purerl.strict_json import to_json
+from purerl.system.strict_json import to_json
 from purerl_cli.output import with_debug
 
 if TYPE_CHECKING:

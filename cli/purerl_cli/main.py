@@ -16,8 +16,8 @@ import typer
 
 import purerl
 from purerl.errors import ConfigError
-from purerl.terminal import escape_output
-from purerl.tracking.rich_text import escape_consoles
+from purerl.monitoring.console.rich_text import escape_consoles
+from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import parse_rewards
 from purerl_cli.data import data

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purerl.errors import InputError, PurerlError, RunStoppedError
-from purerl.files import REFUSALS
 from purerl.plugins import kind_of
+from purerl.system.files import REFUSALS
 
 if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
@@ -172,7 +172,7 @@ def describe_config(
     from purerl.config.untrusted import without_code
 
     check(*((config,) if runs_code else without_code(config)))  # before the modules of the training loop are imported
-    from purerl.loop.dry_run import dry_run
+    from purerl.runs.dry_run import dry_run
 
     notes = dry_run(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
     comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
@@ -187,7 +187,7 @@ def _describe_change(summary: Summary, metric: str) -> str:
 
 def _describe_performance(measured: Mapping[str, float]) -> list[tuple[str, str]]:
     """Peak memory, tokens per second by phase, and utilization, as far as they were measured."""
-    from purerl.resources.memory import format_bytes
+    from purerl.system.memory_use import format_bytes
 
     rates = {"sampling": "sampled", "scoring": "scored", "training": "trained"}
     speed = [

@@ -93,7 +93,7 @@ def plan(
     from purerl.planning.suggest import suggest
     from purerl.planning.workload import Lengths
     from purerl.recipes import resolve
-    from purerl.resources.memory import parse_bytes
+    from purerl.system.memory_use import parse_bytes
 
     config = resolve(recipe, settings or ())
     check_settings(config)
@@ -146,7 +146,7 @@ def _as_json(planned: MemoryPlan, found: list[Suggestion], speed: Speed) -> dict
 
 def _show(planned: MemoryPlan, found: list[Suggestion], speed: Speed) -> None:
     from purerl.planning.plan import describe
-    from purerl.resources.memory import format_bytes
+    from purerl.system.memory_use import format_bytes
     from purerl_cli.tables import show
 
     phases = planned.phases

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from purerl.tracking.rich_text import printed_above
+from purerl.monitoring.console.rich_text import printed_above
 
 if TYPE_CHECKING:
     from purerl.rollouts.types import Group

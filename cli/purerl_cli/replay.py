@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import evolve
 
-from purerl.strict_json import to_json
+from purerl.system.strict_json import to_json
 from purerl_cli.arguments import parse_rewards
 from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
@@ -93,7 +93,7 @@ def replay(
 
 def _changed(config: RunConfig, name: str | None, settings: Sequence[str]) -> RunConfig:
     """`config` with the algorithm `name`, if it is given, and with `settings` of the algorithm changed."""
-    from purerl.anatomy import composition_changed, composition_named
+    from purerl.explain.algorithm import composition_changed, composition_named
 
     if name is None:
         return evolve(config, algorithm=composition_changed(config.algorithm, settings))

@@ -16,13 +16,13 @@ from rich.text import Text
 
 from purerl.errors import ImageError
 from purerl.images import Image, hex_id
-from purerl.terminal import escape
-from purerl.tracking.conversation import render_messages
-from purerl.tracking.messages import parse_messages
+from purerl.monitoring.console.conversation import render_messages
+from purerl.monitoring.console.messages import parse_messages
+from purerl.system.terminal import escape
 from purerl_cli.tables import show
 
 if TYPE_CHECKING:
-    from purerl.evaluation.results import Attempt, Problem
+    from purerl.evaluation.problem_results import Attempt, Problem
     from purerl.evaluation.settings import Evaluate
 
 __all__ = ["format_completions", "show_completions", "show_scores"]
@@ -30,7 +30,7 @@ __all__ = ["format_completions", "show_completions", "show_scores"]
 
 def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> None:
     """Print a row of metrics for each data set. A metric without any scored completion is left empty."""
-    from purerl.evaluation.results import dataset_metrics
+    from purerl.evaluation.problem_results import dataset_metrics
 
     every = {data_set: dataset_metrics(problems, settings) for data_set, problems in results.items()}
     attempts = (attempt for problems in results.values() for problem in problems for attempt in problem.attempts)

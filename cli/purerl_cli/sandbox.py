@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from purerl.errors import ConfigError
-from purerl.terminal import escape
+from purerl.system.terminal import escape
 from purerl_cli.options import Command
 from purerl_cli.output import with_debug
 
@@ -135,7 +135,7 @@ def _show(result: Result) -> None:
     """Print the output of a program, and how it ended."""
     from rich.console import Console
 
-    from purerl.resources.memory import format_bytes
+    from purerl.system.memory_use import format_bytes
 
     for stream, output in ((sys.stdout, result.stdout), (sys.stderr, result.stderr)):
         if stream.isatty():

@@ -85,8 +85,8 @@ def _check_port(host: str, port: int) -> None:
 
 def _token(host: str, port: int) -> tuple[str, Path | None]:
     """The token of the server, and the file in which it is if it is a new one. Raises ConfigError if it needs one."""
-    from purerl.access_tokens import given_token, is_loopback, write_loopback_token
     from purerl.backends.serving.access import TOKEN
+    from purerl.system.access_tokens import given_token, is_loopback, write_loopback_token
 
     token = given_token(TOKEN)
     if token is None and not is_loopback(host):
@@ -116,8 +116,8 @@ def _path_of(model: str, step: str | None) -> str:
         return model
     if step is None and (run / "final").exists():
         return str(run / "final")
-    from purerl.loop.export import export_model
-    from purerl.loop.origin import Origin, find_checkpoint
+    from purerl.opening.start_checkpoint import Origin, find_checkpoint
+    from purerl.runs.export import export_model
 
     folder = run / "export" / find_checkpoint(Origin(run, step or "latest")).name
     return str(folder if folder.exists() else export_model(run, step or "latest"))

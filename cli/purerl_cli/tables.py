@@ -18,15 +18,15 @@ from rich.padding import Padding
 from rich.table import Column, Table
 from rich.text import Text
 
-from purerl.terminal import escape
+from purerl.system.terminal import escape
 
 if TYPE_CHECKING:
-    from purerl.catalog import Entry, ModifierEntry
-    from purerl.comparison import Difference, Effect
-    from purerl.config.explain import Setting
+    from purerl.config.listing import Setting
     from purerl.data.inspect import Report
     from purerl.data.rendered_row import ShownToken
     from purerl.doctor import Finding
+    from purerl.explain.catalog import Entry, ModifierEntry
+    from purerl.explain.comparison import Difference, Effect
 
 __all__ = [
     "show",
@@ -144,7 +144,7 @@ def _algorithm_grid(rows: Iterable[Sequence[str]], widths: Sequence[int]) -> Ren
 
 def show_modifiers(entries: Iterable[ModifierEntry]) -> None:
     """Print modifiers: what they do, their settings with defaults, and papers."""
-    from purerl.config.explain import toml
+    from purerl.config.listing import toml
 
     defaults = (((e.name, e.title), [f"{k} = {toml(v) or 'none'}" for k, v in e.settings], e.papers) for e in entries)
     rows = ((*texts, "\n".join(settings), "\n".join(papers)) for texts, settings, papers in defaults)
@@ -153,7 +153,7 @@ def show_modifiers(entries: Iterable[ModifierEntry]) -> None:
 
 def show_differences(first: str, second: str, differences: Sequence[Difference], total: Effect) -> None:
     """Print the parts in which two algorithms differ, and the effect of each alone and of all together."""
-    from purerl.comparison import effect_texts
+    from purerl.explain.comparison import effect_texts
 
     if not differences:
         typer.echo(f"{first} and {second} are the same algorithm.")

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.text import Text
 
-from purerl.terminal import escape
+from purerl.system.terminal import escape
 
 if TYPE_CHECKING:
-    from purerl.diagnosis.monitor import Episode
+    from purerl.monitoring.warnings.monitor import Episode
 
 __all__ = ["show_episodes"]
 

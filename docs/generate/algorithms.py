@@ -14,11 +14,11 @@ from docs.generate.markdown import block, linked, settings, source, table
 from docs.generate.metrics import metrics
 from docs.generate.modifiers import accepted
 from purerl.algos.algebra import Algorithm
-from purerl.catalog import Entry, catalog, equations, short_name
 from purerl.composition import definition
 from purerl.config.check import check
-from purerl.description import definitions, needs_of, parts
 from purerl.errors import ConfigError
+from purerl.explain.catalog import Entry, catalog, equations, short_name
+from purerl.explain.description import definitions, needs_of, parts
 from purerl.plugins import find, kind_of, names
 from purerl.recipes import resolve
 from purerl.report.meanings import meanings
@@ -137,7 +137,11 @@ def _settings(module: Any) -> str:
 
 def _modifiers(name: str) -> str:
     links = ", ".join(f"[{modifier}](../modifiers/{modifier}.md)" for modifier in accepted(name))
-    return f"These [modifiers](../modifiers.md) change it, with their default settings: {links}." if links else ""
+    return (
+        f"These [modifiers](../../how-to/modifiers.md) change it, with their default settings: {links}."
+        if links
+        else ""
+    )
 
 
 def _usage(name: str) -> str:

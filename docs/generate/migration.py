@@ -1,4 +1,4 @@
-"""The pages "From TRL" and "From verl": text from a template, tables from purerl.aliases and docs.generate.fields.
+"""The pages "From TRL" and "From verl": text of templates, tables of purerl.config.aliases and docs.generate.fields.
 
 A line of a template that is a comment is replaced by a table:
 
@@ -18,8 +18,8 @@ from pathlib import Path
 
 from docs.generate import fields
 from docs.generate.markdown import table
-from purerl.aliases import LIBRARIES, Dataset, Library, Row, read_library
-from purerl.presets import presets
+from purerl.config.aliases import LIBRARIES, Dataset, Library, Row, read_library
+from purerl.config.presets import presets
 
 __all__ = ["page", "pages"]
 

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from purerl.monitoring.console.view import View
 from purerl.report.read import max_steps
 from purerl.store.rollouts import read_rollouts, total_reward
-from purerl.tracking.view import View
 
 OUTPUT = Path(__file__).with_suffix(".svg")
 

@@ -10,8 +10,8 @@ import numpy as np
 from attrs import define, field
 
 from purerl.errors import InputError
+from purerl.expert_routes import first_records
 from purerl.protocols import Capabilities, Completion, FinishReason, Request
-from purerl.routes import first_records
 
 __all__ = ["PendingRequest", "check_keys", "check_requests"]
 

@@ -13,9 +13,9 @@ from typing import Any
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of, roles
-from purerl.aliases import suggestion
 from purerl.batch import FIELDS
 from purerl.composition import Composition, build_algorithm, with_modifiers
+from purerl.config.aliases import suggestion
 from purerl.config.budget import check_budgets
 from purerl.config.generators import (
     check_adapter_rank,
@@ -25,29 +25,29 @@ from purerl.config.generators import (
 )
 from purerl.config.modifiers import key_of
 from purerl.config.paths import is_created_by_run
+from purerl.config.replayed_routes import check_routes
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import adapter_rank, check_placement, check_roles, model_roles, models_by_role, trainer_key
-from purerl.config.routes import check_routes
 from purerl.config.schema import RunConfig
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
 from purerl.data.settings import TRUNCATED_SIDES
-from purerl.debugging.settings import check_debug
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
 from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_rewards
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_evaluation
+from purerl.monitoring.debugging.settings import check_debug
+from purerl.monitoring.trackers.settings import check_trackers
 from purerl.plugins import find, kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards, check_weights
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.custom import WORKFLOW, check_workflow_settings, requires_score
-from purerl.rollouts.rows import ENVIRONMENT
+from purerl.rollouts.episode_rows import ENVIRONMENT
 from purerl.rollouts.settings import WorkflowSettings, check_rollout, with_length_penalty
 from purerl.settings import in_section, no_effect
-from purerl.tracking.settings import check_trackers
 
 __all__ = [
     "accuracy_rewards_of",

@@ -21,7 +21,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.config.check import algorithm_of
-from purerl.config.explain import leaves
+from purerl.config.listing import leaves
 from purerl.config.roles import model_roles
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
@@ -109,7 +109,8 @@ def _need(refused: Sequence[Change]) -> str:
             "the same length or a greater one; a greater one only if past learning rates do not depend on it: "
             "lr_scheduler=constant, or lr_scheduler_steps set from the start"
         )
-    return "the same settings, except for those that change nothing in past steps, which docs/continuing.md lists"
+    allowed = "those that change nothing in past steps, which docs/how-to/continuing.md lists"
+    return f"the same settings, except for {allowed}"
 
 
 def _remedy(path: Path, refused: Sequence[Change]) -> str:

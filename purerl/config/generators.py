@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from purerl.backends.serving.settings import ServerSettings
-from purerl.devices.kinds import BETWEEN_DEVICES
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.settings import Model, in_section, no_effect
+from purerl.system.devices.kinds import BETWEEN_DEVICES
 
 if TYPE_CHECKING:
     from purerl.config.schema import RunConfig

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin
 
 import attrs
 
-from purerl.aliases import suggestion
+from purerl.config.aliases import suggestion
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import fields_of, names
 

@@ -11,12 +11,12 @@ from attrs import fields_dict
 
 from purerl.config.keys import Kinds, check_keys, keys_of, unknown
 from purerl.config.overrides import parse
+from purerl.config.presets import expand
 from purerl.config.schema import RunConfig
 from purerl.config.tables import Table, with_kind
 from purerl.errors import ConfigError
 from purerl.plugins import addresses
-from purerl.presets import expand
-from purerl.source import imported_modules
+from purerl.system.static_inspect import imported_modules
 
 __all__ = ["check_file_keys", "check_names", "check_recipe_keys"]
 

@@ -20,10 +20,10 @@ from attrs.converters import optional
 from purerl.composition import Composition, to_composition
 from purerl.config.tables import ALTERNATIVES, with_kind
 from purerl.data.settings import Data, to_data
-from purerl.debugging.settings import Debug
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate, Validation
+from purerl.monitoring.debugging.settings import Debug
 from purerl.placement.settings import Placement
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, to_gates, to_rewards

@@ -36,10 +36,10 @@ from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, overrid
 from purerl.composition import Composition
 from purerl.config.keys import section_in, settings_below, unknown
 from purerl.config.modifiers import key_of, split_modifiers
+from purerl.config.presets import defaults_of, expand
 from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, names
-from purerl.presets import defaults_of, expand
 from purerl.settings import with_key
 
 __all__ = ["digest", "dumps", "from_dict", "read_toml", "to_dict"]

@@ -17,7 +17,7 @@ from purerl.envs.settings import functions_of, servers_of
 from purerl.errors import ConfigError
 from purerl.plugins import GROUPS, names
 from purerl.rewards.settings import RewardWorkers, by_name
-from purerl.source import definition, exists, find_source, signature_of
+from purerl.system.static_inspect import definition, exists, find_source, signature_of
 
 __all__ = ["imported_plugins", "own_functions", "without_code"]
 

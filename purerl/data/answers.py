@@ -19,8 +19,8 @@ from purerl.data.chat import (
     roles_of,
     with_expansions,
 )
-from purerl.data.images import images_of
 from purerl.data.messages import is_learned
+from purerl.data.row_images import images_of
 from purerl.errors import DataError
 from purerl.images import Image
 

@@ -5,7 +5,7 @@ adds all special tokens. A rendered prompt ends with the header of the assistant
 that spells a special token can be tokenized as text, see `Chat.escapes`.
 
 Of an image, the chat template renders a placeholder. When all text is tokenized, the tokens that stand for the image
-take its place, once: see `purerl.backends.processor`.
+take its place, once: see `purerl.models.processor`.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attrs import evolve, field, frozen
 
-from purerl.backends.processor import Processor
 from purerl.data.columns import PromptFormat
 from purerl.data.encoding import encode_rendered, encode_strings
-from purerl.data.images import as_parts, images_of
 from purerl.data.messages import with_parsed_calls, with_text_calls
+from purerl.data.row_images import as_parts, images_of
 from purerl.data.settings import SpecialTokens
 from purerl.data.special_tokens import absorbing_tokens, mark, unmark
 from purerl.data.template_arguments import check_template_kwargs
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, ImageStore
+from purerl.models.processor import Processor
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -51,7 +51,7 @@ class ExampleFormat(NamedTuple):
                    common prefix, up to the last turn that is learned.
     label          the column of booleans: whether the completion is desirable; empty if there is none
     has_parts      whether contents of messages are lists of parts
-    has_images     whether messages have images, see `purerl.data.images`
+    has_images     whether messages have images, see `purerl.data.row_images`
     """
 
     example_type: ExampleType

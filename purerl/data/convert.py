@@ -20,7 +20,7 @@ from purerl.data.columns import PromptFormat
 from purerl.data.files import read_table
 from purerl.data.nested import rows_of
 from purerl.errors import ConfigError, DataError, nearest
-from purerl.files import create
+from purerl.system.files import create
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -23,10 +23,10 @@ from purerl.data.answers import TokenizedExample, tokenize_answer
 from purerl.data.chat import Chat, Messages, Prompt, TextOrMessages, tokenize_prompts
 from purerl.data.columns import ExampleFormat, ExampleType, check_rows, rename_columns, select_format
 from purerl.data.files import read_table
-from purerl.data.images import has_images, located, with_images
 from purerl.data.json_text import with_conversations
 from purerl.data.messages import is_learned
 from purerl.data.nested import decoded, rows_of, shaped_schema
+from purerl.data.row_images import has_images, located, with_images
 from purerl.data.row_settings import chat_of_row, check_row_settings
 from purerl.data.settings import Order
 from purerl.data.truncation import PromptLimit, truncate_example, truncate_prompt
@@ -244,7 +244,7 @@ def _locate_row(data: DataSet, index: int) -> tuple[int, int]:
 
 
 def extract_prompt(example_format: ExampleFormat, example: Example) -> TextOrMessages:
-    """The prompt of `example`, as stored in the file, but for images: see `purerl.data.images.with_images`."""
+    """The prompt of `example`, as stored in the file, but for images: see `purerl.data.row_images.with_images`."""
     return _prompt_of(example_format, _converted(example_format, example))
 
 

@@ -35,13 +35,13 @@ from purerl.data.examples import (
     read_renamed,
     rows_at,
 )
-from purerl.data.images import has_images, images_of
 from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.data.rendered_row import RenderedRow, ShownToken, render_row, shown_tokens
 from purerl.data.roles import ROLES
+from purerl.data.row_images import has_images, images_of
 from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
 from purerl.data.turn_notes import PREFILL
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from transformers import PreTrainedTokenizerBase
 
-    from purerl.backends.processor import Processor
+    from purerl.models.processor import Processor
 
 __all__ = ["Column", "Problem", "Report", "inspect"]
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from purerl.data.chat import Chat, Messages, TextOrMessages
 from purerl.data.examples import DataSet, Example, extract_answers, extract_prompt, iterate_chunks, rows_at
-from purerl.data.images import text_of
 from purerl.data.messages import is_learned
 from purerl.data.placeholders import has_thoughts
+from purerl.data.row_images import text_of
 from purerl.data.row_settings import chat_of_row
 
 __all__ = ["Kind", "iterate_conversations", "kinds_of", "message_kinds"]

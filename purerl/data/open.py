@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING
 
 from attrs import evolve, field, frozen
 
-from purerl.backends.processor import Processor
-from purerl.backends.tokenizer import end_tokens
 from purerl.data.chat import Chat, check_settings, open_chat, text_note
 from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
@@ -36,6 +34,8 @@ from purerl.data.split import is_validation
 from purerl.data.template_check import check_template
 from purerl.data.truncation import PromptLimit
 from purerl.errors import ConfigError, DataError
+from purerl.models.processor import Processor
+from purerl.models.tokenizer import end_tokens
 from purerl.settings import Model
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from purerl.data.answers import TokenizedExample
 from purerl.data.chat import Chat, TextOrMessages
 from purerl.data.encoding import decode
 from purerl.data.examples import DataSet, extract_answers, iterate_chunks, rows_at, rows_name, tokenized_at
-from purerl.data.images import text_of
 from purerl.data.messages import is_learned
+from purerl.data.row_images import text_of
 from purerl.errors import DataError
 
 __all__ = ["compare_answers", "pair_notes"]

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from purerl.data.chat import Chat, Messages
-from purerl.data.images import text_of
 from purerl.data.messages import with_functions
-from purerl.data.turns import tool_function
+from purerl.data.row_images import text_of
+from purerl.data.turn_tokens import tool_function
 
 __all__ = ["THOUGHTS", "Piece", "has_inline_thoughts", "has_thoughts", "tool_names", "with_placeholders", "with_tools"]
 

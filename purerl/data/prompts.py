@@ -8,8 +8,8 @@ from typing import Any
 from purerl.data.chat import TextOrMessages
 from purerl.data.columns import ExampleFormat, PromptFormat
 from purerl.data.examples import DataSet
-from purerl.data.images import has_images
 from purerl.data.nested import make_column, uniform_contents
+from purerl.data.row_images import has_images
 from purerl.errors import DataError
 
 __all__ = ["prompts_as_data"]
@@ -18,7 +18,7 @@ __all__ = ["prompts_as_data"]
 def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptFormat) -> DataSet:
     """The data set with these prompts. In the format "messages", a text is a conversation of one message of the user.
 
-    Messages may have images, see `purerl.data.images`.
+    Messages may have images, see `purerl.data.row_images`.
 
     Raises: DataError for an empty prompt, and for messages in the format "text".
 

@@ -10,9 +10,9 @@ from purerl.data.chat import Chat, TextOrMessages, image_ids, tokenize_prompts
 from purerl.data.columns import ExampleFormat
 from purerl.data.encoding import decode
 from purerl.data.examples import Example, extract_answers, extract_prompt
-from purerl.data.images import text_of
 from purerl.data.pairs import compare_answers
 from purerl.data.pieces import decode_tokens
+from purerl.data.row_images import text_of
 from purerl.data.row_settings import chat_of_row
 from purerl.data.special_tokens import spelled
 from purerl.data.template_check import find_problem, learns_every_end

@@ -18,7 +18,7 @@ from attrs import evolve
 from purerl.data.chat import Chat
 from purerl.data.nested import iterate_values, parse_json
 from purerl.data.template_arguments import RESERVED_KWARGS, find_invalid_switch
-from purerl.data.turns import tool_function
+from purerl.data.turn_tokens import tool_function
 from purerl.errors import DataError
 
 if TYPE_CHECKING:

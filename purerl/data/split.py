@@ -6,7 +6,7 @@ import hashlib
 import json
 
 from purerl.data.chat import TextOrMessages
-from purerl.data.images import as_json
+from purerl.data.row_images import as_json
 
 __all__ = ["is_validation"]
 

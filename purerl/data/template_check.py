@@ -19,11 +19,11 @@ from purerl.data.answers import (
 )
 from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render
 from purerl.data.examples import DataSet, row_name, tokenized_at
-from purerl.data.images import text_of
 from purerl.data.kinds import iterate_conversations, kinds_of
 from purerl.data.messages import is_learned
 from purerl.data.placeholders import THOUGHTS, Piece, has_inline_thoughts, with_placeholders
 from purerl.data.roles import check_role
+from purerl.data.row_images import text_of
 from purerl.data.template_arguments import template_words
 from purerl.errors import ConfigError, DataError
 

@@ -14,9 +14,9 @@ from attrs import evolve, frozen
 
 from purerl.data.chat import Chat, Messages, add_system_prompt, eos_tokens, render
 from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at, rows_name
-from purerl.data.images import text_of
 from purerl.data.kinds import Kind, iterate_conversations, kinds_of
 from purerl.data.placeholders import THOUGHTS, has_inline_thoughts, has_thoughts, tool_names, with_tools
+from purerl.data.row_images import text_of
 from purerl.data.special_tokens import pattern_of, special_texts
 from purerl.data.template_arguments import template_words
 from purerl.data.template_check import rendered_placeholders

@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 from purerl.data.chat import Chat, Messages, render
 from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at
-from purerl.data.images import IMAGE_COLUMNS
 from purerl.data.nested import iterate_values, shaped
+from purerl.data.row_images import IMAGE_COLUMNS
 from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, kwargs_of_row
 from purerl.data.template_arguments import template_variables
 from purerl.errors import DataError

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.data.nested import decoded
 from purerl.errors import DataError
-from purerl.workers.connection import pack_request
+from purerl.system.workers.connection import pack_request
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from typing import Any
 
 from purerl.envs.signatures import METHODS, check_kwargs, check_method, check_methods
 from purerl.errors import ConfigError
-from purerl.source import definition, find_source, signature_of
+from purerl.system.static_inspect import definition, find_source, signature_of
 
 __all__ = ["check_factory_source", "check_tool_source"]
 

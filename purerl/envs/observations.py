@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from attrs import frozen
 
-from purerl.data.images import to_image, with_places
+from purerl.data.row_images import to_image, with_places
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.rewards.components import is_valid_number, to_components
 

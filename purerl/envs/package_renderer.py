@@ -15,7 +15,7 @@ from attrs import frozen
 
 from purerl.data.chat import Chat, Messages, Prompt, add_system_prompt
 from purerl.data.messages import with_functions
-from purerl.data.turns import Tools, Turns, open_turns
+from purerl.data.turn_tokens import Tools, Turns, open_turns
 from purerl.envs.protocol import ToolCall
 from purerl.envs.turns import Turn, text_of, turn_of
 from purerl.errors import ConfigError, DataError

@@ -25,7 +25,7 @@ from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.worker import Answer, HostRequest, HostTask
 from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
-from purerl.workers.processes import Death, end_all
+from purerl.system.workers.processes import Death, end_all
 
 __all__ = ["EnvironmentPool"]
 

@@ -10,8 +10,8 @@ from contextlib import suppress
 
 from purerl.envs.worker import Answer, HostRequest, HostTask
 from purerl.errors import EngineError
-from purerl.workers.connection import pack_request
-from purerl.workers.processes import Death, Worker
+from purerl.system.workers.connection import pack_request
+from purerl.system.workers.processes import Death, Worker
 
 __all__ = ["Process"]
 

@@ -17,13 +17,13 @@ from urllib.parse import urlsplit
 import attrs
 from attrs import evolve
 
-from purerl.access_tokens import client_token, is_loopback
 from purerl.envs.episode import Episode, Tools
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
 from purerl.envs.observations import Declared, checked_observation, checked_tools, example_as_json, from_json
 from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
+from purerl.system.access_tokens import client_token, is_loopback
 
 if TYPE_CHECKING:
     import httpx

@@ -51,7 +51,6 @@ from typing import Any, Self, get_args
 
 import attrs
 
-from purerl.access_tokens import given_token, is_loopback, write_loopback_token
 from purerl.envs.episode import Episode
 from purerl.envs.failures import EnvironmentFailure
 from purerl.envs.hosts import Host, open_host
@@ -60,6 +59,7 @@ from purerl.envs.protocol import EndReason
 from purerl.envs.remote import VARIABLE
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, PurerlError
+from purerl.system.access_tokens import given_token, is_loopback, write_loopback_token
 
 __all__ = ["Server", "serve"]
 
@@ -151,7 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         if not hmac.compare_digest(self.headers.get("Authorization", "").encode(errors="replace"), self.authorization):
             self.close_connection = True  # the body has not been read
-            return self._send(401, {"error": f"the token is missing or wrong; see {VARIABLE} in docs/environments.md"})
+            remedy = f"see {VARIABLE} in docs/how-to/environments.md"
+            return self._send(401, {"error": f"the token is missing or wrong; {remedy}"})
         self.connection.settimeout(_SOCKET_TIMEOUT)
         length = self.headers.get("Content-Length", "0")
         if not length.isdigit() or int(length) > _MAX_BODY:

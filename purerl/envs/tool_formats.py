@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, get_args
 
 from purerl.data.chat import Chat
-from purerl.data.turns import Tools, rendered_turn, tool_function
+from purerl.data.turn_tokens import Tools, rendered_turn, tool_function
 from purerl.envs.protocol import ToolCall
 from purerl.errors import ConfigError, DataError
 

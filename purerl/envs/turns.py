@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 
 from purerl.data.chat import Chat, Messages, Prompt
 from purerl.data.encoding import decode
-from purerl.data.turns import Tools, Turns, open_turns, without_stop_tokens
+from purerl.data.turn_tokens import Tools, Turns, open_turns, without_stop_tokens
 from purerl.envs.protocol import Message, ToolCall
 from purerl.envs.tool_formats import ToolFormat, find_tool_format, parse_calls
 from purerl.errors import ConfigError

@@ -34,8 +34,8 @@ from purerl.envs.protocol import Observation
 from purerl.errors import EngineError
 from purerl.rewards.outcomes import Failure
 from purerl.seeds import seed_everything
-from purerl.workers.connection import open_connection, pack_answer, read_request
-from purerl.workers.status import CALL, Status
+from purerl.system.workers.connection import open_connection, pack_answer, read_request
+from purerl.system.workers.status import CALL, Status
 
 __all__ = ["Answer", "HostRequest", "HostTask", "work"]
 

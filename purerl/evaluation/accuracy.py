@@ -10,7 +10,7 @@ from purerl.errors import ConfigError, RewardError, nearest
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.components import short_name
 from purerl.rewards.results import RewardResult
-from purerl.rollouts.rows import ENVIRONMENT
+from purerl.rollouts.episode_rows import ENVIRONMENT
 from purerl.settings import no_effect
 
 __all__ = ["describe_accuracy", "describe_components", "is_correct", "select_accuracy_rewards"]

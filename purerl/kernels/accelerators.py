@@ -9,7 +9,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from purerl.devices.cuda import runs_triton
+from purerl.system.devices.cuda import runs_triton
 
 __all__ = ["tf32_products", "uses_triton"]
 

@@ -9,7 +9,7 @@ from typing import Any
 from attrs import Attribute, field, frozen
 
 from purerl.errors import ConfigError
-from purerl.evaluation.results import is_measurement
+from purerl.evaluation.problem_results import is_measurement
 
 __all__ = ["NO_CALLBACKS", "Callbacks", "OnCheckpoint", "OnRecord", "call_callbacks"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from purerl.config.schema import RunConfig
-from purerl.devices.accelerator import device_of
 from purerl.settings import in_section
+from purerl.system.devices.accelerator import device_of
 
 __all__ = ["check_devices"]
 

@@ -9,20 +9,20 @@ from functools import cache, partial
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet, prompts_at, rows_at
 from purerl.evaluation.accuracy import describe_components, is_correct
-from purerl.evaluation.results import Attempt, Problem
+from purerl.evaluation.problem_results import Attempt, Problem
 from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.custom_workflow import close_workflow
-from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.model_rewards import ModelRewards, OnMissing
 from purerl.plugins import locate
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.results import RewardResult
 from purerl.rewards.runner import RewardRunner
+from purerl.rollouts.custom_workflow import close_workflow
 from purerl.rollouts.distributed import Supplier, distributed
+from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
+from purerl.rollouts.interaction import Interaction, open_workflow
 from purerl.rollouts.rollouts import Rollouts
-from purerl.rollouts.rows import episodes_of, results_of_episodes
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Group
 

@@ -15,7 +15,7 @@ from attrs import define, field
 
 from purerl.errors import RewardError, RolloutError
 from purerl.rewards.outcomes import FailedPart, Failure, shorten
-from purerl.rollouts.rows import samples_of
+from purerl.rollouts.episode_rows import samples_of
 from purerl.rollouts.types import Group
 from purerl.store.directory import RunDirectory
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from purerl.config.schema import RunConfig
-from purerl.loop.open import Run
-from purerl.loop.run import Clock, LoopState
+from purerl.loop.run import Run
+from purerl.loop.state import Clock, LoopState
 
 __all__ = ["due", "measure", "measure_rest"]
 

@@ -11,7 +11,6 @@ from contextlib import ExitStack, closing, contextmanager
 
 from attrs import evolve, field, frozen
 
-from purerl.backends.tokenizer import declared_pad_token, end_tokens, load_tokenizer
 from purerl.config.check import algorithm_of
 from purerl.config.reward_roles import is_reward, judge_roles, reward_roles
 from purerl.config.roles import model_roles
@@ -20,12 +19,10 @@ from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet
 from purerl.errors import ConfigError
-from purerl.loop.classifiers import Classifier
 from purerl.loop.failures import MissingSample, missing_samples
 from purerl.loop.generators import open_generator
-from purerl.loop.judges import ModelJudge
-from purerl.loop.scored_rows import Scores, ScoringModel, failed, open_rows, with_scores
-from purerl.loop.trainers import open_trainer
+from purerl.models.tokenizer import declared_pad_token, end_tokens, load_tokenizer
+from purerl.opening.engines import open_trainer
 from purerl.placement.join import SINGLE_PROCESS, RankContext
 from purerl.protocols import Trainer
 from purerl.rewards.judges.question import Question
@@ -33,7 +30,10 @@ from purerl.rewards.outcomes import Failure
 from purerl.rewards.routing import applies, routes_of
 from purerl.rewards.settings import Gate, Reward, by_name
 from purerl.rewards.sources import as_alternatives, check_columns
-from purerl.rollouts.rows import episodes_of
+from purerl.rollouts.episode_rows import episodes_of
+from purerl.rollouts.scoring.classifier import Classifier
+from purerl.rollouts.scoring.judge import ModelJudge
+from purerl.rollouts.scoring.rows import Scores, ScoringModel, failed, open_rows, with_scores
 from purerl.rollouts.types import Group, Trajectory
 from purerl.settings import in_section
 

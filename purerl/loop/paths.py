@@ -11,7 +11,7 @@ from attrs import evolve, fields, has
 from purerl.config.paths import RUN
 from purerl.config.reward_roles import REWARDS, reward_roles
 from purerl.config.schema import Role, RunConfig
-from purerl.loop.base_models import map_models
+from purerl.opening.base_models import map_models
 
 __all__ = ["resolve_judges", "resolve_paths"]
 

@@ -12,11 +12,11 @@ from attrs import asdict, evolve, frozen
 
 from purerl.config.continuing import describe_changes
 from purerl.errors import EngineError
-from purerl.loop.open import Run
-from purerl.loop.origin import check_length
-from purerl.loop.routes import records_of, route_store
-from purerl.loop.run import Clock, LoopState
+from purerl.loop.run import Run
+from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Contents
+from purerl.opening.expert_routes import records_of, route_store
+from purerl.opening.start_checkpoint import check_length
 from purerl.ranks import Ranks
 from purerl.rollouts.types import Group
 from purerl.store.background import CheckpointWriter

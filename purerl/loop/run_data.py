@@ -8,7 +8,6 @@ from typing import Any
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm
-from purerl.backends.tokenizer import check_same_ids, load_tokenizer, set_pad_token
 from purerl.config.reward_roles import is_reward
 from purerl.config.roles import ModelRole, teacher_names, trains_classifier
 from purerl.config.schema import RunConfig
@@ -26,12 +25,13 @@ from purerl.data.open import (
     read_problems,
 )
 from purerl.data.unread import check_unread
-from purerl.loop.images import open_processor
 from purerl.loop.model_rewards import check_questions
-from purerl.loop.recorded import check_recorded, check_recorded_tokens
-from purerl.loop.trainers import check_role_model
 from purerl.loop.validation import read_held_out, select_held_out
 from purerl.loop.workflows import number_columns, purpose_of
+from purerl.models.tokenizer import check_same_ids, load_tokenizer, set_pad_token
+from purerl.opening.engines import check_role_model
+from purerl.opening.images import open_processor
+from purerl.opening.recorded import check_recorded, check_recorded_tokens
 from purerl.rewards.routing import COLUMN
 from purerl.rewards.runner import RewardRunner
 

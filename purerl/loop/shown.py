@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+from purerl.monitoring.trackers.protocol import Tracker
 from purerl.rewards.results import component_columns
 from purerl.rollouts.types import Trajectory
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import total_reward
-from purerl.tracking.protocol import Tracker
 
 __all__ = ["log_completions", "log_evaluation", "texts_and_rewards"]
 

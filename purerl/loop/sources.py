@@ -18,14 +18,14 @@ from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
 from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
 from purerl.data.examples import DataSet
-from purerl.loop.distributions import reward_spread
 from purerl.loop.failures import RunFailures
 from purerl.loop.metrics import mean_metrics, reward_metrics
+from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.model_rewards import ModelRewards
-from purerl.loop.run import Clock, LoopState
+from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
 from purerl.rewards.results import RewardResult
-from purerl.rollouts.rows import episodes_of, results_of_episodes
+from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.types import Group, Trajectory
 

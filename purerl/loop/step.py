@@ -9,10 +9,10 @@ from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, reads_of
 from purerl.batch import FIELDS, collate, empty_batch, with_fields
-from purerl.loop.gradients import gradient_metrics
 from purerl.loop.metrics import batch_metrics, means
-from purerl.loop.run import Clock, LoopState
-from purerl.loop.throughput import Throughput
+from purerl.loop.metrics.gradients import gradient_metrics
+from purerl.loop.metrics.throughput import Throughput
+from purerl.loop.state import Clock, LoopState
 from purerl.loop.update import Schedule, score, scored_fields, update
 from purerl.loop.versions import check_ages, staleness_metrics
 from purerl.protocols import Trainer

@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-from purerl.evaluation.results import is_measurement
+from purerl.evaluation.problem_results import is_measurement
 from purerl.store.checkpoint import path_of
 
 __all__ = ["Summary", "evaluation_in"]

@@ -10,28 +10,25 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.backends.processor import copy_processor
 from purerl.config.check import check, check_ranks
 from purerl.config.continuing import Change, check_changes
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, read_toml, to_dict
 from purerl.config.tables import differences, show
 from purerl.errors import CheckpointError, ConfigError
-from purerl.files import atomic_directory, explain_refusals
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.devices import check_devices
-from purerl.loop.open import check_inputs, max_steps_of, open_run, prepare
-from purerl.loop.origin import Origin, adopt, check_origin, to_origin
+from purerl.loop.metrics.throughput import measured_by
 from purerl.loop.paths import resolve_judges, resolve_paths
+from purerl.loop.remaining_steps import is_over, remaining_steps
 from purerl.loop.resume import best_of
-from purerl.loop.steps import is_over, remaining_steps
+from purerl.loop.run import check_inputs, max_steps_of, open_run, prepare
 from purerl.loop.summary import Summary, evaluation_in
-from purerl.loop.throughput import measured_by
+from purerl.models.processor import copy_processor
+from purerl.opening.start_checkpoint import Origin, adopt, check_origin, to_origin
 from purerl.placement.join import RankContext, join_ranks
 from purerl.placement.stacks import with_answers
-from purerl.process import frozen_objects, torch_threads
 from purerl.ranks import Ranks
-from purerl.resources.process import peak_memory
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward
 from purerl.rewards.sources import named_functions
@@ -39,6 +36,9 @@ from purerl.seeds import derive_seed, restored_generators
 from purerl.store.checkpoint import saved_steps
 from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import checkpoint_to_resume
+from purerl.system.files import atomic_directory, explain_refusals
+from purerl.system.peak_memory import peak_memory
+from purerl.system.process import frozen_objects, torch_threads
 
 __all__ = ["Summary", "changes_from", "claim_directory", "train"]
 

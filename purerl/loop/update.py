@@ -10,7 +10,7 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, Objective, Weighted, merge, prepare_step
 from purerl.algos.parts.bypass import use_current_outputs
 from purerl.batch import FIELDS, with_fields
-from purerl.loop.mismatch import is_measured, with_mismatch
+from purerl.loop.metrics.mismatch import is_measured, with_mismatch
 from purerl.protocols import Trainer
 from purerl.seeds import derive_seed
 from purerl.types import RowInt, TensorDict

@@ -22,7 +22,7 @@ from purerl.evaluation.settings import Validation
 from purerl.kernels.masks import count_true
 from purerl.loop.draws import Sampler
 from purerl.loop.metrics import means
-from purerl.loop.run import LoopState
+from purerl.loop.state import LoopState
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
 from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences

@@ -13,21 +13,21 @@ from purerl.config.schema import RunConfig
 from purerl.data.columns import ExampleType
 from purerl.data.open import NUMBER_COLUMNS, RunData
 from purerl.loop.draws import Sampler
-from purerl.loop.environments import Interaction, open_workflow
 from purerl.loop.failures import RunFailures
 from purerl.loop.model_rewards import ModelRewards
-from purerl.loop.recorded import RecordedGroups
-from purerl.loop.routes import route_store
 from purerl.loop.sources import ExampleSource, RolloutSource, Source, length_penalty
 from purerl.loop.window import Window
+from purerl.opening.expert_routes import route_store
+from purerl.opening.recorded import RecordedGroups
 from purerl.protocols import Sampling
 from purerl.ranks import Ranks
 from purerl.rewards.runner import RewardRunner
 from purerl.rollouts.baseline import WithGreedyBaseline
 from purerl.rollouts.distributed import distributed
 from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences
-from purerl.rollouts.images import RowImages
+from purerl.rollouts.interaction import Interaction, open_workflow
 from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.row_images import RowImages
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Workflow

@@ -19,9 +19,7 @@ import torch
 from attrs import frozen
 from torch import distributed as dist
 
-from purerl.devices.accelerator import collective_backends
 from purerl.errors import ConfigError, EngineError, PurerlError
-from purerl.loopback import loopback_variables, with_variables
 from purerl.placement.engines import LOCAL_ENGINES, Engines
 from purerl.placement.logs import RankLog, restore_output
 from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
@@ -39,9 +37,11 @@ from purerl.ranks import (
     store_of_ranks,
     stores_opened_by,
 )
-from purerl.run_secret import derive_key, shared_secret
-from purerl.signed_pickles import signed_pickles
-from purerl.stores import without_frames
+from purerl.system.devices.accelerator import collective_backends
+from purerl.system.loopback import loopback_variables, with_variables
+from purerl.system.run_secret import derive_key, shared_secret
+from purerl.system.signed_pickles import signed_pickles
+from purerl.system.stores import without_frames
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
 

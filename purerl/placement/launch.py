@@ -25,7 +25,7 @@ from typing import Any
 from purerl.placement.meeting import prepare_folder
 from purerl.placement.watchdog import is_stopped
 from purerl.placement.world import FOLDER_VARIABLE
-from purerl.private_files import private_folder
+from purerl.system.private_files import private_folder
 
 __all__ = ["launch"]
 

@@ -18,7 +18,7 @@ from typing import IO
 
 from attrs import define, field
 
-from purerl.terminal import escape
+from purerl.system.terminal import escape
 
 __all__ = ["RankLog", "last_lines", "log_path", "restore_output"]
 

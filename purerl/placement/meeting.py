@@ -24,12 +24,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
-from purerl.messages import decode, encode
 from purerl.placement.world import World
-from purerl.private_files import open_private, private_folder
 from purerl.ranks import OpenStore, this_host
-from purerl.run_secret import new_secret
-from purerl.stores import FolderStore, SignedStore, Store, listening_store
+from purerl.system.messages import decode, encode
+from purerl.system.private_files import open_private, private_folder
+from purerl.system.run_secret import new_secret
+from purerl.system.stores import FolderStore, SignedStore, Store, listening_store
 
 __all__ = [
     "PRIVATE",

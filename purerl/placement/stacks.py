@@ -19,8 +19,8 @@ from threading import Event, Thread
 from attrs import frozen
 
 from purerl.errors import InputError
-from purerl.files import write_atomically
 from purerl.placement.logs import log_path
+from purerl.system.files import write_atomically
 
 __all__ = ["Stacks", "answer_requests", "forget", "request_stacks", "with_answers"]
 

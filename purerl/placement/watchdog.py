@@ -25,7 +25,7 @@ from attrs import asdict, define, evolve, field, frozen
 from purerl.errors import EngineError
 from purerl.placement.logs import RankLog, last_lines, log_path
 from purerl.ranks import this_host
-from purerl.stores import Store
+from purerl.system.stores import Store
 
 __all__ = ["MAX_TO_LEAVE", "RankState", "Watchdog", "is_stopped"]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.devices.kinds import ANY_ACCELERATOR
+from purerl.system.devices.kinds import ANY_ACCELERATOR
 
 __all__ = ["Capacity", "capacity_of", "host_memory"]
 
@@ -33,7 +33,7 @@ def capacity_of(trainer: Any, ranks: int, memory: int | None) -> Capacity:
              computer, and one whose memory is not known if there is none
     memory   bytes of the accelerator of each rank, which need not exist on this computer
     """
-    from purerl.devices.accelerator import current_accelerator, default_device, total_memory
+    from purerl.system.devices.accelerator import current_accelerator, default_device, total_memory
 
     device = getattr(trainer, "device", "cpu")
     if memory is not None:

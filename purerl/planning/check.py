@@ -12,8 +12,8 @@ from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import capacity_of
 from purerl.planning.plan import MemoryPlan, plan_memory
 from purerl.planning.suggest import Suggestion, suggest
-from purerl.resources.memory import format_bytes
 from purerl.settings import Model
+from purerl.system.memory_use import format_bytes
 
 __all__ = ["check_memory", "is_small"]
 

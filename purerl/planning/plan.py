@@ -24,7 +24,7 @@ from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
 from purerl.planning.workload import Lengths, workload_of
 from purerl.plugins import find, kind_of
-from purerl.resources.memory import PHASES, MemoryUse, Workload, format_bytes
+from purerl.system.memory_use import PHASES, MemoryUse, Workload, format_bytes
 
 __all__ = ["MemoryPlan", "describe", "plan_memory"]
 

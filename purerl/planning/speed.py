@@ -4,8 +4,8 @@
     transfer seconds  = bytes of the weights / bytes per second
 
 The FLOPs are those of the policy's forward and backward pass over a trained token in a row of full length, by the
-formula in `purerl/backends/hf/flops.py`; the peaks are those in `purerl/devices/peaks.py`. What a step does beside
-training is not in them: sampling, scoring and the transfer.
+formula in `purerl/backends/hf/training/flops.py`; the peaks are those in `purerl/system/devices/peaks.py`. What a step
+does beside training is not in them: sampling, scoring and the transfer.
 
 A transfer of weights brings every byte of them to each rank that needs the whole model, through one link. So its time
 is a lower bound: it holds if the transfer has one stage, and if the link is in use all the time.
@@ -19,10 +19,10 @@ from typing import Any
 from attrs import frozen
 
 from purerl.config.schema import RunConfig
-from purerl.devices.peaks import PEAKS, Precision, peak_flops
 from purerl.errors import ConfigError
 from purerl.planning.workload import Lengths, workload_of
-from purerl.resources.memory import format_bytes
+from purerl.system.devices.peaks import PEAKS, Precision, peak_flops
+from purerl.system.memory_use import format_bytes
 
 __all__ = ["Speed", "plan_speed"]
 
@@ -98,14 +98,14 @@ def _peak(device: str, precision: Precision) -> float:
 
 def _module(config: RunConfig) -> Any:
     """The policy without values, with what it computes of a token."""
-    from purerl.backends.hf.module import TokenModel
-    from purerl.backends.hf.simulation import fake_model
+    from purerl.backends.hf.memory.simulation import fake_model
+    from purerl.backends.hf.model.token_model import TokenModel
 
     return TokenModel(fake_model(config.model), ("logp",), path=Path(config.model.path), autocast=None, top_k=None)
 
 
 def _flops(module: Any, length: int) -> float:
-    from purerl.backends.hf.flops import training_flops
+    from purerl.backends.hf.training.flops import training_flops
 
     return training_flops(module, 1, length)
 

@@ -6,7 +6,7 @@ from attrs import frozen
 
 from purerl.config.check import algorithm_of
 from purerl.config.schema import RunConfig
-from purerl.resources.memory import Workload
+from purerl.system.memory_use import Workload
 
 __all__ = ["Lengths", "workload_of"]
 

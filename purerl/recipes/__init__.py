@@ -20,7 +20,7 @@ from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import attrs
 
-from purerl.config.explain import Setting, explain, toml
+from purerl.config.listing import Setting, explain, toml
 from purerl.config.overrides import apply, build
 from purerl.config.recipe_keys import check_file_keys, check_names, check_recipe_keys
 from purerl.config.schema import RunConfig
@@ -28,7 +28,7 @@ from purerl.config.structure import read_toml
 from purerl.config.tables import flat, read_table
 from purerl.errors import ConfigError, PurerlError, nearest
 from purerl.plugins import locate
-from purerl.source import find_source, signature_of
+from purerl.system.static_inspect import find_source, signature_of
 
 __all__ = ["explain_recipe", "find", "names", "required_settings", "resolve"]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import word_tokenizer, write_small_model
+from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
 from purerl.rollouts.settings import Rollout

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import word_tokenizer, write_small_model
+from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.envs.settings import EnvironmentSettings
 from purerl.evaluation.settings import Evaluate

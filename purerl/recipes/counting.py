@@ -20,7 +20,7 @@ from typing import Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import VISION_TOKENS, word_tokenizer, write_small_vision_model
+from purerl.backends.hf.tiny_models import VISION_TOKENS, word_tokenizer, write_small_vision_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
 from purerl.recipes.addition import write_parquet

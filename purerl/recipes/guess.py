@@ -23,7 +23,7 @@ from typing import Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import word_tokenizer, write_small_model
+from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings

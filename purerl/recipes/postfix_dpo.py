@@ -8,7 +8,8 @@ start.
 Reasons for the settings:
 
     beta 0.3            keeps the policy closer to the reference than 0.1 does
-    20 steps            with more, the held-out pairs are ranked better and the answers become worse: see docs/dpo.md
+    20 steps            with more, the held-out pairs are ranked better and the answers become worse:
+                        see docs/tutorials/dpo.md
     learning rate 1e-4  with 3e-4 and beta 0.1, fewer answers were correct after ten steps
 """
 

@@ -9,7 +9,7 @@ Reasons for the settings:
 
     beta 0.3            that of `postfix_dpo`; 0.1 made no difference that 256 sampled answers would show
     128 answers         as many as in the 64 pairs of a step of `postfix_dpo`
-    learning rate 5e-4  with 1e-4, fewer answers were correct in the end: see docs/kto.md
+    learning rate 5e-4  with 1e-4, fewer answers were correct in the end: see docs/tutorials/kto.md
 """
 
 from __future__ import annotations

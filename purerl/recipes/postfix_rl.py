@@ -9,7 +9,7 @@ measured: `exact_match` has the weight 0.
 Reasons for the settings:
 
     kl_loss 0.2    without it the policy finds answers that the classifier scores highly and that are wrong
-                   (docs/reward_models.md)
+                   (docs/tutorials/reward_models.md)
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import torch
 
 from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS
-from purerl.comparison.outcomes import effect_of
+from purerl.explain.comparison.outcomes import effect_of
 from purerl.kernels.masks import any_true
 from purerl.replay.recording import Recording
 from purerl.replay.replay import ReplayedStep, has_state

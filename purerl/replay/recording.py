@@ -10,12 +10,12 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS, OPTIONAL_STRUCTURE, STRUCTURE, with_fields
-from purerl.comparison.changes import policy_of
 from purerl.config.check import algorithm_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, InputError
-from purerl.loop.origin import read_config
+from purerl.explain.comparison.changes import policy_of
 from purerl.loop.step import with_noise
+from purerl.opening.start_checkpoint import read_config
 from purerl.store.step_files import stored_steps
 from purerl.types import RowFloat, TensorDict
 

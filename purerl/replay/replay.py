@@ -10,11 +10,11 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, State, fingerprint, keep_all, select_rows
 from purerl.batch import FIELDS
-from purerl.comparison.outcomes import Computation, advantages_of, outcome_of
 from purerl.errors import DataError
-from purerl.process import torch_threads
+from purerl.explain.comparison.outcomes import Computation, advantages_of, outcome_of
 from purerl.replay.recording import Recording, columns_of, needs_of, not_recorded, with_needs
 from purerl.store.rollouts import Metadata, read_table, to_batch, to_metadata
+from purerl.system.process import torch_threads
 from purerl.types import RowBool, TensorDict, TokenBool, TokenFloat
 
 if TYPE_CHECKING:

@@ -11,16 +11,16 @@ import torch
 from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
-from purerl.backends.tokenizer import load_tokenizer
 from purerl.batch import with_fields
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
 from purerl.errors import ConfigError, DataError
-from purerl.loop.open import reward_runner
 from purerl.loop.paths import resolve_paths
+from purerl.loop.run import reward_runner
 from purerl.loop.run_data import check_rows
 from purerl.loop.sources import components_of
+from purerl.models.tokenizer import load_tokenizer
 from purerl.replay.recording import Recording
 from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards

@@ -13,7 +13,7 @@ from purerl.data.pieces import Decode
 from purerl.errors import DataError
 from purerl.report.decoding import decode_to_numbers, load_decoder
 from purerl.report.groups import Candidate, evaluation_groups, rollout_groups
-from purerl.report.images import Thumbnails
+from purerl.report.thumbnails import Thumbnails
 from purerl.store.step_files import step_path, stored_steps
 
 __all__ = ["NO_COMPLETIONS", "evenly_spaced", "select_completions"]

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Any
 
+from purerl.monitoring.console.messages import Message, parse_messages
 from purerl.report.numbers import round_number
 from purerl.store.rollouts import total_reward
-from purerl.tracking.messages import Message, parse_messages
 
 __all__ = [
     "common_start",

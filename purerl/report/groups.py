@@ -16,9 +16,9 @@ from purerl.report.episodes import (
     with_short_labels,
     without_common_messages,
 )
-from purerl.report.images import parse_images
 from purerl.report.numbers import round_number
 from purerl.report.stored import read_evaluation, read_rollouts
+from purerl.report.thumbnails import parse_images
 from purerl.store.rollouts import token_columns, total_reward
 
 if TYPE_CHECKING:

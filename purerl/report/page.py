@@ -21,10 +21,10 @@ from string import Template
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
-from purerl.files import create
 from purerl.report.completions import NO_COMPLETIONS, select_completions
 from purerl.report.meanings import meanings
 from purerl.report.read import check_runs, read_run, run_labels
+from purerl.system.files import create
 
 __all__ = ["Report", "render_page", "write_report"]
 

@@ -10,14 +10,14 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
-from purerl.diagnosis.monitor import diagnose
-from purerl.diagnosis.run import facts_of_run
 from purerl.errors import DataError
-from purerl.evaluation.results import is_measurement
+from purerl.evaluation.problem_results import is_measurement
+from purerl.monitoring.console.phases import step_phases
+from purerl.monitoring.warnings.monitor import diagnose
+from purerl.monitoring.warnings.run import facts_of_run
 from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
 from purerl.store.lines import read_lines
-from purerl.tracking.phases import step_phases
 
 __all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
 

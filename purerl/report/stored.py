@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError
-from purerl.report.images import parse_images
+from purerl.monitoring.console.messages import parse_messages
+from purerl.report.thumbnails import parse_images
 from purerl.store.rollouts import token_columns
-from purerl.tracking.messages import parse_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa

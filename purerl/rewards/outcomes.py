@@ -20,10 +20,10 @@ from typing import Any, Literal
 
 from attrs import evolve, field, frozen
 
-from purerl.credentials import hide_credentials
 from purerl.rewards.adapters import NO_RUN, Call, LoadedReward, RewardInput, RunLength
 from purerl.rewards.components import added, to_components
 from purerl.seeds import seed_everything
+from purerl.system.credentials import hide_credentials
 
 __all__ = [
     "INTERNAL_FILES",
@@ -46,7 +46,7 @@ __all__ = [
 INTERNAL_FILES = (
     *(f"purerl/rewards/{name}.py" for name in ("adapters", "conventions", "outcomes", "worker", "endpoint/client")),
     *(f"purerl/rewards/kinds/{name}.py" for name in ("judge", "remote_classifier")),
-    *(f"purerl/workers/{name}.py" for name in ("guard", "status")),
+    *(f"purerl/system/workers/{name}.py" for name in ("guard", "status")),
 )
 """Files whose frames are removed from tracebacks, because they only call the reward functions."""
 _LOG = logging.getLogger(__name__)

@@ -30,8 +30,8 @@ from purerl.rewards.outcomes import (
     start_calls,
 )
 from purerl.rewards.sources import Source, load
-from purerl.workers.connection import open_connection, pack_answer, read_request
-from purerl.workers.status import CALL, IDLE, Status
+from purerl.system.workers.connection import open_connection, pack_answer, read_request
+from purerl.system.workers.status import CALL, IDLE, Status
 
 __all__ = ["AWAITING", "AWAIT_GRACE", "CLOSE", "CLOSE_TIMEOUT", "TIME_SLICE", "Loaded", "Report", "WorkerTask", "work"]
 

@@ -42,8 +42,8 @@ from purerl.rewards.worker import (
     Report,
     WorkerTask,
 )
-from purerl.workers.processes import Death, Worker, end_all
-from purerl.workers.status import IDLE
+from purerl.system.workers.processes import Death, Worker, end_all
+from purerl.system.workers.status import IDLE
 
 __all__ = ["WorkerPool", "default_num_workers"]
 

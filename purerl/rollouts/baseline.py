@@ -10,7 +10,7 @@ from attrs import evolve, frozen
 
 from purerl.rewards.components import added
 from purerl.rewards.results import RewardResult
-from purerl.rollouts.rows import results_of_episodes
+from purerl.rollouts.episode_rows import results_of_episodes
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 
 __all__ = ["WithGreedyBaseline"]

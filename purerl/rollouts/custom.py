@@ -13,7 +13,7 @@ from attrs import evolve, frozen
 from purerl.batch import FIELDS, ROW_FIELDS
 from purerl.errors import ConfigError, RolloutError, nearest
 from purerl.rewards.ground_truth import find_ground_truth
-from purerl.rollouts.images import NO_IMAGES, RowImages
+from purerl.rollouts.row_images import NO_IMAGES, RowImages
 from purerl.rollouts.settings import WorkflowSettings
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 
@@ -120,7 +120,7 @@ class CheckedWorkflow:
         trajectories = await self.workflow(draw, generate)
         if problem := _problem_of(trajectories, draw, (*_REQUIRED, *self.fields)):
             what = f"the workflow {self.name} returned rows that cannot be used"
-            do = "fix it; see docs/workflows.md"
+            do = "fix it; see docs/how-to/workflows.md"
             raise RolloutError(what, got=f"draw {draw.number}: {problem}", do=do)
         return [_completed(trajectory, draw) for trajectory in trajectories]
 

@@ -11,8 +11,8 @@ from typing import TypeVar, cast
 from attrs import define, field
 
 from purerl.errors import EngineError, InputError
-from purerl.event_loop import EventLoop
 from purerl.protocols import Completion, Generator, Request, SupportsSleep, Weights
+from purerl.system.event_loop import EventLoop
 
 __all__ = ["Engine", "Ticket"]
 

@@ -15,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 from attrs import evolve, frozen
 
 from purerl.data.chat import Messages
-from purerl.data.images import images_of
-from purerl.data.turns import Tools
+from purerl.data.row_images import images_of
+from purerl.data.turn_tokens import Tools
 from purerl.envs.protocol import EndReason, Environment, SupportsEnd
 from purerl.envs.turns import TurnRenderer
 from purerl.errors import EngineError
@@ -27,8 +27,8 @@ from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.episode import Episode, Player, Row, SampledTurn
 from purerl.rollouts.episode_errors import EpisodeError, episode_error, failures_of, opened, place
-from purerl.rollouts.images import NO_IMAGES, RowImages
-from purerl.rollouts.rows import ENVIRONMENT, RowLayout, make_trajectories
+from purerl.rollouts.episode_rows import ENVIRONMENT, RowLayout, make_trajectories
+from purerl.rollouts.row_images import NO_IMAGES, RowImages
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
 

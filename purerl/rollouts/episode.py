@@ -8,7 +8,7 @@ from itertools import chain, takewhile
 from attrs import define, field
 
 from purerl.data.chat import Messages
-from purerl.data.images import placed
+from purerl.data.row_images import placed
 from purerl.envs.protocol import Message, Observation, ToolCall
 from purerl.protocols import Completion
 from purerl.rewards.outcomes import Failure

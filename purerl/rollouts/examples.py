@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.data.answers import TokenizedExample
-from purerl.rollouts.images import NO_IMAGES, RowImages
+from purerl.rollouts.row_images import NO_IMAGES, RowImages
 from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Draw, Generate, Trajectory
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.expert_routes import first_records
 from purerl.protocols import Completion
-from purerl.routes import first_records
 
 __all__ = ["RowTurn", "token_fields"]
 

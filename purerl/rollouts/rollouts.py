@@ -10,13 +10,13 @@ from functools import partial
 from attrs import define, evolve, field
 
 from purerl.errors import ImageError, InputError, PurerlError
+from purerl.expert_routes import RouteStore
 from purerl.protocols import Completion, Request
 from purerl.rewards.outcomes import Failure, failure_of_exception
 from purerl.rollouts.engine import Ticket
-from purerl.rollouts.routes import store_routes
+from purerl.rollouts.row_routes import store_routes
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Group, Workflow
-from purerl.routes import RouteStore
 
 __all__ = ["Rollouts"]
 

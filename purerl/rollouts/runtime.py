@@ -19,9 +19,9 @@ from functools import partial
 from typing import Any, TypeVar
 
 from purerl.errors import EngineError
-from purerl.event_loop import EventLoop
 from purerl.protocols import Generator, Weights
 from purerl.rollouts.engine import Engine
+from purerl.system.event_loop import EventLoop
 
 __all__ = ["Runtime"]
 

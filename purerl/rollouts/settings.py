@@ -40,7 +40,7 @@ class WorkflowSettings:
     """A workflow of your own. In settings a string stands for the function with that name."""
 
     function: str = setting(
-        "what returns the workflow, as module:function or file.py:function; see docs/workflows.md", short=True
+        "what returns the workflow, as module:function or file.py:function; see docs/how-to/workflows.md", short=True
     )
     kwargs: Mapping[str, Any] = setting("arguments of the function, beside those that the run passes", factory=dict)
     fields: tuple[str, ...] = setting(

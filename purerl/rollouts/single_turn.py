@@ -12,7 +12,7 @@ from purerl.rewards.adapters import RewardInput
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
-from purerl.rollouts.images import NO_IMAGES, RowImages
+from purerl.rollouts.row_images import NO_IMAGES, RowImages
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
 

@@ -7,7 +7,7 @@
     open_sandbox(settings) a `Pool`, or a remote sandbox, as settings say
     Limits, SandboxSettings
 
-What is protected and how: docs/sandbox.md. The names are imported when they are first used.
+What is protected and how: docs/explanation/sandbox.md. The names are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from purerl.sandbox.opening import Sandbox, open_sandbox
     from purerl.sandbox.pool import Pool
-    from purerl.sandbox.results import Result, Status
+    from purerl.sandbox.program_results import Result, Status
     from purerl.sandbox.running import run, run_python
     from purerl.sandbox.session import Session
     from purerl.sandbox.settings import Limits, SandboxSettings
@@ -37,8 +37,9 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Limits": "settings", "Pool": "pool", "Result": "results", "Sandbox": "opening", "SandboxSettings": "settings",
-    "Session": "session", "Status": "results", "open_sandbox": "opening", "run": "running", "run_python": "running",
+    "Limits": "settings", "Pool": "pool", "Result": "program_results", "Sandbox": "opening",
+    "SandboxSettings": "settings", "Session": "session", "Status": "program_results", "open_sandbox": "opening",
+    "run": "running", "run_python": "running",
 }  # fmt: skip
 
 

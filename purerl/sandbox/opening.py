@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, Self
 
 from purerl.sandbox.pool import Pool
-from purerl.sandbox.results import Result
+from purerl.sandbox.program_results import Result
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text
 

@@ -25,7 +25,7 @@ from attrs import evolve
 from purerl.errors import ConfigError, InputError, SandboxError
 from purerl.sandbox.messages import Task
 from purerl.sandbox.processes import FLAGS, Process, ask, hang_up
-from purerl.sandbox.results import Result
+from purerl.sandbox.program_results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
 from purerl.sandbox.session import Session, Supervisor
 from purerl.sandbox.settings import Limits, SandboxSettings

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from purerl.errors import ConfigError, SandboxError
-from purerl.private_files import private_folder
 from purerl.sandbox.failures import failed
 from purerl.sandbox.messages import Message, receive, send
 from purerl.sandbox.settings import SandboxSettings
+from purerl.system.private_files import private_folder
 
 __all__ = ["FLAGS", "FLAGS_WITHOUT_PACKAGES", "Interpreter", "Process", "ask", "find_interpreter", "hang_up"]
 

@@ -22,11 +22,11 @@ from urllib.parse import urlsplit
 import httpx
 from attrs import evolve
 
-from purerl.access_tokens import given_token, is_loopback
 from purerl.errors import ConfigError, InputError, SandboxError
-from purerl.sandbox.results import Result, Status
+from purerl.sandbox.program_results import Result, Status
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, check_files, to_bytes
+from purerl.system.access_tokens import given_token, is_loopback
 
 __all__ = ["Remote"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from purerl.errors import InputError
 from purerl.sandbox.messages import Message, Task
 from purerl.sandbox.processes import FLAGS, FLAGS_WITHOUT_PACKAGES, Process, ask
-from purerl.sandbox.results import Result
+from purerl.sandbox.program_results import Result
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, make_task, to_result
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, Self
 from purerl.errors import ConfigError, SandboxError
 from purerl.sandbox.messages import Message, send
 from purerl.sandbox.processes import FLAGS, Process, ask
-from purerl.sandbox.results import Result
+from purerl.sandbox.program_results import Result
 from purerl.sandbox.running import ANSWER_SECONDS
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, make_task, to_bytes, to_result

@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 from purerl.errors import InputError
 from purerl.sandbox.messages import Message, Task
 from purerl.sandbox.processes import find_interpreter
-from purerl.sandbox.results import Result
+from purerl.sandbox.program_results import Result
 from purerl.sandbox.settings import Limits, SandboxSettings
 
 __all__ = ["Files", "Text", "check_files", "make_task", "read_only", "to_bytes", "to_result"]

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from purerl.errors import CheckpointError
-from purerl.files import remove, sync
 from purerl.protocols import Trainer
 from purerl.store.manifest import LOOP_FILE, find_damage, has_all_files, is_committed, uncommit
+from purerl.system.files import remove, sync
 
 __all__ = [
     "clean",

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 import torch
 from attrs import field, frozen
 
-from purerl.digests import DigestWriter
+from purerl.backends.checkpoint_staging import StagedState, SupportsStaging
 from purerl.errors import CheckpointError
-from purerl.files import follow_umask, sync, sync_tree
 from purerl.ranks import ONE_RANK, Ranks
-from purerl.staging import StagedState, SupportsStaging
 from purerl.store.checkpoint import clean, newest_whole, path_of, remove_checkpoint
 from purerl.store.manifest import LOOP_FILE, write_manifest
+from purerl.system.digests import DigestWriter
+from purerl.system.files import follow_umask, sync, sync_tree
 
 __all__ = ["StagedCheckpoint", "SupportsSave", "commit", "stage"]
 

@@ -38,13 +38,13 @@ from typing import IO, Any
 from attrs import define, field
 
 from purerl.errors import InputError, RunDirectoryError
-from purerl.files import remove, write_atomically
 from purerl.store.lines import read_lines
 from purerl.store.lock import is_lock_of, lock_directory
 from purerl.store.objects import DATA_DO, damaged, read_facts, read_origin, read_summary
 from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
-from purerl.strict_json import to_json
+from purerl.system.files import remove, write_atomically
+from purerl.system.strict_json import to_json
 
 __all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 

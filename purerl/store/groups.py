@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from attrs import asdict
 
-from purerl.digests import DigestWriter
 from purerl.errors import BatchError, CheckpointError, nearest
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
+from purerl.system.digests import DigestWriter
 
 if TYPE_CHECKING:
     import numpy as np

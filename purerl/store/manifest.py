@@ -13,9 +13,9 @@ from pathlib import Path
 
 from attrs import asdict, frozen
 
-from purerl.digests import digest_of
 from purerl.errors import EngineError
-from purerl.files import remove, write_atomically
+from purerl.system.digests import digest_of
+from purerl.system.files import remove, write_atomically
 
 __all__ = ["LOOP_FILE", "find_damage", "has_all_files", "is_committed", "uncommit", "write_manifest"]
 

@@ -12,8 +12,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from purerl.files import sync
 from purerl.store.step_files import step_path, stored_steps
+from purerl.system.files import sync
 
 __all__ = ["find_gap", "sync_records", "warn_of_missing_rollouts"]
 

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purerl.files import create
+from purerl.system.files import create
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -17,7 +17,7 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.tracking.protocol import RunInfo, SupportsWarnings, Tracker
+from purerl.monitoring.trackers.protocol import RunInfo, SupportsWarnings, Tracker
 
 __all__ = ["check_tracker"]
 

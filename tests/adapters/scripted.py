@@ -7,7 +7,7 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.models.tokenizer import load_tokenizer
 from purerl.protocols import Capabilities, Completion, Request, Weights
 from purerl.settings import Model, setting
 

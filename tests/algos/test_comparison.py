@@ -13,9 +13,11 @@ import torch
 from purerl.algos import clip_cov, dapo, dpo, grpo, opd_top_k, ppo, rloo, sft
 from purerl.algos.algebra import Algorithm
 from purerl.algos.modifiers import advantage_scale, clipped_surrogate, entropy_bonus, kl_loss, reduction
-from purerl.anatomy import algorithm_named, anatomy
 from purerl.batch import with_fields
-from purerl.comparison import (
+from purerl.composition import with_modifiers
+from purerl.errors import BatchError, DataError, InputError
+from purerl.explain.algorithm import algorithm_named, anatomy
+from purerl.explain.comparison import (
     Difference,
     Effect,
     compare,
@@ -24,8 +26,6 @@ from purerl.comparison import (
     read_completions,
     stored_completions,
 )
-from purerl.composition import with_modifiers
-from purerl.errors import BatchError, DataError, InputError
 from purerl.loop.train import train
 from tests.loop.small import fake
 
@@ -245,7 +245,7 @@ def test_file_that_is_no_batch_is_refused(
 
 
 def test_columns_are_checked_before_rows_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("purerl.comparison.batches.to_batch", lambda table: pytest.fail("rows have been read"))
+    monkeypatch.setattr("purerl.explain.comparison.batches.to_batch", lambda table: pytest.fail("rows have been read"))
     with pytest.raises(InputError, match="no column ref_logp, chosen"):
         read_completions(_write(tmp_path / "rows.jsonl"), GRPO, dpo.algorithm())
 

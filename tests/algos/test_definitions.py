@@ -11,11 +11,11 @@ import pytest
 from purerl.algos import dapo, forking_tokens, grpo, luspo
 from purerl.algos.algebra import fingerprint
 from purerl.algos.modifiers import entropy_bonus, kl_loss, reduction
-from purerl.anatomy import algorithm_named, anatomy, composition_named
 from purerl.composition import Composition, build_algorithm, definition, with_modifiers
-from purerl.config.explain import toml
-from purerl.description import definitions, formula_of
+from purerl.config.listing import toml
 from purerl.errors import ConfigError
+from purerl.explain.algorithm import algorithm_named, anatomy, composition_named
+from purerl.explain.description import definitions, formula_of
 from purerl.plugins import find, kind_of, names
 from tests.algos import own_composition
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import torch
 
 from purerl.algos import dr_grpo
-from purerl.anatomy import algorithm_named
 from purerl.batch import with_fields
-from purerl.presets import presets
+from purerl.config.presets import presets
+from purerl.explain.algorithm import algorithm_named
 from tests.algos.helpers import advantage_losses_and_gradients, example, group_with_rewards, with_advantage
 
 ONE_GROUP = ((3, "..aax.a"), (3, ".aa"), (3, ".a.a.aa"), (3, ".aaaa"))

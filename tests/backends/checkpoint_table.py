@@ -22,12 +22,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.digests import digest_of
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.errors import CheckpointError
 from purerl.ranks import Ranks, current_ranks, ranks_of_thread
+from purerl.system.digests import digest_of
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.parallel_table import ADAMW, FLOAT64, HEADS, MESHES
 from tests.backends.tiny import make_trainer, write_model
@@ -55,7 +55,7 @@ def _next_step(trainer: HFTrainer) -> dict[str, Tensor]:
 
 
 def _weights(trainer: HFTrainer) -> dict[str, Tensor]:
-    from purerl.backends.hf.gather import full_tensors
+    from purerl.backends.hf.weights.gather import full_tensors
 
     return {name: value.detach().clone() for name, value in full_tensors(trainer.parameters)}
 

@@ -14,8 +14,8 @@ from unittest import mock
 from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.data.chat import Chat
 from purerl.images import ImageStore
 from purerl.ranks import Ranks, current_ranks

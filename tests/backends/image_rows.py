@@ -11,10 +11,10 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.backends.processor import Processor, load_processor
 from purerl.batch import collate
 from purerl.data.chat import Chat, image_ids, open_chat, tokenize_prompts
 from purerl.images import Image, ImageStore, decode
+from purerl.models.processor import Processor, load_processor
 from purerl.protocols import Completion, Request, Sampling
 from purerl.settings import Model
 from tests.backends.vision import FAMILIES, picture, tokenizer

@@ -27,10 +27,11 @@ from torch.utils._pytree import tree_leaves
 
 from purerl.algos import dpo, grpo, gspo, kl_cov, ppo, reward_model
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, outputs_of, prepare_step, roles
-from purerl.backends.hf import load, module
-from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.gather import full_tensors
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.model import load
+from purerl.backends.hf.model import token_model as module
+from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.weights.gather import full_tensors
 from purerl.batch import FIELDS, with_fields
 from purerl.loop.update import score, scored_fields
 from purerl.ranks import Ranks, current_ranks
@@ -252,7 +253,7 @@ def check(
     """Raise AssertionError if the case `row` differs from one process with the settings `loss`."""
     settings = {"mesh": MESHES[current_ranks().size][row.mesh], **ROWS[row.rows], **MEMORY[row.memory], **others}
 
-    with mock.patch("purerl.backends.hf.prefix._WORTHWHILE", float("inf")):
+    with mock.patch("purerl.backends.hf.model.prefix._WORTHWHILE", float("inf")):
         got = train(_builder(path, dtype=dtype, **settings, **loss), row.algorithm, dtype)
     assert_close(" ".join(row), got, expected(path, row.algorithm, dtype, tuple(loss.items())), tolerance)
 

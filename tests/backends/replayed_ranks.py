@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.gather import full_tensors
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.routes import ROUTES
+from purerl.backends.hf.moe.replay import ROUTES
+from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.weights.gather import full_tensors
 from purerl.batch import with_fields
+from purerl.expert_routes import RouteStore
 from purerl.loop.update import score, split
 from purerl.ranks import Ranks, current_ranks
-from purerl.routes import RouteStore
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.parallel_table import FLOAT32, HEADS, LAYOUT, MESHES
 from tests.backends.tiny import make_trainer, write_model

@@ -14,8 +14,8 @@ from unittest import mock
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.ranks import Ranks, current_ranks
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.parallel_table import HEADS

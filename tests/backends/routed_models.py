@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from purerl.backends.hf.module import TokenModel
+from purerl.backends.hf.model.token_model import TokenModel
 from tests.backends.tiny import VOCAB_SIZE
 
 EXPERTS, K = 4, 2

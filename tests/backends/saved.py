@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.checkpoint import ShardFiles
+from purerl.backends.hf.weights.checkpoint import ShardFiles
 
 __all__ = ["FILES", "saved_tensors"]
 

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 SCRIPT = """
 import resource
 import torch
-from purerl.backends.hf.allocator import keep_freed_memory
+from purerl.backends.hf.training.allocator import keep_freed_memory
 {first}
 for _ in range(20):
     torch.ones(2**24)

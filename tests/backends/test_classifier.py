@@ -85,7 +85,9 @@ def test_scores_are_those_of_the_exported_model(tmp_path, family):
     [{"packing": True}, {"max_tokens_per_microbatch": 12}, {"share_prefixes": False}, {"recompute": "layers"}],
 )
 def test_scores_do_not_depend_on_how_rows_are_read(tmp_path, monkeypatch, settings):
-    monkeypatch.setattr("purerl.backends.hf.prefix._WORTHWHILE", float("inf"))  # prefixes are shared without settings
+    monkeypatch.setattr(
+        "purerl.backends.hf.model.prefix._WORTHWHILE", float("inf")
+    )  # prefixes are shared without settings
     path, batch = write_model(tmp_path, "gpt2"), pairs(0)
     expected = make_trainer(path, outputs=SCORE).score(batch, SCORE)["classifier_score"]
     actual = make_trainer(path, outputs=SCORE, **settings).score(batch, SCORE)["classifier_score"]

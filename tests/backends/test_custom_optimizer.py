@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from purerl.backends.hf.checkpoint import ShardFiles
-from purerl.backends.hf.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.hf.trainer import Config, check
+from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
+from purerl.backends.hf.weights.checkpoint import ShardFiles
 from purerl.config.structure import dumps, from_dict, to_dict
 from purerl.errors import CheckpointError, ConfigError, InputError
 from tests.backends.tiny import make_trainer, write_model

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from purerl.backends.hf.decay import matrices
+from purerl.backends.hf.training.decay import matrices
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import make_step
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from purerl.backends.fingerprint import changed_files, fingerprint
 from purerl.errors import ConfigError
+from purerl.models.fingerprint import changed_files, fingerprint
 from purerl.settings import Model
 
 _LARGE = 24 * 2**20

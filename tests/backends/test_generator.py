@@ -7,8 +7,8 @@ import torch
 from attrs import evolve
 
 from purerl.backends.fake.model import text_of
+from purerl.backends.hf.decoder.limits import check_layers, max_sequence_length
 from purerl.backends.hf.generator import Config
-from purerl.backends.hf.limits import check_layers, max_sequence_length
 from purerl.backends.weights import TensorWeights
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.protocols import Request, Sampling, generate
@@ -176,7 +176,7 @@ def test_weights_of_experts_are_loaded_as_they_are_in_files(tmp_path):
     """A file has a weight for every expert, the model one weight for all experts of a layer."""
     from transformers.core_model_loading import revert_weight_conversion
 
-    from purerl.backends.hf.model import load_model
+    from purerl.backends.hf.decoder.loading import load_model
 
     first, second = (tiny_model(tmp_path / str(seed), "qwen3_moe", seed=seed) for seed in (0, 1))
     requests, generator = make_requests(6, temperature=0.0), make_generator(first)
@@ -207,7 +207,7 @@ def test_bfloat16_model_computes_in_bfloat16_and_returns_float32_logp(model):
 
 def test_tokenizer_is_not_loaded_without_stop_strings(model, monkeypatch):
     loaded = []
-    monkeypatch.setattr("purerl.backends.hf.stop_strings.load_tokenizer", loaded.append)
+    monkeypatch.setattr("purerl.backends.hf.sampling.stop_strings.load_tokenizer", loaded.append)
     generate(make_generator(model), make_requests(2, stop_tokens=(3,)))
     assert loaded == []
 

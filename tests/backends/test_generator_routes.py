@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from purerl.backends.hf.generator import Config, HFGenerator, preview
-from purerl.backends.hf.route_recorder import RouteRecorder
-from purerl.backends.hf.weights import ModelWeights
+from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
+from purerl.backends.hf.weights.model_weights import ModelWeights
 from purerl.backends.requests import PendingRequest
 from purerl.errors import ConfigError
+from purerl.expert_routes import LIVE
 from purerl.protocols import Completion, Request, Sampling, generate
-from purerl.routes import LIVE
 from purerl.settings import Model
 from tests.backends.routed_models import FAMILIES, causal_model, choices_of, in_order
 from tests.backends.tiny import write_model

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from purerl.backends.hf.table import Table, moves
+from purerl.backends.hf.sampling.table import Table, moves
 
 MAX_ROWS = 6
 LIKE = torch.zeros(1, 2, 1, 3)

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.distributed import checkpoint as dcp
 
-from purerl.backends.hf.checkpoint import SavePlans, ShardFiles, kind_of
-from purerl.digests import DigestWriter, digest_of
+from purerl.backends.hf.weights.checkpoint import SavePlans, ShardFiles, kind_of
 from purerl.errors import CheckpointError
 from purerl.ranks import ONE_RANK
+from purerl.system.digests import DigestWriter, digest_of
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import train
 

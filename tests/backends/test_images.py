@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf import prefix
 from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.model import prefix
 from purerl.batch import with_fields
 from purerl.data.chat import Chat
 from purerl.errors import BatchError, ConfigError, ImageError, InputError

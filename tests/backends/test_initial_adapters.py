@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
+from purerl.backends.hf.decoder.loading import load_model
 from purerl.backends.hf.lora import CONFIG_FILE, Lora, notes_of
-from purerl.backends.hf.model import load_model
 from purerl.errors import ConfigError
 from purerl.settings import Model
 from tests.backends.tiny import make_trainer, write_model

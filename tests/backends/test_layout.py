@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purerl.backends.hf.layout import arrange
+from purerl.backends.hf.training.layout import arrange
 from purerl.batch import with_fields
 from purerl.ranks import Ranks
 from purerl.testing.batches import example_batch, layouts

@@ -11,9 +11,9 @@ from attrs import evolve
 from tensordict import TensorDict
 
 from purerl.backends.hf import lora as lora_module
+from purerl.backends.hf.decoder.loading import load_model
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.model import load_model
 from purerl.backends.hf.trainer import Config, check
 from purerl.backends.weights import TensorWeights
 from purerl.batch import collate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from purerl.backends.hf import generator
-from purerl.backends.hf.model import load_model
+from purerl.backends.hf.decoder.loading import load_model
 from purerl.errors import ConfigError
 from purerl.settings import Model
 from tests.backends.tiny import FAMILIES, make_trainer, write_model

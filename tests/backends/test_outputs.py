@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from purerl.algos.algebra import Objective, Term, prepare_step
 from purerl.algos.parts.reductions import token_sum
-from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.module import HEADS, LANGUAGE_OUTPUTS
+from purerl.backends.hf.model.token_model import HEADS, LANGUAGE_OUTPUTS
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model

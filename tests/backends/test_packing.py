@@ -11,11 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf import layout, packed_attention, probe, trainer
-from purerl.backends.hf.layout import MicroBatch, arrange_packs
+from purerl.backends.hf import trainer
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.packing import pack
+from purerl.backends.hf.model import packed_attention
+from purerl.backends.hf.model import self_test as probe
+from purerl.backends.hf.model.packing import pack
+from purerl.backends.hf.training import layout
+from purerl.backends.hf.training.layout import MicroBatch, arrange_packs
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.kernels.partition import tokens_needed

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from purerl.backends.hf import trainer
-from purerl.backends.hf.fit import check_divisible
+from purerl.backends.hf.decoder.preview import without_weights
 from purerl.backends.hf.mesh import Mesh, open_mesh
-from purerl.backends.hf.preview import without_weights
-from purerl.backends.hf.router import balance_loss, load_of
+from purerl.backends.hf.model.fit import check_divisible
+from purerl.backends.hf.moe.router import balance_loss, load_of
 from purerl.errors import ConfigError
 from purerl.ranks import Ranks
-from purerl.resources.memory import Workload
 from purerl.settings import Model
+from purerl.system.memory_use import Workload
 from tests.backends.parallel_table import ALGORITHMS, MEMORY, MESHES, ROWS, pairwise
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import train

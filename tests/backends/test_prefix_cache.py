@@ -10,9 +10,9 @@ from attrs import evolve
 
 from purerl.backends.fake.model import text_of
 from purerl.backends.hf.generator import Config
-from purerl.backends.hf.prefill import Prompt, batches
-from purerl.backends.hf.prefix_cache import PAGE, FinishedRow, PrefixCache, prefix_hashes
-from purerl.backends.hf.table import Table
+from purerl.backends.hf.sampling.prefill import Prompt, batches
+from purerl.backends.hf.sampling.prefix_cache import PAGE, FinishedRow, PrefixCache, prefix_hashes
+from purerl.backends.hf.sampling.table import Table
 from purerl.backends.weights import TensorWeights
 from purerl.errors import ConfigError
 from purerl.protocols import Request, Sampling, generate
@@ -287,7 +287,9 @@ def test_equal_hash_is_not_enough(monkeypatch):
     cache, table = PrefixCache(10 * PAGE, CPU), Table(1)
     table.add_plane("plane", torch.zeros(1, 1, 1, 1))
     table.add_rows(1, before=5)
-    monkeypatch.setattr("purerl.backends.hf.prefix_cache.prefix_hashes", lambda tokens: [len(tokens)] * len(tokens))
+    monkeypatch.setattr(
+        "purerl.backends.hf.sampling.prefix_cache.prefix_hashes", lambda tokens: [len(tokens)] * len(tokens)
+    )
     cache.store(table, ["plane"], [FinishedRow(0, "a", (1, 2, 3))])
     assert cache.find([1, 2, 4]) is None
     assert cache.find([1, 2, 3]) is not None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from purerl.backends.hf.parallel import _KEPT
+from purerl.backends.hf.model.parallel import _KEPT
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import train
 

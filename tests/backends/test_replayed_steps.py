@@ -11,11 +11,11 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf import module as modules
 from purerl.backends.hf import trainer
-from purerl.backends.hf.engine import HFTrainer
-from purerl.backends.hf.route_records import RouteRecords
-from purerl.backends.hf.routes import LIVE, ROUTES
+from purerl.backends.hf.model import token_model as modules
+from purerl.backends.hf.moe.replay import LIVE, ROUTES
+from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.training.expert_records import RouteRecords
 from purerl.batch import with_fields
 from purerl.errors import BatchError, ConfigError
 from purerl.loop.update import score

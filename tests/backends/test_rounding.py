@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from purerl.backends.hf import narrow_weights
-from purerl.backends.hf.chunks import Chunk
-from purerl.backends.hf.custom_optimizer import OptimizerSettings
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.lora import Lora
-from purerl.backends.hf.rounding import Rounding, join, random_shorts, round_stochastically, split
 from purerl.backends.hf.trainer import Config, check_model
+from purerl.backends.hf.training import narrow_weights
+from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
+from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.training.rounding import Rounding, join, random_shorts, round_stochastically, split
+from purerl.backends.hf.weights.chunks import Chunk
 from purerl.errors import ConfigError
 from purerl.ranks import ONE_RANK
 from purerl.settings import Model

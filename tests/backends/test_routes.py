@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from purerl.backends.hf import module as modules
-from purerl.backends.hf import routes
-from purerl.backends.hf.module import TokenModel
-from purerl.backends.hf.packing import pack
-from purerl.backends.hf.parallel import layers_of, recompute
-from purerl.backends.hf.routes import LIVE, ROUTES, changed_choices, hook_routers, probe_routes
+from purerl.backends.hf.model import token_model as modules
+from purerl.backends.hf.model.packing import pack
+from purerl.backends.hf.model.parallel import layers_of, recompute
+from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.moe import replay as routes
+from purerl.backends.hf.moe.replay import LIVE, ROUTES, changed_choices, hook_routers, probe_routes
 from purerl.errors import ConfigError
 from tests.backends.routed_models import EXPERTS, FAMILIES, K, causal_model, chosen_experts, routers_in, token_model
 from tests.backends.training import make_batch

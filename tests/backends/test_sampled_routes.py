@@ -17,23 +17,23 @@ from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import generator as generators
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import open_mesh
-from purerl.backends.hf.module import TokenModel
-from purerl.backends.hf.parallel import parallelize
-from purerl.backends.hf.route_records import SampledRoutes
-from purerl.backends.hf.routes import ROUTES
+from purerl.backends.hf.model.parallel import parallelize
+from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.moe.replay import ROUTES
 from purerl.backends.hf.trainer import Config
+from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.training.expert_records import SampledRoutes
 from purerl.batch import collate, with_fields
 from purerl.errors import BatchError, InputError
+from purerl.expert_routes import LIVE, RouteStore
 from purerl.loop.update import score
 from purerl.protocols import Request, Sampling, generate
 from purerl.rollouts.fields import RowTurn, token_fields
-from purerl.rollouts.routes import store_routes
+from purerl.rollouts.row_routes import store_routes
 from purerl.rollouts.types import Group, Trajectory
-from purerl.routes import LIVE, RouteStore
 from purerl.settings import Model
 from tests.backends.routed_models import causal_model, chosen_experts, routers_in
 from tests.backends.tiny import make_trainer, write_model
@@ -196,7 +196,7 @@ def test_records_of_all_layers_are_those_of_the_layers_with_routers(tmp_path):
 
 
 def _dense_first() -> Any:
-    from purerl.backends.hf.routes import Routers
+    from purerl.backends.hf.moe.replay import Routers
 
     return Routers(layers=(1, 2, 3), experts=4, k=2, routed=(1, 2, 3))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from purerl.backends.tokenizer import check_same_ids, end_tokens, load_tokenizer, pad_token_of, set_pad_token
 from purerl.errors import ConfigError
+from purerl.models.tokenizer import check_same_ids, end_tokens, load_tokenizer, pad_token_of, set_pad_token
 from purerl.settings import Model
 from tests.backends.tiny import write_model
 from tests.data.made import CHATML, tokenizer

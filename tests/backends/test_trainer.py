@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.custom_optimizer import OptimizerSettings
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.trainer import Config, check_model
+from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
@@ -57,14 +57,16 @@ def test_scores_equal_the_model_and_weights_equal_its_exported_files(tmp_path, f
 
 @pytest.mark.parametrize("family", ["gemma2", "cohere", "granite"])
 def test_model_with_an_unsupported_change_of_logits_is_refused(tmp_path, family, monkeypatch):
-    monkeypatch.setattr("purerl.backends.hf.module.logit_shape", lambda config: {"scale": 1.0, "softcap": None})
+    monkeypatch.setattr(
+        "purerl.backends.hf.model.token_model.logit_shape", lambda config: {"scale": 1.0, "softcap": None}
+    )
     message = r"cannot be used: .*\n  got:  logits, from that product: they differ by "
     with pytest.raises(ConfigError, match=message):
         make_trainer(write_model(tmp_path, family))
 
 
 def test_model_whose_decoder_returns_no_hidden_states_is_refused(path, monkeypatch):
-    monkeypatch.setattr("purerl.backends.hf.probe.decoder_of", lambda model: model)
+    monkeypatch.setattr("purerl.backends.hf.model.self_test.decoder_of", lambda model: model)
     with pytest.raises(ConfigError, match=r"a decoder that returns CausalLMOutputWithPast, without hidden states"):
         make_trainer(path)
 
@@ -143,7 +145,7 @@ def test_bfloat16_weights_are_trained(path):
 
 @pytest.mark.parametrize(("name", "settings"), [("recompute", {"recompute": "layers"}), ("compile", {"compile": True})])
 def test_recomputation_and_compilation_of_a_model_without_layers_are_refused(path, monkeypatch, name, settings):
-    monkeypatch.setattr("purerl.backends.hf.parallel.layers_of", lambda module: iter(()))
+    monkeypatch.setattr("purerl.backends.hf.model.parallel.layers_of", lambda module: iter(()))
     message = rf"^{name}\n  got:  Qwen3ForCausalLM, whose layers are not marked as layers(.|\n)*leave {name} out$"
     with pytest.raises(ConfigError, match=message):
         check_model(Config(**settings), model=Model(path), outputs=("logp",), is_trained=True)

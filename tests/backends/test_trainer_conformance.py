@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from purerl.algos.algebra import Counts, Weighted, merge
 from purerl.backends.fake import trainer as fake
-from purerl.backends.hf import engine, layout
-from purerl.backends.hf import module as token_model
-from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.model import token_model
+from purerl.backends.hf.training import engine, layout
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.kernels.partition import tokens_needed
 from purerl.testing import trainer as suite
 from purerl.testing.trainer import CHECKS, check_trainer, checks

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.weights import TensorWeights, copy_weights
 from purerl.errors import CheckpointError, EngineError
 from purerl.protocols import Weights

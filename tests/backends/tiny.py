@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.trainer import Config, build
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.settings import Model
 
 VOCAB_SIZE = 19

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
-from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.testing.batches import Layout, example_batch
 from tests.backends.tiny import VOCAB_SIZE

@@ -128,7 +128,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def tokenizer(placeholder: str = "<|vision_start|><|image_pad|><|vision_end|>") -> Any:
     """One token for each character and for each special token, and a chat template."""
-    from purerl.backends.hf.small import word_tokenizer
+    from purerl.backends.hf.tiny_models import word_tokenizer
 
     made = word_tokenizer([*_SPECIAL, *_CHARACTERS], "[\\s\\S]")
     made.add_special_tokens({"additional_special_tokens": _SPECIAL})

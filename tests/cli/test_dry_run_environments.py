@@ -118,7 +118,7 @@ def test_nothing_is_imported_or_started_without_check_code(folder: Path) -> None
 
 
 def test_tool_of_purerl_beside_an_own_one_imports_only_the_first(folder: Path) -> None:
-    result = _dry_run(folder, 'tools = ["purerl.files:write_atomically", "FILE:add"]')
+    result = _dry_run(folder, 'tools = ["purerl.system.files:write_atomically", "FILE:add"]')
     assert "write_atomically" in result.output
     assert not (folder / "was-imported").exists()
 

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from purerl.evaluation.results import Attempt, Problem
+from purerl.evaluation.problem_results import Attempt, Problem
 from purerl.loop.train import train
 from purerl.recipes.addition import addition, prepare
 from purerl.rewards.outcomes import Failure

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from purerl.backends.processor import load_processor
 from purerl.evaluation.settings import Evaluate
 from purerl.images import Image, hex_id
 from purerl.loop.train import train
+from purerl.models.processor import load_processor
 from purerl.recipes.addition import write_parquet
 from purerl.settings import Model
 from purerl_cli.main import app

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from purerl.errors import EngineError
-from purerl.terminal import escape
+from purerl.system.terminal import escape
 from tests.forks import PROGRAMS
 
 from .terminal import purerl_in_terminal, run_in_terminal
@@ -215,7 +215,7 @@ def test_help_and_tables_have_colors() -> None:
 
 PARTS = {
     "completions": """
-from purerl.evaluation.results import Attempt, Problem
+from purerl.evaluation.problem_results import Attempt, Problem
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
 from purerl_cli.results import show_completions
@@ -243,7 +243,7 @@ with EvaluationProgress({text: 2}) as progress:
     warnings.warn(text)
 """,
     "live view": """
-from purerl.tracking.console import Console
+from purerl.monitoring.console.live import Console
 console = Console(text, 9, title=text, note=text)
 console.log({"step": 1, "reward/mean": 0.5})
 console.completions(1, [{"prompt": text, "completion": text, "reward": 1.0}])
@@ -270,8 +270,8 @@ with RewardRunner(["tests.cli.rewards:prints_the_example"], functions={}, timeou
 }
 PRELUDE = f"""
 import json, logging, sys, time, warnings
-from purerl.terminal import escape_output
-from purerl.tracking.rich_text import escape_consoles
+from purerl.system.terminal import escape_output
+from purerl.monitoring.console.rich_text import escape_consoles
 escape_output()
 escape_consoles()
 text = {BAD!a}

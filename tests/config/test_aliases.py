@@ -15,17 +15,17 @@ import pyarrow as pa
 import pytest
 
 from purerl.algos.modifiers import kl_loss
-from purerl.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
 from purerl.composition import with_modifiers
+from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
 from purerl.config.check import check
+from purerl.config.presets import presets
 from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
-from purerl.presets import presets
 from purerl.recipes import resolve
 from tests.config.known_settings import has, is_setting, problems
 
-METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
+METRICS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 FORMATS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
 
 
@@ -135,7 +135,7 @@ def test_a_name_that_is_a_setting_replaces_itself() -> None:
 
 
 def test_new_names_of_metrics_are_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     new = {metric for old, metrics in read_renamed().items() if "/" in old for metric in metrics}
     terms = {metric for metric in new if "/loss/" in metric}
     assert "policy/approx_kl" in new
@@ -246,7 +246,7 @@ def test_old_names_of_metrics_are_refused_in_stop_when(old: str) -> None:
 def test_importing_the_tables_loads_neither_torch_nor_the_files() -> None:
     code = """
 import sys
-from purerl import aliases
+from purerl.config import aliases
 assert aliases.read_library.cache_info().currsize == aliases.read_renamed.cache_info().currsize == 0
 print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
 """

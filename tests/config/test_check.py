@@ -142,7 +142,7 @@ def test_needs_rollouts_lists_the_fields_that_only_completions_have() -> None:
 
 
 def test_the_error_of_a_tracker_names_the_section(monkeypatch: pytest.MonkeyPatch) -> None:
-    from purerl.tracking import tensorboard
+    from purerl.monitoring.trackers import tensorboard
 
     def refuse(config: object) -> None:
         raise ConfigError("its library is missing")

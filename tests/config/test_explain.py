@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 
 from purerl import RunConfig
-from purerl.config.explain import Setting, explain
+from purerl.config.listing import Setting, explain
 from purerl.config.overrides import apply
 from purerl.config.structure import dumps, to_dict
 from purerl.config.tables import flat

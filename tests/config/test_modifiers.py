@@ -13,7 +13,7 @@ from purerl.algos import deepseek_v3_2, grpo, sft
 from purerl.algos.modifiers import dual_clip, entropy_bonus, kl_loss, kl_reward, reduction
 from purerl.composition import Composition, build_algorithm, to_composition, with_modifiers
 from purerl.config.check import algorithm_of, check
-from purerl.config.explain import explain
+from purerl.config.listing import explain
 from purerl.config.overrides import apply, build
 from purerl.config.plan import plan
 from purerl.config.roles import model_roles

@@ -7,12 +7,12 @@ import pytest
 
 from purerl.adapters.frameworks.compose import compose
 from purerl.algos.modifiers import importance_weight, kl_loss
-from purerl.anatomy import composition_named
 from purerl.composition import build_algorithm
 from purerl.config.check import check
+from purerl.config.presets import presets
 from purerl.errors import ConfigError
+from purerl.explain.algorithm import composition_named
 from purerl.plugins import find, kind_of
-from purerl.presets import presets
 from purerl.recipes import resolve
 
 

@@ -18,7 +18,7 @@ from purerl.config.roles import model_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError
 from purerl.loop.train import train
-from purerl.loop.trainers import check_role_model
+from purerl.opening.engines import check_role_model
 from purerl.placement.settings import Actors, Placement
 from purerl.recipes.addition import addition
 from purerl.settings import Model

@@ -8,10 +8,10 @@ from pathlib import Path
 import attrs
 import pytest
 
-from purerl import source
 from purerl.plugins import GROUPS, fields_of, find, names
 from purerl.recipes import find as find_recipe
 from purerl.recipes import names as recipe_names
+from purerl.system import static_inspect as source
 
 TEXT = """
 import os.path as paths

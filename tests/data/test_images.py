@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from purerl.backends.processor import Processor, load_processor
 from purerl.data.chat import Chat, image_ids, open_chat, tokenize_prompts
 from purerl.data.examples import (
     DataSet,
@@ -22,11 +21,12 @@ from purerl.data.examples import (
     rows_at,
     tokenized_at,
 )
-from purerl.data.images import as_json, images_of, text_of
+from purerl.data.row_images import as_json, images_of, text_of
 from purerl.data.split import is_validation
-from purerl.data.turns import open_turns
+from purerl.data.turn_tokens import open_turns
 from purerl.errors import ConfigError, DataError
 from purerl.images import Image, hex_id
+from purerl.models.processor import Processor, load_processor
 from purerl.settings import Model
 from tests.backends.tiny import write_model
 from tests.backends.vision import FAMILIES, picture, tokenizer, user, write_vision_model

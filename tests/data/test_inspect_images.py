@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from purerl.backends.processor import load_processor
-from purerl.backends.tokenizer import load_tokenizer
 from purerl.data.inspect import Report, inspect
 from purerl.errors import ConfigError
+from purerl.models.processor import load_processor
+from purerl.models.tokenizer import load_tokenizer
 from purerl.settings import Model
 from tests.backends.vision import picture, user, write_vision_model
 

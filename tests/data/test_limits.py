@@ -16,11 +16,11 @@ from purerl.data.limits import check_problem_lengths, min_limit
 from purerl.data.settings import Data
 from purerl.errors import DataError
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.evaluation import evaluation_of_model, run_evaluation
-from purerl.loop.open import Run
+from purerl.loop.run import Run
 from purerl.loop.train import train
 from purerl.protocols import Capabilities
 from purerl.rollouts.settings import Rollout
+from purerl.runs.evaluation import evaluation_of_model, run_evaluation
 from purerl.settings import Model
 from tests.loop.runs import opened
 from tests.loop.small import small_real

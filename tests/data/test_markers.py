@@ -14,7 +14,7 @@ from purerl.data.inspect import inspect
 from purerl.data.open import check_first_rows
 from purerl.data.settings import Data
 from purerl.errors import ConfigError
-from purerl.loop.dry_run import dry_run
+from purerl.runs.dry_run import dry_run
 from tests.envs import families
 
 from .made import assistant, user, write

@@ -13,7 +13,7 @@ from purerl.config.schema import RunConfig
 from purerl.data.examples import rows_at
 from purerl.data.settings import Data
 from purerl.errors import InputError
-from purerl.loop import open as opening
+from purerl.loop import run as opening
 from purerl.loop.train import train
 from purerl.rollouts.settings import Rollout
 from tests.loop.runs import opened

@@ -15,8 +15,8 @@ from purerl.data.inspect import inspect
 from purerl.data.open import check_first_rows
 from purerl.data.settings import Data
 from purerl.errors import ConfigError, DataError
-from purerl.loop.dry_run import dry_run
 from purerl.rollouts.examples import scored_at_end
+from purerl.runs.dry_run import dry_run
 from tests.envs import families
 
 from .made import CHATML, MARKED, assistant, system, tokenizer, user, write

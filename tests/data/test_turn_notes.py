@@ -12,7 +12,7 @@ from purerl.data.chat import Chat
 from purerl.data.examples import read_examples
 from purerl.data.notes import data_notes
 from purerl.data.settings import Data
-from purerl.loop.dry_run import dry_run
+from purerl.runs.dry_run import dry_run
 from tests.envs.families import CHATML, LLAMA, MISTRAL, QWEN, chat
 
 from .made import assistant, system, user, write

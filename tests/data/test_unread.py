@@ -16,7 +16,7 @@ from purerl.data.notes import data_notes
 from purerl.data.open import check_first_rows
 from purerl.data.settings import Data
 from purerl.errors import DataError
-from purerl.loop.dry_run import dry_run
+from purerl.runs.dry_run import dry_run
 from tests.envs.families import QWEN, chat
 
 from .made import CHATML, MARKED, assistant, tokenizer, user, write

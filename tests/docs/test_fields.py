@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 
 from docs.generate import fields, migration
-from purerl.aliases import LIBRARIES
+from purerl.config.aliases import LIBRARIES
 from tests.config.known_settings import problems
 
 answers = cache(fields.answers)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from docs.generate import migration
-from purerl.aliases import LIBRARIES, read_library
-from purerl.presets import presets
+from purerl.config.aliases import LIBRARIES, read_library
+from purerl.config.presets import presets
 
 PAGES = dict(migration.pages())
 

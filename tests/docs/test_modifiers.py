@@ -23,12 +23,12 @@ from docs.generate.metrics import metrics
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm
 from purerl.algos.modifiers import entropy_bonus, kl_loss, kl_reward, reduction, reward_normalization
-from purerl.catalog import catalog, sources
 from purerl.composition import with_modifiers
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
-from purerl.description import parts
+from purerl.explain.catalog import catalog, sources
+from purerl.explain.description import parts
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
 from purerl.report.meanings import meanings
@@ -37,7 +37,7 @@ from purerl_cli.main import app
 
 from .test_quickstart import FENCE, ROOT, Block
 
-PAGE = (ROOT / "docs" / "modifiers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "modifiers.md").read_text(encoding="utf-8")
 BLOCKS = [Block(*match) for match in FENCE.findall(PAGE)]
 NAMES = names("modifier")
 
@@ -123,7 +123,7 @@ def _fields(group: str, name: str) -> list[str]:
 def test_every_modifier_has_a_page_and_a_row() -> None:
     assert {name for name, _ in modifiers.pages()} == {"table", *NAMES}
     rows = [line for line in modifiers.overview().splitlines() if line.startswith("| [")]
-    assert [re.findall(r"^\| \[(\w+)\]\(modifiers/(\w+)\.md\) \| .+\. \|", row)[0] for row in rows] == [
+    assert [re.findall(r"^\| \[(\w+)\]\(../reference/modifiers/(\w+)\.md\) \| .+\. \|", row)[0] for row in rows] == [
         (name, name) for name in NAMES
     ]
 

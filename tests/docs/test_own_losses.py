@@ -17,7 +17,7 @@ from purerl_cli.main import app
 
 from .test_quickstart import FENCE, ROOT, Block
 
-PAGE = (ROOT / "docs" / "own_losses.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "own_losses.md").read_text(encoding="utf-8")
 BLOCKS = [Block(*match) for match in FENCE.findall(PAGE)]
 
 

@@ -21,7 +21,7 @@ from .figures import figures
 from .test_quickstart import FENCE, ROOT
 
 PAGES = ("sft.md", "dpo.md", "kto.md", "reward_models.md", "distillation.md", "ppo.md")
-TEXTS = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES}
+TEXTS = {page: (ROOT / "docs" / "tutorials" / page).read_text(encoding="utf-8") for page in PAGES}
 
 
 def _blocks(page: str, language: str) -> list[str]:

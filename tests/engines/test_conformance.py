@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from purerl.backends.hf.merge import merge
+from purerl.backends.hf.weights.merge import merge
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Request, Sampling, generate

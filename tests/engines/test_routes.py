@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from purerl.backends.hf.weights import ModelWeights
+from purerl.backends.hf.weights.model_weights import ModelWeights
 from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.vllm.api import VLLMApi

@@ -11,7 +11,7 @@ import pytest
 from benchmarks.engine_models import MODELS, result_of
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.errors import EngineError
-from purerl.loop.weight_check import check_updates
+from purerl.opening.weight_check import check_updates
 from purerl.ranks import ONE_RANK
 from purerl.settings import Model
 from tests.backends.generators import tiny_model

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from PIL import Image as Pillow
 
-from purerl.data.images import images_of, placed
+from purerl.data.row_images import images_of, placed
 from purerl.envs.hosts import episode
 from purerl.envs.observations import Declared, checked_observation, from_json, to_json
 from purerl.envs.protocol import Observation

@@ -18,10 +18,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from purerl.access_tokens import loopback_token
 from purerl.envs.hosts import episode
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
+from purerl.system.access_tokens import loopback_token
 from tests.forks import PROGRAMS
 from tests.rewards.processes import wait_until
 

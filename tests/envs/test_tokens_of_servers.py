@@ -16,11 +16,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from purerl.access_tokens import given_token, loopback_token
 from purerl.envs.hosts import episode
 from purerl.envs.remote import VARIABLE
 from purerl.envs.server import Server
 from purerl.errors import ConfigError, RolloutError
+from purerl.system.access_tokens import given_token, loopback_token
 from tests.sandbox.as_user import USER
 
 from .hosts import failure_of, hosted, settings

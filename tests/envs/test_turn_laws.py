@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purerl.data.turns import rendered_turn
+from purerl.data.turn_tokens import rendered_turn
 from purerl.envs.turns import TurnRenderer, open_renderer
 
 from . import families

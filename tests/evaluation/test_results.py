@@ -7,7 +7,7 @@ import json
 import pytest
 from attrs import evolve
 
-from purerl.evaluation.results import Attempt, Problem, as_json, as_rows, dataset_metrics
+from purerl.evaluation.problem_results import Attempt, Problem, as_json, as_rows, dataset_metrics
 from purerl.evaluation.settings import Evaluate
 from purerl.rewards.results import RewardResult
 

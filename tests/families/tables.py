@@ -14,9 +14,9 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, prepare_step
+from purerl.backends.hf.decoder.preview import without_weights
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.preview import without_weights
 from purerl.backends.hf.trainer import Config, build, check_model
 from purerl.batch import with_fields
 from purerl.errors import ConfigError

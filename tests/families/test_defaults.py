@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from transformers import AutoModelForCausalLM
 
-from purerl.backends.hf.limits import attention_of
-from purerl.backends.hf.load import load_model
+from purerl.backends.hf.decoder.limits import attention_of
+from purerl.backends.hf.model.load import load_model
 from purerl.backends.hf.trainer import Config, check_model, preview
 from purerl.errors import ConfigError
 from purerl.settings import Model

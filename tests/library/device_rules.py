@@ -18,9 +18,9 @@ NAME = "cuda"
 
 # File -> why it may name a kind of accelerator.
 DEVICE_MODULES = {
-    "purerl/devices/kinds.py": "the variables that select devices, and the descriptions of settings that name devices",
+    "purerl/system/devices/kinds.py": "variables that select devices, and descriptions of settings that name devices",
     "purerl/backends/megatron/mesh.py": "Megatron-core, whose own code calls torch for one kind of device only",
-    "purerl/devices/cuda.py": "Triton kernels and flash attention, which run on some devices only",
+    "purerl/system/devices/cuda.py": "Triton kernels and flash attention, which run on some devices only",
 }
 
 # File -> names of other libraries that contain the name of a kind.
@@ -61,6 +61,6 @@ def _names(node: ast.AST) -> list[str]:
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.ImportFrom):
-        is_own = (node.module or "").startswith("purerl.devices.")
+        is_own = (node.module or "").startswith("purerl.system.devices.")
         return [] if is_own else [node.module or "", *(alias.name for alias in node.names)]
     return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []

@@ -17,54 +17,26 @@ from tests.library.sources import parse
 __all__ = ["LAYERS", "Import", "imports", "package_of", "violations"]
 
 LAYERS = (
-    (
-        "types",
-        "errors",
-        "access_tokens",
-        "batch",
-        "credentials",
-        "digests",
-        "event_loop",
-        "files",
-        "private_files",
-        "images",
-        "loopback",
-        "messages",
-        "process",
-        "routes",
-        "seeds",
-        "ranks",
-        "run_secret",
-        "sampling",
-        "settings",
-        "signed_pickles",
-        "stores",
-        "aliases",
-        "presets",
-        "plugins",
-        "strict_json",
-        "source",
-        "terminal",
-    ),
-    ("composition", "devices"),
-    ("resources",),
+    ("types", "errors", "seeds", "sampling", "system"),
+    ("batch", "settings", "ranks", "images", "expert_routes", "plugins"),
+    ("composition", "models"),
+    ("monitoring",),
     ("kernels",),
     ("algos",),
-    ("protocols", "staging"),
-    ("workers", "sandbox"),
+    ("protocols", "sandbox"),
     ("backends",),
-    ("data", "rewards", "tracking", "debugging", "placement"),
+    ("data", "rewards", "placement"),
     ("envs",),
     ("rollouts",),
-    ("store",),
-    ("evaluation", "diagnosis"),
+    ("evaluation", "store"),
     ("config",),
-    ("description", "planning"),
-    ("catalog", "testing", "loop", "report"),
-    ("anatomy", "comparison"),
+    ("planning", "testing", "report"),
+    ("opening",),
+    ("loop", "explain"),
     ("adapters", "replay"),
     ("recipes",),
-    ("doctor", "runs"),
+    ("runs",),
+    ("doctor",),
     ("",),  # purerl/__init__.py, which imports the loop lazily
 )
 
@@ -75,10 +47,10 @@ IMPORTS_FOR_ANNOTATIONS = {("composition", "algos")}
 PURE_IMPORTS = {"torch", "tensordict", "einops", "attrs", "purerl"}
 EXTRA_PURE_IMPORTS = {
     "batch": {"numpy"},  # it converts nested lists faster than torch
-    "messages": {"numpy"},  # messages have arrays of it
-    "routes": {"numpy"},  # engines return arrays of it
+    "system": {"numpy"},  # messages have arrays of it
+    "expert_routes": {"numpy"},  # engines return arrays of it
 }
-PURE_PACKAGES = (*LAYERS[0], "composition", "kernels", "algos")
+PURE_PACKAGES = (*LAYERS[0], *LAYERS[1], "composition", "kernels", "algos")
 DISTRIBUTED_MODULES = ("torch.distributed", "torch.nn.parallel")
 
 # Libraries that only purerl.backends may import at the top of a file. Other packages import them in functions.

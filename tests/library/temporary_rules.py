@@ -11,7 +11,7 @@ __all__ = ["ALLOWED", "uses"]
 
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")
 ALLOWED = {
-    "purerl/private_files.py": "makes the folders, and checks them",
+    "purerl/system/private_files.py": "makes the folders, and checks them",
     "purerl/backends/serving/access.py": "makes a private folder in them",
     "purerl/backends/serving/weights.py": "makes a private folder in /dev/shm",
     "purerl/backends/transfer/engine/purerl_lease.py": "makes a file with a random name, for the processes of a server",

@@ -43,7 +43,7 @@ def test_violation_is_detected(text: str, name: str, tmp_path: Path) -> None:
         'class A:\n    """On cuda:0."""\n    x = 1\n    """As torch.cuda."""',
         "x = 1  # not torch.cuda",
         "torch.accelerator.synchronize()",
-        "from purerl.devices.cuda import runs_triton",
+        "from purerl.system.devices.cuda import runs_triton",
     ],
 )
 def test_prose_and_neutral_code_are_accepted(text: str) -> None:

@@ -16,7 +16,7 @@ ROOT = find.ROOT
         ("purerl/algos/dapo.py", "tests/algos/test_surrogate_algorithms.py"),  # imported
         ("purerl/recipes/postfix_dpo.py", "tests/recipes/test_postfix.py"),  # named in a text
         ("purerl/store/lock.py", "tests/cli/test_stop.py"),  # by a module that imports it
-        ("purerl/workers/guard.py", "tests/workers/test_processes.py"),  # of its package
+        ("purerl/system/workers/guard.py", "tests/system/workers/test_processes.py"),  # of its package
     ],
 )
 def test_finds(path: str, test: str) -> None:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from purerl.aliases import read_renamed
+from purerl.config.aliases import read_renamed
 
 ROOT = Path(__file__).resolve().parents[2]
-ALLOWED = ("CHANGELOG.md", "purerl/aliases/", "tests/config/test_aliases.py", "tests/library/test_vocabulary.py")
+ALLOWED = ("CHANGELOG.md", "purerl/config/aliases/", "tests/config/test_aliases.py", "tests/library/test_vocabulary.py")
 TEXT = (".py", ".md", ".toml", ".cfg", ".txt", ".html", ".js", ".css", ".yml", ".yaml")
 
 # A word that had a meaning of its own in this library, and the standard term.

@@ -71,7 +71,7 @@ def test_a_closure_has_what_tests_import_also_in_functions_and_by_name() -> None
         "purerl/backends/vllm/generator.py",  # found by its name
         "purerl/backends/transfer/engine/purerl_receiver.py",
         "purerl/loop/train.py",
-        "purerl/presets/verl.toml",
+        "purerl/config/presets/verl.toml",
         "cli/purerl_cli/main.py",
         "noxfile.py",
     }

@@ -1,6 +1,6 @@
 """Names by which bytes of others may become code, and the modules that may use them, with the reason of each.
 
-Everything else that processes, files and servers send is data: `purerl.messages`, JSON, Arrow and safetensors.
+Everything else that processes, files and servers send is data: `purerl.system.messages`, JSON, Arrow and safetensors.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ def _may(*names: str, because: str) -> Permission:
 
 PERMITTED: Mapping[str, Permission] = {
     # --- processes
-    "purerl/workers/connection.py": _may(
+    "purerl/system/workers/connection.py": _may(
         *("pickle.dumps", "pickle.loads"),
         because="Requests of a run to a worker process, its child, over a pair of sockets that no other process has. "
         "They have settings of any class and rows with values of any type. What a worker sends back is data.",
     ),
-    "purerl/signed_pickles.py": _may(
+    "purerl/system/signed_pickles.py": _may(
         *("pickle.dumps", "pickle.loads"),
         because="Collectives of objects in libraries, such as Megatron-core: each pickle is signed with the secret of "
         "the run, and is read only after its signature was checked.",
     ),
-    "purerl/stores.py": _may(
+    "purerl/system/stores.py": _may(
         "TCPStore",
         because="The store of the ranks of several hosts: torch has no other one without a shared folder. What it "
         "holds is bytes, and ranks of the run sign what they put into it.",
@@ -53,7 +53,7 @@ PERMITTED: Mapping[str, Permission] = {
         "TCPStore", because="It makes the stores of an engine listen on loopback only."
     ),
     # --- files
-    "purerl/backends/hf/shard_files.py": _may(
+    "purerl/backends/hf/weights/shard_files.py": _may(
         "pickle.Unpickler",
         because="The metadata of torch.distributed.checkpoint are a pickle. Its reader accepts only the classes of "
         "metadata, by a list of their names, and no function.",

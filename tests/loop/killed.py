@@ -66,7 +66,7 @@ def _train(config: RunConfig, directory: Path, kill_at: int | None) -> None:
 
 def audit_phases(directory: Path) -> None:
     """Raise an audit event at the start and at the end of every phase."""
-    from purerl.loop.run import Clock
+    from purerl.loop.state import Clock
 
     original = Clock.__call__
 

@@ -10,7 +10,7 @@ from purerl.algos import grpo
 from purerl.algos.modifiers import kl_loss
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.lora import Lora
-from purerl.backends.hf.small import write_small_model
+from purerl.backends.hf.tiny_models import write_small_model
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.recipes.addition import character_tokenizer

@@ -9,9 +9,9 @@ import pytest
 
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
-from purerl.loop import steps as loop
-from purerl.loop.open import Run, open_run
-from purerl.loop.run import LoopState
+from purerl.loop import remaining_steps as loop
+from purerl.loop.run import Run, open_run
+from purerl.loop.state import LoopState
 from purerl.loop.train import Summary, claim_directory, train
 from purerl.store.lines import read_lines
 

@@ -17,12 +17,12 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import dumps, from_dict, read_toml, to_dict
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, RolloutError
-from purerl.evaluation.results import metrics
-from purerl.loop.dry_run import dry_run
-from purerl.loop.evaluation import evaluation_of_run, run_evaluation
+from purerl.evaluation.problem_results import metrics
 from purerl.loop.train import train
 from purerl.rollouts.custom import CheckedWorkflow
 from purerl.rollouts.settings import Overlong, WorkflowSettings
+from purerl.runs.dry_run import dry_run
+from purerl.runs.evaluation import evaluation_of_run, run_evaluation
 
 from .runs import records, without_times
 from .small import fake

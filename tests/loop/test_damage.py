@@ -14,9 +14,9 @@ from attrs import evolve
 
 from purerl.config.schema import RunConfig
 from purerl.errors import CheckpointError, DataError, RunDirectoryError
-from purerl.loop import steps as loop
-from purerl.loop.evaluation import evaluation_of_run
+from purerl.loop import remaining_steps as loop
 from purerl.loop.train import claim_directory, train
+from purerl.runs.evaluation import evaluation_of_run
 from purerl.store.checkpoint import newest
 from tests.store.damage import DAMAGES, flip
 

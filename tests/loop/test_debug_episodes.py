@@ -14,11 +14,11 @@ from purerl.config.schema import RunConfig
 from purerl.envs.protocol import Observation
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError, RewardError
-from purerl.loop.debug import open_debug_workflow, play_row
 from purerl.recipes import resolve
 from purerl.rewards.kinds import format as format_kind
 from purerl.rollouts import format_episode, play
 from purerl.rollouts.scripted import ScriptedGenerator
+from purerl.runs.play import open_debug_workflow, play_row
 from tests.envs.families import QWEN
 from tests.loop.small import fake
 from tests.recipes.made import write_model, write_problems

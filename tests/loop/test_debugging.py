@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from purerl.config.check import check
-from purerl.debugging.settings import Debug
-from purerl.debugging.stacks import stacks_after
 from purerl.errors import ConfigError
 from purerl.loop.train import train
+from purerl.monitoring.debugging.settings import Debug
+from purerl.monitoring.debugging.stacks import stacks_after
 
 from .runs import records, without_times
 from .small import fake
@@ -66,7 +66,7 @@ def test_stacks_of_a_block_that_takes_too_long_are_written_again_and_again(
 @pytest.mark.slow
 def test_stacks_of_a_run_that_is_working_can_be_written_all_the_time(tmp_path: Path) -> None:
     code = (
-        "import sys\nfrom purerl.debugging.settings import Debug\nfrom purerl.loop.train import train\n"
+        "import sys\nfrom purerl.monitoring.debugging.settings import Debug\nfrom purerl.loop.train import train\n"
         "from tests.loop.small import fake\n"
         "print(train(fake(max_steps=20, debug=Debug(stack_dump_after=0.001)), directory=sys.argv[1]).steps)"
     )

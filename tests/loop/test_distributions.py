@@ -11,8 +11,8 @@ from attrs import evolve
 
 from purerl.algos import dpo, ppo, sft
 from purerl.batch import collate, with_fields
-from purerl.loop.distributions import advantage_metrics, critic_metrics, length_metrics, reward_spread
 from purerl.loop.metrics import batch_metrics
+from purerl.loop.metrics.distributions import advantage_metrics, critic_metrics, length_metrics, reward_spread
 from purerl.loop.train import train
 from purerl.testing import example_batch, fields_of, random_layout
 from tests.loop.runs import records

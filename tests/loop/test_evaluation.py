@@ -15,17 +15,17 @@ from attrs import evolve
 
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.hf import generator
-from purerl.backends.tokenizer import load_tokenizer
 from purerl.config.schema import StopWhen
 from purerl.config.structure import to_dict
 from purerl.data.settings import Data
 from purerl.errors import CheckpointError, ConfigError, InputError, RewardError, RunDirectoryError
-from purerl.evaluation.results import Problem, dataset_metrics, metrics
+from purerl.evaluation.problem_results import Problem, dataset_metrics, metrics
 from purerl.evaluation.settings import Evaluate
 from purerl.evaluation.statistics import pass_at_k
-from purerl.loop.evaluation import Evaluation, evaluation_of_model, evaluation_of_run, run_evaluation, write_json
 from purerl.loop.train import Summary, train
+from purerl.models.tokenizer import load_tokenizer
 from purerl.recipes.addition import addition
+from purerl.runs.evaluation import Evaluation, evaluation_of_model, evaluation_of_run, run_evaluation, write_json
 from purerl.settings import Model
 from purerl_cli.output import format_summary
 from tests.data.made import write

@@ -19,10 +19,10 @@ from purerl.backends.fake.model import OUTPUTS, compute_outputs
 from purerl.batch import select_fields, with_fields
 from purerl.composition import Composition, with_modifiers
 from purerl.config.check import check
-from purerl.debugging.settings import Debug
 from purerl.errors import ConfigError
-from purerl.loop.gradients import gradient_metrics
+from purerl.loop.metrics.gradients import gradient_metrics
 from purerl.loop.train import train
+from purerl.monitoring.debugging.settings import Debug
 from purerl.settings import Model
 from tests.algos.helpers import example, with_advantage
 

@@ -14,7 +14,6 @@ from purerl.algos.modifiers import bypass
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.hf import trainer
 from purerl.backends.hf.lora import Lora
-from purerl.backends.processor import load_processor
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
 from purerl.backends.vllm import generator as vllm
@@ -23,14 +22,15 @@ from purerl.config.schema import Role, RunConfig
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError, RolloutError
 from purerl.images import decode, hex_id
-from purerl.loop.dry_run import dry_run
 from purerl.loop.train import train
+from purerl.models.processor import load_processor
 from purerl.recipes.addition import write_parquet
 from purerl.rewards.endpoint.settings import Endpoint
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.kinds import judge, remote_classifier
 from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.rollouts.settings import Rollout
+from purerl.runs.dry_run import dry_run
 from purerl.settings import Model
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import read_batch, read_rollouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from attrs import evolve
 
-from purerl.backends.hf.adapter import BaseTrainer
+from purerl.backends.hf.training.adapter import BaseTrainer
 from purerl.config.check import check
 from purerl.config.schema import Role
 from purerl.errors import ConfigError

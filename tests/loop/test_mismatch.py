@@ -15,7 +15,7 @@ from purerl.algos.modifiers import bypass
 from purerl.batch import collate, with_fields
 from purerl.composition import Composition
 from purerl.loop.metrics import batch_metrics, means
-from purerl.loop.mismatch import is_measured, with_mismatch
+from purerl.loop.metrics.mismatch import is_measured, with_mismatch
 from purerl.loop.train import train
 from purerl.types import TensorDict
 from tests.loop.runs import records

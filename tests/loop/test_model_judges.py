@@ -15,14 +15,14 @@ from purerl.backends.hf import generator as hf_generator
 from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, RewardError
-from purerl.evaluation.results import metrics
-from purerl.loop.dry_run import dry_run
-from purerl.loop.evaluation import evaluation_of_run, run_evaluation
+from purerl.evaluation.problem_results import metrics
 from purerl.loop.train import train
 from purerl.planning.plan import plan_memory
 from purerl.recipes.addition import character_tokenizer
 from purerl.rewards.judges.settings import Answer, Judge
 from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.runs.dry_run import dry_run
+from purerl.runs.evaluation import evaluation_of_run, run_evaluation
 from purerl.store.rollouts import read_batch, read_rollouts
 from tests.data.made import CHATML, user
 

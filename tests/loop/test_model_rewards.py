@@ -13,13 +13,13 @@ from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, RewardError
-from purerl.evaluation.results import metrics
-from purerl.loop.dry_run import dry_run
-from purerl.loop.evaluation import evaluation_of_run, run_evaluation
+from purerl.evaluation.problem_results import metrics
 from purerl.loop.train import train
 from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
+from purerl.runs.dry_run import dry_run
+from purerl.runs.evaluation import evaluation_of_run, run_evaluation
 from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import read_batch, read_rollouts
 from tests.data.made import CHATML, tokenizer, user, write

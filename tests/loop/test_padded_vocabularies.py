@@ -16,10 +16,10 @@ from purerl.config.check import algorithm_of
 from purerl.config.roles import model_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import BatchError, ConfigError
-from purerl.loop.dry_run import dry_run
-from purerl.loop.model_notes import limit_vocabularies, model_notes
 from purerl.loop.train import train
+from purerl.opening.model_notes import limit_vocabularies, model_notes
 from purerl.protocols import Capabilities
+from purerl.runs.dry_run import dry_run
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import make_batch
 

@@ -15,9 +15,9 @@ from attrs import evolve
 
 from purerl.errors import RewardError
 from purerl.loop.train import train
-from purerl.process import frozen_objects
 from purerl.seeds import restored_generators
 from purerl.settings import Model
+from purerl.system.process import frozen_objects
 
 from .random_rewards import drawn
 from .small import fake

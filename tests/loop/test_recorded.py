@@ -12,7 +12,7 @@ from attrs import evolve
 
 from purerl.algos import dapo, gdpo, grpo, rloo
 from purerl.algos.modifiers import bypass, importance_weight
-from purerl.backends.hf.small import word_tokenizer
+from purerl.backends.hf.tiny_models import word_tokenizer
 from purerl.composition import Composition
 from purerl.config.check import check
 from purerl.config.plan import plan

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from purerl.config.schema import StopWhen
-from purerl.loop import open as opening
+from purerl.loop import run as opening
 from purerl.loop import step
 from purerl.loop.train import Summary, train
 from purerl.report.read import read_run
-from purerl.strict_json import to_json
+from purerl.system.strict_json import to_json
 
 from .rewards import first_is_even
 from .runs import records, train_until

@@ -16,11 +16,11 @@ from purerl.algos.modifiers import kl_loss
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
-from purerl.loop import origin as module
-from purerl.loop.origin import Origin, to_origin
 from purerl.loop.train import Summary, train
+from purerl.monitoring.trackers import tensorboard
+from purerl.opening import start_checkpoint as module
+from purerl.opening.start_checkpoint import Origin, to_origin
 from purerl.store.settings import Checkpoint
-from purerl.tracking import tensorboard
 
 from .runs import records, train_until, without_times
 from .small import fake, small

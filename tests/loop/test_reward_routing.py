@@ -14,10 +14,10 @@ from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
-from purerl.loop.dry_run import dry_run
-from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run, run_evaluation, write_json
 from purerl.loop.train import train
 from purerl.rewards.settings import Gate, Reward
+from purerl.runs.dry_run import dry_run
+from purerl.runs.evaluation import evaluation_of_model, evaluation_of_run, run_evaluation, write_json
 from purerl.store.rollouts import read_rollouts
 from tests.data.made import write
 from tests.data.runs import EVALUATE, config, save_model, verl_rows

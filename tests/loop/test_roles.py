@@ -20,7 +20,7 @@ from purerl.config.roles import model_roles
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, DataError
 from purerl.loop.train import train
-from purerl.loop.trainers import open_trainer
+from purerl.opening.engines import open_trainer
 from purerl.protocols import Trainer
 from purerl.recipes.addition import character_tokenizer
 from purerl.settings import Model

@@ -13,12 +13,12 @@ from purerl.backends.fake import trainer as fake_trainer
 from purerl.config.schema import Role, RunConfig
 from purerl.data.settings import Data
 from purerl.errors import ConfigError
-from purerl.loop.evaluation import evaluation_of_model, evaluation_of_run, run_evaluation
-from purerl.loop.scored_rows import with_scores
 from purerl.loop.train import train
 from purerl.rewards.results import RewardResult
 from purerl.rewards.settings import Gate, Reward
+from purerl.rollouts.scoring.rows import with_scores
 from purerl.rollouts.types import Trajectory
+from purerl.runs.evaluation import evaluation_of_model, evaluation_of_run, run_evaluation
 from purerl.store.rollouts import read_rollouts
 from tests.data.made import write
 from tests.data.runs import EVALUATE, config, save_model, verl_rows

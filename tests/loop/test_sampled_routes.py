@@ -16,13 +16,13 @@ from purerl.composition import Composition
 from purerl.config.check import check
 from purerl.config.schema import RunConfig
 from purerl.errors import BatchError, CheckpointError, ConfigError
+from purerl.expert_routes import RouteStore
+from purerl.loop import remaining_steps as loop
 from purerl.loop import resume
-from purerl.loop import steps as loop
-from purerl.loop.open import Run
+from purerl.loop.run import Run
 from purerl.loop.train import train
 from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
-from purerl.routes import RouteStore
 from purerl.store.groups import read_routes, write_routes
 from purerl.store.settings import Checkpoint
 from tests.loop import dialogs

@@ -16,7 +16,7 @@ from torch import Tensor
 from purerl.algos import ppo
 from purerl.backends.fake.model import BIGRAM, initial_weights
 from purerl.errors import ConfigError
-from purerl.loop.open import max_steps_of
+from purerl.loop.run import max_steps_of
 from purerl.loop.train import Summary, train
 from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts

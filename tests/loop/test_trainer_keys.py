@@ -9,7 +9,7 @@ import pytest
 from purerl.config.check import algorithm_of
 from purerl.config.roles import model_roles
 from purerl.errors import ConfigError
-from purerl.loop.trainers import open_trainer
+from purerl.opening.engines import open_trainer
 
 from .small import fake
 

@@ -21,9 +21,9 @@ from purerl.data.examples import rows_at, tokenized_at
 from purerl.data.settings import Data
 from purerl.errors import ConfigError, DataError, RunDirectoryError
 from purerl.evaluation.settings import Evaluate, Validation
-from purerl.loop.evaluation import evaluation_of_run
-from purerl.loop.run import LoopState
+from purerl.loop.state import LoopState
 from purerl.loop.train import train
+from purerl.runs.evaluation import evaluation_of_run
 from purerl.settings import Model
 from purerl_cli.output import format_summary
 from tests.data.made import write

@@ -17,13 +17,13 @@ from purerl.config.schema import RunConfig
 from purerl.data.chat import Prompt
 from purerl.errors import RunStoppedError
 from purerl.loop.callbacks import Callbacks
-from purerl.loop.evaluation import evaluation_of_run
-from purerl.loop.export import export_model
 from purerl.loop.train import Summary, train
 from purerl.loop.window import Window
 from purerl.rewards.settings import RewardWorkers
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.types import Draw, Group, Trajectory
+from purerl.runs.evaluation import evaluation_of_run
+from purerl.runs.export import export_model
 from purerl.store.checkpoint import restore
 from purerl.store.groups import read_groups
 from purerl.store.rollouts import read_rollouts

@@ -13,13 +13,13 @@ from torch import Tensor
 
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
-from purerl.backends.hf.engine import HFTrainer
 from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.errors import EngineError
 from purerl.loop.train import train
-from purerl.loop.weight_check import check_updates
+from purerl.opening.weight_check import check_updates
 from purerl.protocols import Completion, Request, Weights
 from purerl.ranks import ONE_RANK
 from purerl.settings import Model

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.simulation import fake_model
-from purerl.backends.hf.trainer_memory import probe_objective
+from purerl.backends.hf.memory.simulation import fake_model
+from purerl.backends.hf.memory.trainer import probe_objective
 from purerl.backends.megatron import activations, memory
 from purerl.backends.megatron.activations import positions, scores, sizes_of
 from purerl.backends.megatron.engine import MegatronTrainer
@@ -28,8 +28,8 @@ from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.optimizer import parts_of
 from purerl.backends.megatron.trainer import Config
 from purerl.ranks import current_ranks
-from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, Workload
 from purerl.settings import Model
+from purerl.system.memory_use import COPIES, GRADIENTS, MOMENTS, PARAMETERS, Workload
 from tests.backends.tiny import write_model
 from tests.megatron.models import meshes, open_trainer
 from tests.megatron.models_table import MODELS

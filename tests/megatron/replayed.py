@@ -19,13 +19,13 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from purerl.algos.algebra import Weighted, prepare_step
-from purerl.backends.hf.route_records import RouteRecords
-from purerl.backends.hf.routes import LIVE, ROUTES
-from purerl.backends.megatron import routes
+from purerl.backends.hf.moe.replay import LIVE, ROUTES
+from purerl.backends.hf.training.expert_records import RouteRecords
+from purerl.backends.megatron import expert_replay as routes
 from purerl.backends.megatron.engine import MegatronTrainer
+from purerl.backends.megatron.expert_replay import Choices
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.router import RouterLoad
-from purerl.backends.megatron.routes import Choices
 from purerl.backends.megatron.shape import shape_of
 from purerl.loop.update import score, split
 from purerl.protocols import Trainer

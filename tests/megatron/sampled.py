@@ -18,14 +18,14 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.route_records import SampledRoutes
-from purerl.backends.hf.routes import LIVE, ROUTES, Routers
+from purerl.backends.hf.moe.replay import LIVE, ROUTES, Routers
+from purerl.backends.hf.training.expert_records import SampledRoutes
 from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.shape import Shape, shape_of
 from purerl.batch import with_fields
+from purerl.expert_routes import RouteStore
 from purerl.loop.update import score
 from purerl.ranks import current_ranks
-from purerl.routes import RouteStore
 from purerl.testing.trainer.reference import assert_close, weights_of
 from tests.backends.training import POLICY, make_batch
 from tests.megatron import plain

@@ -7,7 +7,7 @@ from collections import Counter
 import torch
 from torch import Tensor
 
-from purerl.presets import presets
+from purerl.config.presets import presets
 
 from .compositions import Result
 

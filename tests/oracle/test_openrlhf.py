@@ -10,9 +10,9 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.anatomy import algorithm_named
 from purerl.batch import with_fields
-from purerl.presets import presets
+from purerl.config.presets import presets
+from purerl.explain.algorithm import algorithm_named
 
 from .agreement import assert_agree, stated
 from .compositions import Result, algorithm_of, completions, result_of

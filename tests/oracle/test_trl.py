@@ -14,7 +14,7 @@ from torch import Tensor
 
 from purerl.algos import reward_model
 from purerl.batch import with_fields
-from purerl.presets import presets
+from purerl.config.presets import presets
 
 from .agreement import assert_agree
 from .compositions import Result, algorithm_of, completions, result_of

@@ -12,9 +12,9 @@ import torch
 from tensordict import TensorDict
 
 from purerl.algos.parts.rows import at_last_action
-from purerl.anatomy import algorithm_named
 from purerl.batch import with_fields
-from purerl.presets import presets
+from purerl.config.presets import presets
+from purerl.explain.algorithm import algorithm_named
 
 from .agreement import assert_agree
 from .compositions import Result, completions, result_of

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from purerl.anatomy import algorithm_named
 from purerl.batch import with_fields
+from purerl.explain.algorithm import algorithm_named
 
 from .agreement import assert_agree
 from .compositions import Result, completions, result_of

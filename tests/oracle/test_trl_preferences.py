@@ -12,8 +12,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.anatomy import algorithm_named
 from purerl.batch import with_fields
+from purerl.explain.algorithm import algorithm_named
 
 from .agreement import assert_agree
 from .compositions import Result, completions, result_of

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from purerl.algos.parts.rows import at_last_action
 from purerl.batch import with_fields
-from purerl.presets import presets
+from purerl.config.presets import presets
 
 from .agreement import assert_agree, stated
 from .compositions import Result, algorithm_of, completions, result_of

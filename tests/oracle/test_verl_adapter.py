@@ -20,9 +20,9 @@ from purerl.adapters.frameworks import verl_plugin
 from purerl.adapters.frameworks.availability import VERL, estimator_refusals, loss_refusals
 from purerl.algos.algebra import keep_all
 from purerl.batch import with_fields
+from purerl.config.presets import presets
 from purerl.errors import BatchError, ConfigError
 from purerl.plugins import names
-from purerl.presets import presets
 
 from .agreement import assert_agree
 from .compositions import Result, algorithm_of, completions, result_of

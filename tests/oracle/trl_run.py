@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.small import word_tokenizer
+from purerl.backends.hf.tiny_models import word_tokenizer
 
 __all__ = [
     "MODEL",

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-from purerl.workers import processes
+from purerl.system.workers import processes
 from purerl_cli.main import main
 from tests.ranks import RANKS
 

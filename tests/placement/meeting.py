@@ -15,7 +15,7 @@ from purerl.placement import meeting
 from purerl.placement.join import process_group
 from purerl.placement.world import World
 from purerl.ranks import current_ranks
-from purerl.run_secret import SIZE
+from purerl.system.run_secret import SIZE
 from tests.ranks import TIMEOUT
 
 

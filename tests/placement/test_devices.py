@@ -13,8 +13,8 @@ from purerl.errors import ConfigError
 from purerl.placement import join
 from purerl.placement.meeting import Meeting
 from purerl.placement.world import World
-from purerl.run_secret import SIZE
-from purerl.stores import FolderStore
+from purerl.system.run_secret import SIZE
+from purerl.system.stores import FolderStore
 from tests.accelerators import simulate
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from purerl import stores
-from purerl.stores import without_frames
+from purerl.system import stores
+from purerl.system.stores import without_frames
 from tests.placement.processes import DEADLINE, children, descendants, is_alive, wait_until
 
 pytestmark = pytest.mark.parallel

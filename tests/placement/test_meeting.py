@@ -20,14 +20,14 @@ import pytest
 from torch import distributed as dist
 
 from purerl.errors import ConfigError, EngineError, RunError
-from purerl.messages import encode
 from purerl.placement import meeting
 from purerl.placement.join import process_group
 from purerl.placement.meeting import PRIVATE, SECRET_VARIABLE, Meeting, meet, prepare_folder, read_secret
 from purerl.placement.world import World
-from purerl.private_files import private_folder
 from purerl.ranks import current_ranks
-from purerl.run_secret import derive_token, new_secret
+from purerl.system.messages import encode
+from purerl.system.private_files import private_folder
+from purerl.system.run_secret import derive_token, new_secret
 
 SECRET = bytes(range(32))
 DEADLINE = 60.0  # seconds

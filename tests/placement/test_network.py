@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from purerl.backends.serving.process import free_port
-from purerl.loopback import loopback_variables
 from purerl.placement import network
 from purerl.placement.network import gloo_variables
+from purerl.system.loopback import loopback_variables
 from tests.ranks import results_of_ranks
 
 ADDRESSES = {name: network._address(name) for _, name in socket.if_nameindex()}

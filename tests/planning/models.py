@@ -7,10 +7,10 @@ from typing import Any
 
 import torch
 
-from purerl.backends.hf.model import no_progress_bars
+from purerl.backends.hf.decoder.loading import no_progress_bars
 from purerl.recipes.addition import character_tokenizer
-from purerl.resources.memory import Workload
 from purerl.settings import Model
+from purerl.system.memory_use import Workload
 
 WORKLOAD = Workload(rows=16, group_size=4, minibatches=1, prompt_tokens=24, completion_tokens=40, ranks=1)
 

@@ -10,13 +10,13 @@ from attrs import evolve
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.engine import HFTrainer
+from purerl.backends.hf.memory.trainer import microbatches_to_plan, probe_objective
 from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.trainer_memory import microbatches_to_plan, probe_objective
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.protocols import Request, Sampling, generate
-from purerl.resources.memory import MemoryUse, Workload
-from purerl.resources.tracker import MemoryTracker
 from purerl.settings import Model
+from purerl.system.memory_use import MemoryUse, Workload
+from purerl.system.tensor_tracker import MemoryTracker
 from tests.planning.models import WORKLOAD, write_model
 
 OUTPUTS = ("logp", "entropy")
@@ -104,7 +104,7 @@ def test_deep_models_are_extrapolated_exactly(
     model = write_model(tmp_path, num_hidden_layers=9)
     arguments: dict[str, Any] = {"model": model, "outputs": OUTPUTS, "is_trained": True, "workload": WORKLOAD}
     extrapolated = trainer.memory(config, **arguments)
-    monkeypatch.setattr("purerl.backends.hf.simulation._ALL", 9)
+    monkeypatch.setattr("purerl.backends.hf.memory.simulation._ALL", 9)
     whole = trainer.memory(config, **arguments)
     assert _planned(extrapolated, "training") == pytest.approx(_planned(whole, "training"), rel=0.01)
 

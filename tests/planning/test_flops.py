@@ -9,10 +9,10 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from purerl.backends.hf import trainer
-from purerl.backends.hf.flops import training_flops
+from purerl.backends.hf.training.flops import training_flops
 from purerl.batch import collate
-from purerl.loop.run import Clock
-from purerl.loop.throughput import Throughput, measured_by
+from purerl.loop.metrics.throughput import Throughput, measured_by
+from purerl.loop.state import Clock
 from tests.planning.models import write_model
 
 

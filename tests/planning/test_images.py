@@ -9,7 +9,7 @@ import pytest
 from attrs import evolve
 from safetensors import safe_open
 
-from purerl.backends.hf import simulation
+from purerl.backends.hf.memory import simulation
 from purerl.planning import plan_memory
 from tests.backends.vision import write_vision_model
 from tests.loop.image_runs import image_run

@@ -12,7 +12,7 @@ import pytest
 from attrs import evolve
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from purerl.backends.hf.simulation import fake_model, with_fake_weights
+from purerl.backends.hf.memory.simulation import fake_model, with_fake_weights
 from purerl.backends.megatron import activations, trainer
 from purerl.backends.megatron.activations import sizes_of
 from purerl.backends.megatron.bridge import BUCKET
@@ -29,8 +29,8 @@ from purerl.planning import plan_memory
 from purerl.planning.capacity import capacity_of
 from purerl.planning.speed import plan_speed
 from purerl.planning.suggest import suggest
-from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, Workload
 from purerl.settings import Model
+from purerl.system.memory_use import COPIES, GRADIENTS, MOMENTS, PARAMETERS, Workload
 from tests.accelerators import simulate
 from tests.backends.tiny import FAMILIES
 from tests.megatron.models_table import MODELS
@@ -218,7 +218,7 @@ def test_the_head_counts_on_the_last_stage_only(tmp_path: Path) -> None:
 
 @pytest.fixture
 def config() -> RunConfig:
-    """The run of docs/paper_671b.md."""
+    """The run of docs/explanation/paper_671b.md."""
     config = read_toml(str(ROOT / "docs" / "deepseek_v3" / "run.toml"), RunConfig)
     return evolve(config, model=DEEPSEEK)
 

@@ -21,8 +21,8 @@ from purerl.planning.check import check_memory
 from purerl.planning.suggest import suggest
 from purerl.planning.workload import Lengths, workload_of
 from purerl.recipes import resolve
-from purerl.resources.memory import format_bytes
 from purerl.settings import Model
+from purerl.system.memory_use import format_bytes
 from tests.data.made import write
 from tests.loop.small import fake
 from tests.planning.models import write_model
@@ -136,7 +136,7 @@ def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     def load(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr("purerl.backends.hf.load.load_model", load)
+    monkeypatch.setattr("purerl.backends.hf.model.load.load_model", load)
     monkeypatch.setattr("purerl.planning.capacity.host_memory", lambda: memory * MIB)
     with pytest.raises(ConfigError) as caught:
         train(config, directory=tmp_path / "run")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from purerl.backends.checkpoint_staging import SupportsStaging
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.placement.actors.engines import RayEngines
 from purerl.protocols import SupportsBase, SupportsGradients, SupportsImages, Trainer
-from purerl.staging import SupportsStaging
 from purerl.testing import check_generator, check_trainer
 from purerl.testing.trainer import CHECKS
 from tests.backends.generators import (

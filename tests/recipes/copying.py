@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from purerl.backends.hf import generator, trainer
-from purerl.backends.hf.small import write_small_model
+from purerl.backends.hf.tiny_models import write_small_model
 from purerl.config.schema import RunConfig
 from purerl.evaluation.optimal_values import add_optimal_values
 from purerl.evaluation.settings import Evaluate
-from purerl.loop.evaluation import evaluation_of_model, run_evaluation, write_json
 from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
+from purerl.runs.evaluation import evaluation_of_model, run_evaluation, write_json
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 

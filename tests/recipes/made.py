@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from purerl.backends.hf.small import write_small_model
+from purerl.backends.hf.tiny_models import write_small_model
 from purerl.config.schema import RunConfig
 from purerl.data.convert import convert
 from purerl.data.files import read_table

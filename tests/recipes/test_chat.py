@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from purerl.backends.hf.model import load_model
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.hf.decoder.loading import load_model
 from purerl.data.examples import rows_at, tokenized_at
 from purerl.data.files import read_table
 from purerl.data.open import open_data, open_run_chat, read_data
 from purerl.loop.train import Summary
+from purerl.models.tokenizer import load_tokenizer
 from purerl.recipes.chat import chat
 from purerl.settings import Model
 from tests.data.made import assistant, user

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from purerl.loop import steps
-from purerl.loop.run import LoopState
+from purerl.loop import remaining_steps as steps
+from purerl.loop.state import LoopState
 from purerl.loop.train import Summary
 from purerl.store.rollouts import read_rollouts
 

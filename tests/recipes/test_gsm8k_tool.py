@@ -12,7 +12,7 @@ from purerl.config.check import check
 from purerl.data.chat import Messages, open_chat
 from purerl.data.files import read_table
 from purerl.data.settings import Data
-from purerl.data.turns import open_turns
+from purerl.data.turn_tokens import open_turns
 from purerl.envs.protocol import ToolCall
 from purerl.envs.python_tool import python
 from purerl.envs.schema import tool_schema

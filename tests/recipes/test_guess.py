@@ -18,9 +18,9 @@ from transformers import AutoTokenizer
 
 from purerl.algos import gigpo
 from purerl.config.schema import RunConfig
-from purerl.loop.debug import play_row
 from purerl.loop.train import Summary, train
 from purerl.recipes.guess import GuessTheNumber, guess, prepare
+from purerl.runs.play import play_row
 from purerl.store.rollouts import read_rollouts
 from purerl.testing import check_environment
 

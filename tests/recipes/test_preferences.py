@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from purerl.backends.hf.model import load_model
-from purerl.backends.tokenizer import load_tokenizer
+from purerl.backends.hf.decoder.loading import load_model
 from purerl.loop.train import Summary
+from purerl.models.tokenizer import load_tokenizer
 from purerl.settings import Model
 from tests.data.made import assistant, user, write
 

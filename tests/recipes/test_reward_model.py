@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from purerl.errors import DataError
-from purerl.loop.export import export_model
 from purerl.loop.train import Summary
 from purerl.recipes import resolve
+from purerl.runs.export import export_model
 from tests.data.made import HEADERS, assistant, user, write
 
 from .made import records, train, write_model

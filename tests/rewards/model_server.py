@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from purerl.backends.hf import generator as hf
-from purerl.backends.tokenizer import end_tokens, load_tokenizer
 from purerl.data.chat import open_chat, tokenize_prompts
 from purerl.data.encoding import decode
+from purerl.models.tokenizer import end_tokens, load_tokenizer
 from purerl.protocols import Request as Sampled
 from purerl.protocols import generate
 from purerl.sampling import Sampling

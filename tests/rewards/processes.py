@@ -18,7 +18,7 @@ def child_guards() -> list[int]:
 def _is_guard(pid: int) -> bool:
     try:
         _, parent, _, session, *_ = map(int, ("0", *_status(pid)[1:]))
-        is_guard = b"purerl.workers.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        is_guard = b"purerl.system.workers.guard" in Path(f"/proc/{pid}/cmdline").read_bytes()
         return parent == os.getpid() and session == pid and is_guard  # a server that forks guards leads no session
     except (FileNotFoundError, ProcessLookupError):
         return False

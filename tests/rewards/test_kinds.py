@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from purerl.config.explain import explain
+from purerl.config.listing import explain
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict

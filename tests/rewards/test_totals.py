@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from purerl.evaluation.results import Attempt, Problem, dataset_metrics
+from purerl.evaluation.problem_results import Attempt, Problem, dataset_metrics
 from purerl.evaluation.settings import Evaluate
 from purerl.loop.metrics import reward_metrics
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.results import RewardResult
 from purerl.rewards.runner import RewardRunner
-from purerl.rollouts.rows import results_of_episodes
+from purerl.rollouts.episode_rows import results_of_episodes
 from purerl.rollouts.types import Trajectory
 
 from . import functions

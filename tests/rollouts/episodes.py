@@ -13,7 +13,7 @@ from attrs import define, field, frozen
 
 from purerl.backends.fake.model import text_of
 from purerl.data.chat import Messages, Prompt
-from purerl.data.turns import Tools
+from purerl.data.turn_tokens import Tools
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.envs.turns import Turn
 from purerl.protocols import Completion, FinishReason, Generator, Request, Sampling, generate

@@ -9,7 +9,7 @@ from purerl.algos import gigpo, rae
 from purerl.batch import check_batch, collate
 from purerl.envs.protocol import Observation
 from purerl.protocols import Completion
-from purerl.rollouts.rows import results_of_episodes
+from purerl.rollouts.episode_rows import results_of_episodes
 from purerl.seeds import derive_seed
 from tests.rollouts.episodes import (
     TWO_TURNS,

@@ -8,9 +8,9 @@ import threading
 
 import pytest
 
-from purerl import event_loop
-from purerl.event_loop import EventLoop
 from purerl.rollouts.types import Draw, Generate, Trajectory
+from purerl.system import event_loop
+from purerl.system.event_loop import EventLoop
 from tests.rollouts.runtimes import draw, one_turn, opened, scripted, wait_until
 
 # --- the event loop ----------------------------------------------------------------------------------------------

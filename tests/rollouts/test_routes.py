@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from purerl.errors import BatchError, RolloutError
+from purerl.expert_routes import RouteStore, first_records
 from purerl.protocols import Completion
 from purerl.rollouts import fields as rollout_fields
 from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.rollouts.rollouts import Rollouts
-from purerl.rollouts.routes import store_routes
+from purerl.rollouts.row_routes import store_routes
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw, Generate, Group, Trajectory
-from purerl.routes import RouteStore, first_records
 from tests.rollouts.runtimes import draw
 
 PROMPT = [1, 2]

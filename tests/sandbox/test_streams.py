@@ -14,7 +14,7 @@ from purerl.errors import SandboxError
 from purerl.rewards.kinds.code import Config, build
 from purerl.sandbox import Pool
 from purerl.sandbox.messages import receive
-from purerl.sandbox.supervisor import steps
+from purerl.sandbox.supervisor import setup_steps as steps
 
 MUCH = "x" * 10**7
 

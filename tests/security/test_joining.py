@@ -18,7 +18,7 @@ from purerl.errors import EngineError
 from purerl.placement.join import process_group
 from purerl.placement.meeting import prepare_folder
 from purerl.placement.world import World
-from purerl.private_files import private_folder
+from purerl.system.private_files import private_folder
 from tests.security.attacks import Joining
 from tests.security.intruders import Intruders
 from tests.security.siege import DEADLINE, wait_until

@@ -29,7 +29,7 @@ from purerl.backends.serving.shared import SharedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.errors import EngineError
 from purerl.ranks import current_ranks
-from purerl.run_secret import adopt_secret
+from purerl.system.run_secret import adopt_secret
 from tests.serving import toy_engine
 from tests.serving.toys import WEIGHTS, Toy, ToyModel, completions, engines, requests, toys
 

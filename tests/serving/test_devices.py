@@ -15,9 +15,9 @@ from purerl.backends.serving.settings import ServerSettings, check_engine, is_on
 from purerl.backends.sglang import generator as sglang
 from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
-from purerl.devices.kinds import DEVICE_VARIABLES
 from purerl.errors import ConfigError
 from purerl.recipes.addition import addition
+from purerl.system.devices.kinds import DEVICE_VARIABLES
 from tests.accelerators import simulate as simulate_accelerator
 from tests.serving.interpreter import ENGINE_PYTHON
 

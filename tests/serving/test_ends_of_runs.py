@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from purerl.backends.pretrained import config_of
 from purerl.backends.serving.access import TOKEN
-from purerl.backends.tokenizer import load_tokenizer
 from purerl.backends.transfer.engine.purerl_model import describe_vocabulary
+from purerl.models.pretrained import config_of
+from purerl.models.tokenizer import load_tokenizer
 from purerl.settings import Model
 from purerl_cli.main import app
 from tests.recipes import made

@@ -369,7 +369,7 @@ def test_servers_are_looked_at_before_models_are_loaded(tmp_path: Path) -> None:
 
 
 def test_lost_lease_can_be_sent_to_other_ranks() -> None:
-    from purerl.messages import decode, encode
+    from purerl.system.messages import decode, encode
 
     error = decode(encode(LockedError("http://host:1", {"name": "a run", "idle": 1.0, "expires_in": 2.0})))
     assert isinstance(error, EngineError)

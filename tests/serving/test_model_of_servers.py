@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from purerl.backends.pretrained import config_of
 from purerl.backends.serving.identity import config_problem, version_problem
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.transfer.engine import purerl_model
 from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
 from purerl.errors import ConfigError
+from purerl.models.pretrained import config_of
 from purerl.placement.settings import Actors, Placement
 from purerl.recipes.addition import addition
 from purerl.settings import Model

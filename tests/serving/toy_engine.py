@@ -183,8 +183,8 @@ def main() -> None:
 
 
 def work(connection: int, status: int) -> NoReturn:
-    """`purerl.workers.program.execute`, except that this program runs in the same process."""
-    from purerl.workers import program
+    """`purerl.system.workers.program.execute`, except that this program runs in the same process."""
+    from purerl.system.workers import program
 
     execvpe = os.execvpe
 

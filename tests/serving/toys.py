@@ -30,7 +30,7 @@ from purerl.backends.transfer.engine.purerl_messages import Address
 from purerl.backends.transfer.engine.purerl_receiver import Receiver
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Capabilities, Request, Sampling
-from purerl.workers import program
+from purerl.system.workers import program
 from tests.serving import toy_engine
 
 WEIGHTS = TensorWeights({"model.weight": torch.zeros(2, 3), "model.bias": torch.zeros(3)})

@@ -232,7 +232,7 @@ def test_checkpoint_that_is_removed_in_part_is_not_a_damaged_one(
 def test_files_follow_the_umask(tmp_path: Path, umask: int, mode: int) -> None:
     import torch
 
-    from purerl.backends.hf.checkpoint import SavePlans
+    from purerl.backends.hf.weights.checkpoint import SavePlans
     from purerl.ranks import ONE_RANK
 
     class Trainer:

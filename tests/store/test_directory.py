@@ -12,10 +12,10 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import read_toml
 from purerl.errors import RunDirectoryError
 from purerl.loop.train import claim_directory
+from purerl.monitoring.trackers import tensorboard, wandb
 from purerl.recipes.addition import addition
 from purerl.rewards.settings import RewardWorkers
 from purerl.store.lines import read_lines
-from purerl.tracking import tensorboard, wandb
 
 
 def test_same_configuration_is_accepted_again(tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from purerl.batch import SCHEMA, Field, collate
-from purerl.digests import digest_of
 from purerl.errors import BatchError, CheckpointError
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
 from purerl.store.groups import read_groups, write_groups
+from purerl.system.digests import digest_of
 
 SCALARS = {
     torch.bool: st.booleans(),

@@ -3,7 +3,7 @@
 LIBRARY.txt    the names of all fields, "Class.field" or dotted keys. `tests/oracle/test_fields.py` compares them with
                the library
 LIBRARY.toml   rules, in order. A rule is for the fields that match one of its patterns and neither a row of
-               `purerl.aliases` nor an earlier rule. It has
+               `purerl.config.aliases` nor an earlier rule. It has
 
                names      patterns of `fnmatch`
                settings   the settings of purerl that replace these fields
@@ -24,14 +24,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from docs.generate.markdown import table
-from purerl.aliases import Library, Row, read_library
+from purerl.config.aliases import Library, Row, read_library
 
 __all__ = ["Rule", "answers", "field_names", "rules", "tables"]
 
 _FOLDER = Path(__file__).parent
 _INHERITED = {"GRPOConfig": ("GRPO", "Rewards", "Environments and tools"), "DPOConfig": ("DPO", "GRPO")}
 _INHERITED |= {"SFTConfig": ("SFT", "GRPO"), "TrainingArguments": ("GRPO",)}
-"""The sections of the rows in purerl/aliases/trl.toml that are about a class; the first one with the name counts."""
+"""Sections of the rows in purerl/config/aliases/trl.toml, by class; the first one with the name counts."""
 
 
 class Rule(NamedTuple):

@@ -9,14 +9,14 @@ from typing import Any
 from attrs import has
 
 from purerl.algos.algebra import Algorithm
-from purerl.anatomy import AlgorithmSection
 from purerl.composition import Composition, build_algorithm, to_composition
 from purerl.config.modifiers import split_modifiers
+from purerl.config.presets import defaults_of, expand
 from purerl.config.structure import from_dict
 from purerl.config.tables import with_kind
 from purerl.errors import ConfigError
+from purerl.explain.algorithm import AlgorithmSection
 from purerl.plugins import kind_of
-from purerl.presets import defaults_of, expand
 
 __all__ = ["compose", "require_effect"]
 

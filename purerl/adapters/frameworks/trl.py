@@ -62,9 +62,9 @@ from purerl.algos.parts.editing import change_surrogate
 from purerl.algos.parts.rows import row_mean
 from purerl.batch import ROW_FIELDS, with_fields
 from purerl.composition import build_algorithm
+from purerl.config.presets import defaults_of
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.errors import CheckpointError
-from purerl.presets import defaults_of
 from purerl.seeds import derive_seed
 from purerl.types import TensorDict
 

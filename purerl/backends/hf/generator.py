@@ -23,32 +23,32 @@ import torch
 from attrs import evolve, frozen
 from torch import Tensor
 
-from purerl.backends.hf.decoder import decoder_of
-from purerl.backends.hf.images import ImageReader, reads_images
-from purerl.backends.hf.limits import check_layers, limits_of
-from purerl.backends.hf.logits import WideHead
-from purerl.backends.hf.merge import AdapterMerger
-from purerl.backends.hf.model import load_model
-from purerl.backends.hf.prefix_cache import FinishedRow, PrefixCache
-from purerl.backends.hf.route_recorder import RouteRecorder
-from purerl.backends.hf.steps import STEPS_PER_DRAW, Slot, StepInputs
-from purerl.backends.hf.stop_strings import StopStrings, window
-from purerl.backends.hf.table import Table, moves
-from purerl.backends.hf.waiting import WaitingRequests
+from purerl.backends.hf.decoder.backbone import decoder_of
+from purerl.backends.hf.decoder.images import ImageReader, reads_images
+from purerl.backends.hf.decoder.limits import check_layers, limits_of
+from purerl.backends.hf.decoder.loading import load_model
+from purerl.backends.hf.sampling.decode_inputs import STEPS_PER_DRAW, Slot, StepInputs
+from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
+from purerl.backends.hf.sampling.logits import WideHead
+from purerl.backends.hf.sampling.prefix_cache import FinishedRow, PrefixCache
+from purerl.backends.hf.sampling.stop_strings import StopStrings, window
+from purerl.backends.hf.sampling.table import Table, moves
+from purerl.backends.hf.sampling.waiting import WaitingRequests
+from purerl.backends.hf.weights.merge import AdapterMerger
 from purerl.backends.logits import FILTERS, Filters, filter_logits
 from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose
-from purerl.devices.accelerator import device_of
-from purerl.devices.kinds import DEVICE
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
 from purerl.settings import Model, at_least, boolean, one_of, setting
+from purerl.system.devices.accelerator import device_of
+from purerl.system.devices.kinds import DEVICE
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from purerl.resources.memory import MemoryUse, Workload
+    from purerl.system.memory_use import MemoryUse, Workload
 
 __all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes", "with_dtype"]
 
@@ -125,7 +125,7 @@ def with_dtype(config: Config, model: Model) -> Model:
 
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a generator of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
-    from purerl.backends.hf.preview import without_weights
+    from purerl.backends.hf.decoder.preview import without_weights
 
     module = without_weights(model, device=config.device)
     check_layers(module)
@@ -138,7 +138,7 @@ def preview(config: Config, *, model: Model) -> Capabilities:
 
 def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
     """The memory of a generator of `model` on each rank, which is not built. Raises ConfigError as `preview`."""
-    from purerl.backends.hf.generator_memory import memory_of_generator
+    from purerl.backends.hf.memory.generator import memory_of_generator
 
     return memory_of_generator(config, model=model, workload=workload)
 
@@ -150,7 +150,7 @@ class HFGenerator:
     """
 
     def __init__(self, config: Config, causal: PreTrainedModel, model: Model) -> None:
-        from purerl.backends.hf.attention import decode_faster
+        from purerl.backends.hf.sampling.attention import decode_faster
 
         check_layers(causal)
         self._limits = limits_of(causal)
@@ -187,7 +187,7 @@ class HFGenerator:
     # --- the interface Generator -----------------------------------------------------------------------------------
 
     def use_images(self, images: ImageStore) -> None:
-        from purerl.backends.hf.probe import probe_images
+        from purerl.backends.hf.model.self_test import probe_images
 
         self._images = ImageReader(self._source, self._model, images)
         probe_images(self._model, self._images)
@@ -242,7 +242,7 @@ class HFGenerator:
     @torch.inference_mode()
     def _step(self) -> None:
         """Sample the next token of every row."""
-        from purerl.backends.hf.cache import DecodeCache, cache_argument
+        from purerl.backends.hf.sampling.cache import DecodeCache, cache_argument
 
         table, now = self._table, self._table.now
         if self._inputs is None or now - self._inputs.now == STEPS_PER_DRAW:
@@ -301,7 +301,7 @@ class HFGenerator:
     @torch.inference_mode()
     def _admit(self) -> None:
         """Admit waiting requests, and read their prompts."""
-        from purerl.backends.hf.prefill import batches, prompt_of, read
+        from purerl.backends.hf.sampling.prefill import batches, prompt_of, read
 
         count = min(len(self._waiting), self._config.max_num_seqs - len(self._slots))
         if not self._is_worthwhile(count):

@@ -16,17 +16,17 @@ from attrs.converters import optional
 
 from purerl.backends import training
 from purerl.backends.hf.combinations import check_rounding, check_together
-from purerl.backends.hf.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.backends.hf.lora import Lora, check_lora, notes_of
 from purerl.backends.hf.mesh import Mesh
-from purerl.devices.kinds import DEVICE
+from purerl.backends.hf.training.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
 from purerl.errors import ConfigError
 from purerl.settings import Model, at_least, boolean, one_of, setting
+from purerl.system.devices.kinds import DEVICE
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.engine import HFTrainer
+    from purerl.backends.hf.training.engine import HFTrainer
     from purerl.protocols import Capabilities
-    from purerl.resources.memory import MemoryUse
+    from purerl.system.memory_use import MemoryUse
 
 __all__ = [
     "OUTPUTS",
@@ -190,7 +190,7 @@ def adapter_rank(config: Config) -> int | None:
 
 
 def replayed_routes(config: Config) -> str:
-    """Who records the experts that the policy replays, as `purerl.config.routes.replayed_routes`."""
+    """Who records the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
     return config.replay_routes
 
 
@@ -222,12 +222,12 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
 
     Raises: ConfigError.
     """
-    from purerl.backends.hf.architecture import architecture_of
-    from purerl.backends.hf.decoder import decoder_of
-    from purerl.backends.hf.fit import check_fit, reads_shapes
-    from purerl.backends.hf.preview import without_weights
-    from purerl.backends.hf.routes import hook_routers
-    from purerl.backends.pretrained import dtype_of
+    from purerl.backends.hf.decoder.architecture import architecture_of
+    from purerl.backends.hf.decoder.backbone import decoder_of
+    from purerl.backends.hf.decoder.preview import without_weights
+    from purerl.backends.hf.model.fit import check_fit, reads_shapes
+    from purerl.backends.hf.moe.replay import hook_routers
+    from purerl.models.pretrained import dtype_of
 
     dtype = dtype_of(model) if is_trained else model.dtype
     _check_dtype(dtype, model, is_trained=is_trained)
@@ -243,11 +243,11 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
 
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
-    from purerl.backends.hf.fit import check_shapes
-    from purerl.backends.hf.images import reads_images
-    from purerl.backends.hf.limits import attention_of, limits_of
-    from purerl.backends.hf.preview import without_weights
-    from purerl.backends.hf.router import coefficient_of
+    from purerl.backends.hf.decoder.images import reads_images
+    from purerl.backends.hf.decoder.limits import attention_of, limits_of
+    from purerl.backends.hf.decoder.preview import without_weights
+    from purerl.backends.hf.model.fit import check_shapes
+    from purerl.backends.hf.moe.router import coefficient_of
     from purerl.protocols import Capabilities
 
     module = without_weights(model, device=config.device)
@@ -264,7 +264,7 @@ def preview(config: Config, *, model: Model) -> Capabilities:
 
 def memory(config: Config, **arguments: Any) -> MemoryUse:
     """The memory of a trainer on each rank, which is not built; the arguments are those of `memory_of_trainer`."""
-    from purerl.backends.hf.trainer_memory import memory_of_trainer
+    from purerl.backends.hf.memory.trainer import memory_of_trainer
 
     return memory_of_trainer(config, **arguments)
 
@@ -279,15 +279,15 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     """
     import torch
 
-    from purerl.backends.hf.allocator import keep_freed_memory
-    from purerl.backends.hf.engine import HFTrainer
-    from purerl.backends.hf.fit import refused_by_code
-    from purerl.backends.hf.freeze import freeze, frozen_names
-    from purerl.backends.hf.load import load
     from purerl.backends.hf.mesh import open_mesh
-    from purerl.backends.hf.rounding import is_narrow
-    from purerl.backends.hf.router import coefficient_of
-    from purerl.devices.accelerator import device_of
+    from purerl.backends.hf.model.fit import refused_by_code
+    from purerl.backends.hf.model.freeze import freeze, frozen_names
+    from purerl.backends.hf.model.load import load
+    from purerl.backends.hf.moe.router import coefficient_of
+    from purerl.backends.hf.training.allocator import keep_freed_memory
+    from purerl.backends.hf.training.engine import HFTrainer
+    from purerl.backends.hf.training.rounding import is_narrow
+    from purerl.system.devices.accelerator import device_of
 
     check(config, role=role, outputs=outputs, updates=updates)
     if role != "policy" or not updates:  # other models have the settings of the policy
@@ -303,7 +303,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     module, adapter = module.requires_grad_(updates > 0), None
     frozen = frozen_names(module, config.freeze) if updates else set[str]()
     if config.lora is not None and updates:
-        from purerl.backends.hf.adapter import add_adapter
+        from purerl.backends.hf.training.adapter import add_adapter
 
         adapter = add_adapter(module, config.lora, path=model.path, device=mesh.device, seed=seed, frozen=frozen)
     elif frozen:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
-from purerl.backends.hf.shard_files import ShardWriter, os_errors
+from purerl.backends.hf.weights.shard_files import ShardWriter, os_errors
 from purerl.backends.megatron.optimizer_state import describe
 from purerl.errors import CheckpointError
 

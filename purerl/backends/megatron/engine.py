@@ -19,24 +19,24 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
-from purerl.backends.hf.limits import Limits, check_rows
-from purerl.backends.hf.route_records import RouteRecords, SampledRoutes, open_records, set_store
-from purerl.backends.hf.routes import ROUTES, Routers
+from purerl.backends.hf.decoder.limits import Limits, check_rows
+from purerl.backends.hf.moe.replay import ROUTES, Routers
+from purerl.backends.hf.training.expert_records import RouteRecords, SampledRoutes, open_records, set_store
 from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
+from purerl.backends.megatron.expert_replay import NUMBER, number_tokens
 from purerl.backends.megatron.export import export
 from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_of
 from purerl.backends.megatron.router import RouterLoad, install, routed_layers
-from purerl.backends.megatron.routes import NUMBER, number_tokens
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
 from purerl.backends.weight_changes import ChangedWeights
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
+from purerl.expert_routes import RouteStore
 from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.ranks import Ranks
-from purerl.routes import RouteStore
 from purerl.settings import Model
 
 if TYPE_CHECKING:

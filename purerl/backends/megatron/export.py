@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from purerl.backends.hf.architecture import HEAD_STD, initialize_head
-from purerl.backends.hf.module import HEADS
-from purerl.backends.hf.shard_files import os_errors
+from purerl.backends.hf.decoder.architecture import HEAD_STD, initialize_head
+from purerl.backends.hf.model.token_model import HEADS
+from purerl.backends.hf.weights.shard_files import os_errors
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.files import write_files
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.names import SCORE
-from purerl.backends.tokenizer import pad_token_of
 from purerl.kernels.logp.reference import compute_dtype
+from purerl.models.tokenizer import pad_token_of
 from purerl.settings import Model
 
 __all__ = ["export", "new_score", "read_heads"]

@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from purerl.backends.pretrained import loading
 from purerl.errors import ConfigError
+from purerl.models.pretrained import loading
 from purerl.settings import Model
 
 __all__ = ["WeightFiles", "write_files"]

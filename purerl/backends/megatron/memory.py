@@ -33,15 +33,15 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.backends.hf.architecture import architecture_of
-from purerl.backends.hf.module import HEADS
-from purerl.backends.hf.simulation import fake_model
+from purerl.backends.hf.decoder.architecture import architecture_of
+from purerl.backends.hf.memory.simulation import fake_model
+from purerl.backends.hf.model.token_model import HEADS
 from purerl.backends.megatron.activations import Sizes, kept, logits, positions, scores, sizes_of, temporary
 from purerl.backends.megatron.bridge import BUCKET
 from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.backends.megatron.trainer import Config, preview
-from purerl.resources.memory import COPIES, GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
 from purerl.settings import Model
+from purerl.system.memory_use import COPIES, GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
 
 __all__ = ["Count", "Layout", "memory_of_trainer", "parameters_of_stage"]
 

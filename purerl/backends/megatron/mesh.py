@@ -142,8 +142,8 @@ def open_groups(mesh: MegatronMesh) -> Groups:
     from megatron.core import parallel_state  # pyright: ignore[reportMissingImports]
     from torch import distributed as dist
 
-    from purerl.loopback import loopback_variables, with_variables
     from purerl.ranks import Ranks, check_members, current_ranks
+    from purerl.system.loopback import loopback_variables, with_variables
 
     ranks = current_ranks()
     mesh.data(ranks.size)

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from purerl.backends.hf.architecture import CLASSIFIER_SCORE
-from purerl.backends.hf.module import HEADS
+from purerl.backends.hf.decoder.architecture import CLASSIFIER_SCORE
+from purerl.backends.hf.model.token_model import HEADS
 from purerl.backends.megatron.context import split_angles, split_attention
 from purerl.backends.megatron.mesh import Groups, MegatronMesh, current_device
 from purerl.backends.megatron.names import Weight

@@ -1,6 +1,6 @@
 """The auxiliary loss that balances the load of experts, added once to the loss of a step.
 
-The loss is that of `purerl.backends.hf.router`: with f_e counted over the whole step, all layers and ranks,
+The loss is that of `purerl.backends.hf.moe.router`: with f_e counted over the whole step, all layers and ranks,
 
     loss = coefficient * experts * sum_e f_e P_e
 
@@ -22,7 +22,7 @@ import torch
 from attrs import define, field
 from torch import Tensor, nn
 
-from purerl.backends.megatron.routes import Choices
+from purerl.backends.megatron.expert_replay import Choices
 
 # pyright: reportMissingImports=false
 

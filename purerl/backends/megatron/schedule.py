@@ -20,11 +20,11 @@ from tensordict import TensorDict
 from torch import Tensor
 from torch.nn import functional
 
-from purerl.backends.hf.architecture import scores_of_classes
-from purerl.backends.hf.sequence import sum_over
+from purerl.backends.hf.decoder.architecture import scores_of_classes
+from purerl.backends.hf.model.sequence import sum_over
 from purerl.backends.megatron.context import own_positions
+from purerl.backends.megatron.expert_replay import NUMBER
 from purerl.backends.megatron.mesh import Groups
-from purerl.backends.megatron.routes import NUMBER
 from purerl.backends.megatron.shape import Shape
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs

@@ -15,15 +15,15 @@ from attrs import frozen
 
 from purerl.backends import training
 from purerl.backends.megatron.mesh import MegatronMesh
-from purerl.devices.kinds import ANY_ACCELERATOR
 from purerl.errors import ConfigError
 from purerl.settings import Model, boolean, one_of, setting
+from purerl.system.devices.kinds import ANY_ACCELERATOR
 
 if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
     from purerl.backends.megatron.shape import Shape
     from purerl.protocols import Capabilities
-    from purerl.resources.memory import MemoryUse
+    from purerl.system.memory_use import MemoryUse
 
 __all__ = [
     "OUTPUTS",
@@ -103,7 +103,7 @@ def depends_on_length(config: Config) -> bool:
 
 
 def replayed_routes(config: Config) -> str:
-    """Who records the experts that the policy replays, as `purerl.config.routes.replayed_routes`."""
+    """Who records the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
     return config.replay_routes
 
 
@@ -168,7 +168,7 @@ def build(
     """
     import torch
 
-    from purerl.process import keep_compiled_code_private
+    from purerl.system.process import keep_compiled_code_private
 
     check(config, role=role, outputs=outputs, updates=updates)
     check_installed(config)
@@ -180,8 +180,8 @@ def build(
     dtype = _dtype(config, model, own)
     keep_compiled_code_private()  # Megatron-core compiles its fused operations
 
-    from purerl.backends.hf.module import HEADS
-    from purerl.backends.hf.router import coefficient_of
+    from purerl.backends.hf.model.token_model import HEADS
+    from purerl.backends.hf.moe.router import coefficient_of
     from purerl.backends.megatron.bridge import Bridge
     from purerl.backends.megatron.engine import MegatronTrainer
     from purerl.backends.megatron.export import new_score, read_heads
@@ -212,7 +212,7 @@ def build(
 
 def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
     """What a trainer that was built for `outputs` computes: with one of the vocabulary, all of them."""
-    from purerl.backends.hf.module import HEADS, LANGUAGE_OUTPUTS
+    from purerl.backends.hf.model.token_model import HEADS, LANGUAGE_OUTPUTS
 
     own = (*HEADS, "classifier_score")
     language = LANGUAGE_OUTPUTS if any(name not in own for name in outputs) else ()
@@ -221,8 +221,8 @@ def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
 
 def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool) -> bool:
     """Whether `model` is a language model that becomes a classifier. Raises ConfigError for a classifier of others."""
-    from purerl.backends.hf.architecture import architecture_of
-    from purerl.backends.pretrained import config_of
+    from purerl.backends.hf.decoder.architecture import architecture_of
+    from purerl.models.pretrained import config_of
 
     architecture = architecture_of(model, outputs, is_trained=is_trained)
     if not architecture.is_classifier or architecture.may_miss_head:
@@ -238,7 +238,7 @@ def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool
 def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
     """The shape of `model` and its configuration. Raises ConfigError if it is not supported, or cannot be divided."""
     from purerl.backends.megatron.shape import shape_of
-    from purerl.backends.pretrained import config_of
+    from purerl.models.pretrained import config_of
 
     own = config_of(model)
     shape, mesh = shape_of(own), config.mesh

@@ -14,12 +14,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from purerl.access_tokens import client_token
 from purerl.backends.transfer.engine.purerl_server import TOKEN
 from purerl.errors import ConfigError
-from purerl.loopback import loopback_variables
-from purerl.private_files import private_folder, user_folder
-from purerl.run_secret import derive_token
+from purerl.system.access_tokens import client_token
+from purerl.system.loopback import loopback_variables
+from purerl.system.private_files import private_folder, user_folder
+from purerl.system.run_secret import derive_token
 
 __all__ = ["HOST", "TOKEN", "api_key", "internal_network", "private_environment", "token_of_run", "token_of_url"]
 

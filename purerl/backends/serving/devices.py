@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from purerl.backends.serving.api import Command
 from purerl.backends.serving.settings import ServerSettings, kind_of_devices
-from purerl.devices.kinds import (
+from purerl.errors import ConfigError
+from purerl.system.devices.kinds import (
     ANY_ACCELERATOR,
     BETWEEN_DEVICES,
     BROADCAST_BETWEEN_DEVICES,
@@ -15,7 +16,6 @@ from purerl.devices.kinds import (
     KIND_WITH_HANDLES,
     VISIBLE_DEVICES,
 )
-from purerl.errors import ConfigError
 
 __all__ = ["check_transfer", "devices_of_servers", "on_devices"]
 
@@ -32,7 +32,7 @@ def devices_of_servers(server: ServerSettings) -> Sequence[Mapping[str, str]]:
     """
     import torch
 
-    from purerl.devices.accelerator import default_device, visible_devices_variables
+    from purerl.system.devices.accelerator import default_device, visible_devices_variables
 
     kind = kind_of_devices(server)
     count = torch.accelerator.device_count() if default_device().type == kind else 0
@@ -56,7 +56,7 @@ def devices_of_servers(server: ServerSettings) -> Sequence[Mapping[str, str]]:
 
 def check_transfer(server: ServerSettings) -> None:
     """Raise ConfigError if devices cannot send weights to those of the servers as `server.weight_transfer` says."""
-    from purerl.devices.accelerator import default_device
+    from purerl.system.devices.accelerator import default_device
 
     name, own, servers = server.transfer, default_device().type, kind_of_devices(server)
     if name not in BETWEEN_DEVICES or servers == ANY_ACCELERATOR:

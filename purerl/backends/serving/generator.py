@@ -27,12 +27,12 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import WeightFiles, WeightsDirectory, check_names, write_weights
 from purerl.backends.transfer.buckets import WeightBuckets
 from purerl.backends.weights import check_adapter
-from purerl.devices.accelerator import current_device
-from purerl.devices.kinds import BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
-from purerl.event_loop import EventLoop
 from purerl.images import ImageStore
 from purerl.protocols import Capabilities, Completion, Request, SupportsImages, Weights
+from purerl.system.devices.accelerator import current_device
+from purerl.system.devices.kinds import BETWEEN_DEVICES, HANDLES_OF_DEVICE
+from purerl.system.event_loop import EventLoop
 
 __all__ = ["ServedGenerator"]
 

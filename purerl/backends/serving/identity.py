@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from purerl.backends.pretrained import config_of
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
 from purerl.backends.serving.versions import is_version
-from purerl.backends.tokenizer import load_tokenizer
 from purerl.backends.transfer.engine.purerl_model import PATH, describe_vocabulary
 from purerl.errors import ConfigError
+from purerl.models.pretrained import config_of
+from purerl.models.tokenizer import load_tokenizer
 from purerl.settings import Model
 
 __all__ = ["config_problem", "identity_problem", "version_problem"]

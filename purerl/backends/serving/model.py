@@ -12,8 +12,8 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from purerl.backends.pretrained import config_of
 from purerl.errors import ConfigError
+from purerl.models.pretrained import config_of
 from purerl.settings import Model
 
 __all__ = ["FileWeights", "ServedModel"]
@@ -83,8 +83,8 @@ class ServedModel:
     @cached_property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """The shapes of the weights, by their names in the files of the model."""
-        from purerl.backends.hf.preview import without_weights
-        from purerl.backends.hf.weights import as_in_files
+        from purerl.backends.hf.decoder.preview import without_weights
+        from purerl.backends.hf.weights.model_weights import as_in_files
 
         model = without_weights(self._model, device="cpu")
         return {name: tuple(value.shape) for name, value in as_in_files(model, dict(model.state_dict())).items()}

@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from purerl.backends.serving.access import HOST, private_environment
-from purerl.workers.processes import Worker
-from purerl.workers.program import WORK, Program
+from purerl.system.workers.processes import Worker
+from purerl.system.workers.program import WORK, Program
 
 __all__ = ["ServerProcess", "free_port"]
 
@@ -19,7 +19,7 @@ __all__ = ["ServerProcess", "free_port"]
 class ServerProcess:
     """The program `command`, whose output goes to the new file `log`; `environment` is added to that of this process.
 
-    It gets its `token`, and a temporary folder of its own. It is a worker with a guard: see `purerl.workers.guard`.
+    It gets its `token`, and a temporary folder of its own. It is a worker with a guard, `purerl.system.workers.guard`.
     """
 
     def __init__(self, command: Sequence[str], environment: Mapping[str, str], log: Path, *, token: str) -> None:

@@ -18,8 +18,10 @@ from attrs import frozen
 
 from purerl.backends.serving.access import api_key, internal_network, token_of_url
 from purerl.backends.serving.versions import can_import
-from purerl.credentials import is_server_address
-from purerl.devices.kinds import (
+from purerl.errors import ConfigError
+from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
+from purerl.system.credentials import is_server_address
+from purerl.system.devices.kinds import (
     ANY_ACCELERATOR,
     BETWEEN_DEVICES,
     BROADCAST_BETWEEN_DEVICES,
@@ -28,8 +30,6 @@ from purerl.devices.kinds import (
     VISIBLE_DEVICES,
     WEIGHT_TRANSFER,
 )
-from purerl.errors import ConfigError
-from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
 
 __all__ = [
     "OPEN_ARGUMENTS",
@@ -258,7 +258,7 @@ def kind_of_devices(server: ServerSettings) -> str:
     It is that of this process for "auto" and "accelerator". If servers cannot use it, it is the CPU for "auto", and
     remains "accelerator" otherwise: the run may be checked on another computer.
     """
-    from purerl.devices.accelerator import default_device
+    from purerl.system.devices.accelerator import default_device
 
     if server.device not in ("auto", ANY_ACCELERATOR):
         return server.device

@@ -21,11 +21,11 @@ from purerl.backends.serving.lease import Owner, new_owner
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.started import StartedInstance
-from purerl.event_loop import EventLoop
 from purerl.images import ImageStore
-from purerl.private_files import kept_folder
 from purerl.protocols import Capabilities, Completion, Request, Weights
 from purerl.ranks import MessageExchange, Ranks, current_ranks, store_of_ranks, this_host
+from purerl.system.event_loop import EventLoop
+from purerl.system.private_files import kept_folder
 
 __all__ = ["SharedGenerator", "check_given", "open_servers"]
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from purerl.backends.hf.lora import CONFIG_FILE, WEIGHTS_FILE
 from purerl.backends.transfer.engine.purerl_messages import Address
 from purerl.errors import EngineError, nearest
-from purerl.private_files import private_folder
 from purerl.protocols import Weights
+from purerl.system.private_files import private_folder
 
 __all__ = ["NO_RECEIVER", "WeightFiles", "WeightStream", "WeightsDirectory", "check_names", "write_weights"]
 

@@ -27,10 +27,10 @@ from purerl.backends.transfer.engine.purerl_messages import (
 )
 from purerl.backends.transfer.engine.purerl_receiver import TransferGroup, handle_of, identity_of, local_address
 from purerl.backends.transfer.staging import THROUGH_HOST, Staging
-from purerl.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
 from purerl.errors import EngineError
-from purerl.private_files import private_folder
-from purerl.stores import listening_store
+from purerl.system.devices.kinds import BROADCAST_BETWEEN_DEVICES, HANDLES_OF_DEVICE
+from purerl.system.private_files import private_folder
+from purerl.system.stores import listening_store
 
 __all__ = ["Sender", "TransferError"]
 

@@ -133,7 +133,7 @@ def returns_routes(config: Config) -> bool:
 
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of vLLM with `model`, which is not loaded. Raises ConfigError if there is no such model."""
-    from purerl.backends.vllm.images import MODELS
+    from purerl.backends.vllm.request_images import MODELS
 
     served, adapters = ServedModel(model), config.max_lora_rank is not None
     limit = served.max_sequence_length(config.max_sequence_length)
@@ -207,7 +207,7 @@ def _has_seeds(config: Config, served: ServedModel) -> bool:
 def _arguments(config: Config, model: Model, served: ServedModel) -> dict[str, Any]:
     """The options of ``vllm serve``."""
     from purerl.backends.vllm.api import WORKER
-    from purerl.backends.vllm.images import MODELS
+    from purerl.backends.vllm.request_images import MODELS
 
     on_cpu = is_on_cpu(config.server)
     lora = {"enable_lora": True, "max_loras": 2, "max_lora_rank": config.max_lora_rank}

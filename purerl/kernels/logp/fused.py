@@ -27,10 +27,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from purerl.devices.cuda import has_tf32
 from purerl.kernels.logp.chunked import combine_incoming, logit_scales
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.kernels.logp.vocabulary import Vocabulary, VocabularyShard, WholeVocabulary
+from purerl.system.devices.cuda import has_tf32
 
 __all__ = ["Blocks", "chunk_size", "default_blocks", "token_outputs"]
 

@@ -1,9 +1,10 @@
 """The Ray cluster of a run: one that is joined, or a local one that is started for the run and ends with it.
 
-A local Ray has about six processes beside the actors. They are the descendants of a guard (`purerl.workers.guard`), so
-all of them end with the run, also if it is killed. Its directory is then removed by a shell that waits for the guard.
-Its ports are on loopback, and its files and Unix sockets in a folder of mode 0700. Ray answers no request without a
-random token, which its processes have in their environment: so has the code of the user in actors, and what it starts.
+A local Ray has about six processes beside the actors. They are the descendants of a guard
+(`purerl.system.workers.guard`), so all of them end with the run, also if it is killed. Its directory is then removed by
+a shell that waits for the guard. Its ports are on loopback, and its files and Unix sockets in a folder of mode 0700.
+Ray answers no request without a random token, which its processes have in their environment: so has the code of the
+user in actors, and what it starts.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from purerl.placement.actors.package import load_ray
 from purerl.placement.actors.watch import watched
 from purerl.placement.logs import last_lines
 from purerl.placement.settings import Placement
-from purerl.private_files import private_folder
-from purerl.workers.processes import Worker
-from purerl.workers.program import WORK, Program
+from purerl.system.private_files import private_folder
+from purerl.system.workers.processes import Worker
+from purerl.system.workers.program import WORK, Program
 
 __all__ = ["connected"]
 

@@ -19,7 +19,7 @@ from purerl.placement.actors.watch import check_cluster, explain_error, has_lost
 from purerl.placement.logs import last_lines, log_path
 from purerl.placement.settings import Actors
 from purerl.placement.stacks import forget
-from purerl.run_secret import new_secret
+from purerl.system.run_secret import new_secret
 
 __all__ = ["ActorGroup", "started_group"]
 

@@ -31,7 +31,7 @@ from purerl.placement.stacks import answer_requests
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights
 from purerl.ranks import ranks_of_thread
-from purerl.stores import listening_store
+from purerl.system.stores import listening_store
 
 __all__ = ["OPTIONAL", "THREADS", "Built", "EngineHost", "WeightsInfo"]
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from purerl.errors import EngineError
 from purerl.placement.actors.package import load_ray
-from purerl.terminal import escape
+from purerl.system.terminal import escape
 
 __all__ = ["RayWatch", "check_cluster", "explain_error", "has_lost_cluster", "watched"]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from purerl.strict_json import to_json
+from purerl.system.strict_json import to_json
 
 __all__ = ["AnswerCache", "key_of"]
 

@@ -23,11 +23,11 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-from purerl.access_tokens import is_loopback
 from purerl.rewards.endpoint.cache import AnswerCache, key_of
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
 from purerl.rewards.endpoint.limits import rate_limit
 from purerl.rewards.endpoint.settings import Endpoint
+from purerl.system.access_tokens import is_loopback
 
 if TYPE_CHECKING:
     import httpx

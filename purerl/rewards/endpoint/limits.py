@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO
 
 from purerl.errors import RunError
-from purerl.private_files import open_private, user_folder
+from purerl.system.private_files import open_private, user_folder
 
 __all__ = ["RateLimit", "rate_limit"]
 

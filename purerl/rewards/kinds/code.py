@@ -1,4 +1,4 @@
-"""A reward for programs that pass tests. They run in sandboxes: docs/code_rewards.md.
+"""A reward for programs that pass tests. They run in sandboxes: docs/how-to/code_rewards.md.
 
     reward = number of tests that pass / number of tests        with partial_credit
              1 if all tests pass, 0 if not                      without

@@ -30,7 +30,7 @@ from purerl.sandbox.supervisor.program import (
 )
 from purerl.sandbox.supervisor.root import DEVICES, HOME, WRITABLE, add_private, write_files
 from purerl.sandbox.supervisor.sampling import descendants
-from purerl.sandbox.supervisor.steps import reporting, step
+from purerl.sandbox.supervisor.setup_steps import reporting, step
 from purerl.sandbox.supervisor.syscalls import close_from, prctl
 
 __all__ = ["USER", "Setup", "initialize"]

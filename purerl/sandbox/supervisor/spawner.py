@@ -20,7 +20,7 @@ from purerl.sandbox.messages import Message, receive, send
 from purerl.sandbox.supervisor.init import USER, initialize
 from purerl.sandbox.supervisor.program import take_descriptors
 from purerl.sandbox.supervisor.root import build_template, find_sources, open_sources
-from purerl.sandbox.supervisor.steps import reporting, step
+from purerl.sandbox.supervisor.setup_steps import reporting, step
 from purerl.sandbox.supervisor.syscalls import clone, prctl
 
 __all__ = ["NAMESPACES", "Refusal", "Spawner", "serve_spawner"]

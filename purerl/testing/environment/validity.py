@@ -7,8 +7,8 @@ from typing import Any
 from purerl.envs.observations import checked_observation, checked_tools
 from purerl.envs.protocol import Environment, Observation, ToolCall
 from purerl.errors import EngineError
+from purerl.system.workers.connection import Answers, pack_answer
 from purerl.testing.environment.case import Case, Playing, call
-from purerl.workers.connection import Answers, pack_answer
 
 __all__ = [
     "has_all_methods",

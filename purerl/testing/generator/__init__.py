@@ -41,6 +41,13 @@ from purerl.testing.generator.ending import (
     stop_strings_end_completion,
     stop_tokens_end_completion,
 )
+from purerl.testing.generator.episode_turns import (
+    cancelled_sequence_can_be_continued,
+    next_turns_equal_forward_pass,
+    next_turns_equal_requests_of_their_own,
+    next_turns_use_loaded_weights,
+    sequence_can_be_continued_twice,
+)
 from purerl.testing.generator.parameters import (
     completion_matches_regex,
     min_tokens_delays_the_end,
@@ -57,13 +64,6 @@ from purerl.testing.generator.requests import (
     every_request_is_returned_once,
     invalid_requests_are_refused,
     polling_makes_progress,
-)
-from purerl.testing.generator.turns import (
-    cancelled_sequence_can_be_continued,
-    next_turns_equal_forward_pass,
-    next_turns_equal_requests_of_their_own,
-    next_turns_use_loaded_weights,
-    sequence_can_be_continued_twice,
 )
 from purerl.testing.generator.weights import (
     load_weights_applies_to_requests_in_flight,

@@ -10,9 +10,9 @@ from tempfile import TemporaryDirectory
 
 from purerl.batch import check_batch, collate
 from purerl.errors import EngineError, PurerlError
-from purerl.messages import decode, encode
 from purerl.rollouts.types import Group, Trajectory
 from purerl.store.groups import read_groups, write_groups
+from purerl.system.messages import decode, encode
 from purerl.testing.rollouts.case import Case, assert_same, plain
 
 __all__ = [

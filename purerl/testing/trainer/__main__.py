@@ -12,9 +12,9 @@ import torch
 from torch import distributed as dist
 
 from purerl.errors import ConfigError
-from purerl.loopback import loopback_variables, with_variables
 from purerl.placement.world import find_world
 from purerl.ranks import current_ranks
+from purerl.system.loopback import loopback_variables, with_variables
 from purerl.testing.trainer import check_trainer
 from purerl.testing.trainer.resources import shared_directory
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from purerl.digests import digest_of
+from purerl.backends.checkpoint_staging import SupportsStaging
 from purerl.errors import CheckpointError
 from purerl.ranks import current_ranks
-from purerl.staging import SupportsStaging
+from purerl.system.digests import digest_of
 from purerl.testing.trainer.reference import OBJECTIVES, TOKENWISE, Case, assert_close, first_steps, weights_of
 from purerl.testing.trainer.resources import builds, shared_directory, take_steps
 

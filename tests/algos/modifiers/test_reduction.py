@@ -8,9 +8,9 @@ import torch
 from purerl.algos import dro, importance_po, kimi, kl_cov, vapo
 from purerl.algos.algebra import Algorithm, prepare_step
 from purerl.algos.modifiers import entropy_bonus, kl_loss, reduction
-from purerl.anatomy import algorithm_named
 from purerl.composition import with_modifiers
 from purerl.errors import ConfigError
+from purerl.explain.algorithm import algorithm_named
 from tests.algos.helpers import example, loss_of, with_advantage
 
 ROW_MEAN = reduction.Config(by="sequence_mean_of_token_mean")

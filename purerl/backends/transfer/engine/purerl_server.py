@@ -43,7 +43,7 @@ TOKEN = "PURERL_SERVER_TOKEN"  # noqa: S105 - the name of a variable
 OWN_TOKEN = "Purerl-Token"  # noqa: S105 - the name of a header
 """The header with the token if Authorization has a key, of a proxy or of the engine itself."""
 
-_LOCK = ".purerl-lock"  # in a temporary folder of `purerl.private_files`
+_LOCK = ".purerl-lock"  # in a temporary folder of `purerl.system.private_files`
 _NO_TOKEN = {"error": "the server needs the header Authorization: Bearer TOKEN"}
 _MAX_BODY = 2**16  # bytes
 _REFUSED = 1008  # the code of a websocket that violates a policy; before the handshake it is the status 403

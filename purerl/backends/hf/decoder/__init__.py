@@ -1,0 +1,1 @@
+"""The decoder of a pretrained model: its class, its limits, its inputs and its outputs."""

@@ -1,0 +1,1 @@
+"""Memory of the in-process engines, computed before a model is loaded."""

@@ -1,0 +1,1 @@
+"""The in-process generator: a table of rows, its caches, and decoding."""

@@ -1,0 +1,1 @@
+"""The in-process trainer: optimizer steps on one rank or several."""

@@ -1,0 +1,102 @@
+"""Which rows this rank reads, in which micro-batches, and where prefixes are shared or rows are in one line.
+
+Every rank works out the micro-batches of all ranks from the same batch, without communication. So all of them agree on
+what a sharded model needs: the number of micro-batches, and in each of them one or two forward passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from purerl.backends.hf.decoder.images import identities
+from purerl.backends.hf.model.packing import Pack, pack
+from purerl.backends.hf.model.prefix import Plan, plan, separate_plan
+from purerl.kernels.partition import rank_microbatches, rank_packs, tokens_needed
+from purerl.ranks import Ranks
+
+__all__ = ["MicroBatch", "arrange", "arrange_packs"]
+
+
+class MicroBatch(NamedTuple):
+    """The indices of its rows in the batch, and how they are read: padded, if neither of the next two is set.
+
+    prefixes  how they share prefixes
+    pack      the line in which they are
+    images    content ids of their images, sorted; None: this micro-batch has no images on any rank
+    routes    numbers of the records of the experts that their tokens go through (`route_records.py`); None: the router
+              chooses
+    """
+
+    rows: Tensor
+    prefixes: Plan | None = None
+    pack: Pack | None = None
+    images: tuple[int, ...] | None = None
+    routes: Tensor | None = None
+
+
+def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:
+    """The micro-batches of this rank.
+
+    unit    "row" or "group": what a micro-batch does not split
+    budget  maximum of rows times tokens of the longest row, as in `microbatches`
+    share   whether prefixes may be shared
+
+    All ranks have the same number of micro-batches; the last ones may be empty. The k-th micro-batch of all ranks
+    shares prefixes if that is worthwhile on at least one rank. Groups stay on one rank if prefixes may be shared and
+    there are at least as many groups as ranks.
+    """
+    rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
+    whole_groups = unit == "group" or (share and len(batch["group"].unique()) >= ranks.size)
+    labels = batch["group"] if unit == "group" else rows
+    together = batch["group"] if whole_groups else rows
+    parts = rank_microbatches(cost, labels, together, ranks=ranks.size, budget=budget)
+    return [_agreed(batch, of_ranks, share=share, rank=ranks.rank) for of_ranks in zip(*parts, strict=True)]
+
+
+def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[MicroBatch]:
+    """The micro-batches of this rank, each of which is read as one line.
+
+    unit    "row" or "group": what a micro-batch does not split
+    budget  maximum of the tokens of a line, as in `rank_packs`
+
+    All ranks have the same number of micro-batches, of similar size; some are empty if there are few rows.
+    """
+    tokens = tokens_needed(batch["action"])
+    labels = batch["group"] if unit == "group" else torch.arange(len(batch))
+    parts = rank_packs(tokens, labels, tokens, ranks=ranks.size, budget=budget)
+    micro_batches = []
+    for of_ranks in zip(*parts, strict=True):
+        rows, images = of_ranks[ranks.rank], _images(batch, of_ranks, ranks.rank)
+        micro_batches.append(MicroBatch(rows, pack=pack(batch["action"][rows]), images=images))
+    return micro_batches
+
+
+def _agreed(batch: TensorDict, of_ranks: Sequence[Tensor], *, share: bool, rank: int) -> MicroBatch:
+    """The k-th micro-batch of `rank`, from the rows of the k-th one of each rank."""
+    plans = [_plan(batch, rows) if share else None for rows in of_ranks]
+    rows, prefixes = of_ranks[rank], plans[rank]
+    if prefixes is None and any(plan is not None for plan in plans):
+        prefixes = separate_plan(batch["tokens"][rows], batch["action"][rows])
+    return MicroBatch(rows, prefixes, images=_images(batch, of_ranks, rank))
+
+
+def _plan(batch: TensorDict, rows: Tensor) -> Plan | None:
+    image = batch["image"][rows] if "image" in batch.keys() else None
+    content = identities(batch["tokens"][rows], image)
+    return plan(content, batch["action"][rows], batch["group"][rows])
+
+
+def _images(batch: TensorDict, of_ranks: Sequence[Tensor], rank: int) -> tuple[int, ...] | None:
+    """The content ids of the images of `rank`; None if no rank has any. Rows without action tokens are not read."""
+    if "image" not in batch.keys():
+        return None
+    read = batch["image"] * batch["action"].any(-1, keepdim=True)
+    if not any(read[rows].any() for rows in of_ranks):
+        return None
+    ids = read[of_ranks[rank]].unique()
+    return tuple(ids[ids > 0].tolist())

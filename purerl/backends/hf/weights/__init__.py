@@ -1,0 +1,1 @@
+"""Weights of a model: full tensors, names in its files, adapters merged, and checkpoints."""

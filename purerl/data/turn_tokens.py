@@ -1,0 +1,279 @@
+"""The tokens of a conversation of several turns, without rendering or tokenizing again what the model has sampled.
+
+What follows a turn is what the chat template adds: the remaining tokens that end the turn, the new messages, and the
+header of the next assistant turn. To find it, the messages before the first turn are rendered with a placeholder as the
+assistant's turn, and the new messages. The text after the placeholder follows the sampled tokens::
+
+    ...<|im_start|>assistant⏎  12 + 30 = 42<|im_end|>  ⏎<|im_start|>user⏎and 3?<|im_end|>⏎<|im_start|>assistant⏎
+    prompt                     sampled                 what follows the turn
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any, Protocol
+
+from attrs import frozen
+
+from purerl.data.chat import (
+    Chat,
+    Messages,
+    Prompt,
+    add_system_prompt,
+    render,
+    tokenize_prompts,
+    with_expansions,
+)
+from purerl.data.encoding import encode_continuation, encode_rendered
+from purerl.data.row_images import images_of, text_of
+from purerl.data.special_tokens import mark, unmark
+from purerl.data.template_arguments import template_variables
+from purerl.errors import ConfigError, DataError
+
+__all__ = [
+    "TemplateTurns",
+    "TextTurns",
+    "Tools",
+    "Turns",
+    "open_turns",
+    "rendered_turn",
+    "tool_function",
+    "without_stop_tokens",
+]
+
+Tools = Sequence[Mapping[str, Any]]
+"""JSON schemas of tools, as `purerl.envs.schema.tool_schema` makes them."""
+
+_PLACEHOLDER, _ANSWER = "purerl placeholder 5d1c", "purerl answer 5d1c"
+_QUESTION = {"role": "user", "content": "a question"}
+
+
+class Turns(Protocol):
+    """The tokens of conversations. `TemplateTurns` and `TextTurns` are the two kinds."""
+
+    def prompt(self, messages: Messages, tools: Tools = ()) -> Prompt:
+        """The whole conversation, up to and including the header of the next assistant turn.
+
+        Raises: DataError if the conversation cannot be rendered or has no tokens.
+        """
+        ...
+
+    def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
+        """The tokens that follow the sampled tokens `turn`, up to and including the header of the next turn.
+
+        `before` is the conversation before the turn, and `new` are the messages after it. What a template adds may
+        depend on the messages before the first turn, but not on earlier turns. If the turn ends with a stop
+        token, this token takes the place of the end token of the template. Otherwise, for example after a stop string,
+        the result begins with the end token.
+
+        Raises: DataError if the conversation cannot be rendered.
+        """
+        ...
+
+
+def open_turns(chat: Chat, tools: Tools = ()) -> Turns:
+    """The tokens of conversations with these settings; plain text if the prompts are plain text.
+
+    Raises: ConfigError if the chat template does not read `tools`, or cannot continue a conversation after a turn.
+    """
+    return TextTurns(chat) if chat.prompt_format == "text" else _open_template(chat, tools)
+
+
+def without_stop_tokens(chat: Chat, tokens: Sequence[int]) -> list[int]:
+    """`tokens` without the stop tokens at their end."""
+    count = sum(1 for _ in takewhile(lambda token: token in chat.stop_tokens, reversed(tokens)))
+    return list(tokens[: len(tokens) - count])
+
+
+def rendered_turn(chat: Chat, before: Messages, turn: Mapping[str, Any], tools: Tools = ()) -> str:
+    """The text by which the chat template renders the assistant message `turn`, without the end token.
+
+    Raises: DataError if the conversation cannot be rendered.
+    """
+    prompt = _rendered(chat, before, tools, add_generation_prompt=True)
+    text = _rendered(chat, [*before, turn], tools)
+    common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False)))
+    return re.split("|".join(map(re.escape, chat.stop_strings)) or "(?!)", text[common:], maxsplit=1)[0]
+
+
+def tool_function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Name, description and parameters of a tool, from a schema with or without ``{"type": "function"}`` around it."""
+    return tool.get("function", tool)
+
+
+# --- plain text ---------------------------------------------------------------------------------------------------
+
+
+@frozen
+class TextTurns:
+    """Conversations in plain text: the contents of all messages, one after the other."""
+
+    chat: Chat
+
+    def prompt(self, messages: Messages, tools: Tools = ()) -> Prompt:
+        """The contents of `messages`, with the special tokens that the tokenizer adds. `tools` are not shown."""
+        return tokenize_prompts(self.chat, [_contents(messages)])[0]
+
+    def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
+        """The tokens of the contents of `new`."""
+        text = _contents(new)
+        return encode_continuation(self.chat, mark(self.chat.tokenizer, text) if self.chat.escapes else text)
+
+
+def _contents(messages: Messages) -> str:
+    contents = [message.get("content") for message in messages]
+    for content in contents:
+        if not isinstance(content, str):
+            raise DataError(
+                "a message of a plain-text conversation", got=repr(content), need="content that is a string"
+            )
+    return "".join(contents)  # type: ignore[arg-type]
+
+
+# --- chat templates -----------------------------------------------------------------------------------------------
+
+
+@frozen
+class TemplateTurns:
+    """Conversations that a chat template renders.
+
+    closing  the text that the template adds after the content of an assistant turn: what ends the turn
+    """
+
+    chat: Chat
+    closing: str
+
+    def prompt(self, messages: Messages, tools: Tools = ()) -> Prompt:
+        """The conversation as the template renders it. It may leave out parts of earlier turns, such as thinking."""
+        text = _rendered(self.chat, messages, tools, add_generation_prompt=True)
+        if not (tokens := encode_rendered(self.chat, [text])[0]):
+            raise DataError("a conversation", got="no tokens", need="at least one token")
+        images = images_of(messages)
+        return Prompt(unmark(text), with_expansions(self.chat, tokens, images), images)
+
+    def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
+        """What the template adds after a placeholder in place of the turn."""
+        tokens = encode_continuation(self.chat, self.closing + _added(self.chat, self.closing, before, new, tools))
+        return with_expansions(
+            self.chat, tokens[_sampled_length(self.chat, self.closing, turn, tokens) :], images_of(new)
+        )
+
+
+def _open_template(chat: Chat, tools: Tools) -> TemplateTurns:
+    """Raises ConfigError if the template cannot do what `TemplateTurns` needs; tested on a short conversation."""
+    names = [str(tool_function(tool).get("name")) for tool in tools]
+    if tools and "tools" not in template_variables(chat.tokenizer, list(tools)):
+        raise ConfigError(
+            "the chat template does not read `tools`",
+            got=f"the tools {', '.join(names)}",
+            need="a chat template that shows tools to the model",
+            do="use a model that was trained with tools, or plain-text prompts",
+        )
+    result = {"role": "tool", "content": _ANSWER, "tool_call_id": "call00000", "name": (names or [""])[0]}
+    new = result if tools else {"role": "user", "content": _ANSWER}
+    try:
+        closing = _after_placeholder(chat, [_QUESTION, _placeholder_turn([])], tools)
+        is_shown = _ANSWER in _added(chat, closing, [_QUESTION], [new], tools)
+    except DataError as error:
+        raise _cannot_continue(new["role"], str(error).partition("\n")[0]) from error
+    if not is_shown:
+        raise _cannot_continue(new["role"], "a message that the template leaves out")
+    return TemplateTurns(chat, closing)
+
+
+def _cannot_continue(role: str, got: str) -> ConfigError:
+    return ConfigError(
+        f"the chat template cannot continue a conversation with a message of the role {role!r}",
+        got=got,
+        need="a template that renders a turn as it was sampled, ends it the same way whatever follows, and adds the "
+        "message after it",
+        do="use another chat template or plain-text prompts, or install the package `renderers` if it knows the model",
+    )
+
+
+def _rendered(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:
+    return render(chat, add_system_prompt(chat, messages), tools=list(tools) or None, **kwargs)
+
+
+# --- what follows a turn ------------------------------------------------------------------------------------------
+
+
+def _added(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools) -> str:
+    """The text after the end of a turn: `new` and the header of the next turn.
+
+    Some templates accept the result of a tool only after a call, and others no calls, or fewer. Those are rendered
+    after a turn without calls.
+    """
+    if results := _results(new):
+        with suppress(DataError):
+            return _added_after_calls(chat, closing, before, new, tools, results)
+    return _added_after_calls(chat, closing, before, new, tools, ())
+
+
+def _added_after_calls(
+    chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools, results: Messages
+) -> str:
+    first = list(takewhile(lambda message: message["role"] != "assistant", before)) or [_QUESTION]
+    turn = _placeholder_turn(results)
+    continued = _after_placeholder(chat, [*first, turn, *new], tools, add_generation_prompt=True)
+    if results and (added := _after_closing(chat, closing, continued)) is not None:
+        return added
+    ended = _after_placeholder(chat, [*first, turn], tools) if results else closing
+    if not continued.startswith(ended):
+        what = "the chat template ends a turn differently when messages follow it"
+        raise DataError(what, got=repr(continued[: len(ended) + 40]), need=f"{ended!r} after the turn")
+    return continued[len(ended) :]
+
+
+def _after_closing(chat: Chat, closing: str, continued: str) -> str | None:
+    """The text after the first `closing`, if it certainly ends the turn: no other stop token comes before it."""
+    if not _has_stop_token(chat, closing):
+        return None
+    before, is_found, after = continued.partition(closing)
+    return after if is_found and not _has_stop_token(chat, before) else None
+
+
+def _results(messages: Messages) -> Messages:
+    """The results of tools at the start of `messages`."""
+    return list(takewhile(lambda message: message["role"] == "tool", messages))
+
+
+def _placeholder_turn(results: Messages) -> Mapping[str, Any]:
+    """An assistant turn, with a call for each of the `results` of tools."""
+    calls = [
+        {"name": result.get("name") or "tool", "id": result.get("tool_call_id", ""), "arguments": {"x": _PLACEHOLDER}}
+        for result in results
+    ]
+    return {"role": "assistant", "content": _PLACEHOLDER, "tool_calls": calls}
+
+
+def _after_placeholder(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:
+    """The text that the template adds after the last placeholder."""
+    _, placeholder, after = _rendered(chat, messages, tools, **kwargs).rpartition(_PLACEHOLDER)
+    contents = [text_of(message.get("content")) for message in messages if message["role"] != "assistant"]
+    if any(_PLACEHOLDER in content for content in contents):
+        raise DataError("a message", got=repr(_PLACEHOLDER), need="other text: this text stands for the assistant's")
+    if not placeholder:
+        raise DataError("the chat template leaves out or changes the text of an assistant turn")
+    return after
+
+
+def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Sequence[int]) -> int:
+    """How many of `tokens`, which begin with those of `closing`, the turn has already.
+
+    A stop token at the end of a turn stands for the end token in `closing`. A template without an end token can have
+    stop tokens that start the next message.
+    """
+    if not turn or turn[-1] not in chat.stop_tokens:
+        return 0
+    ends = (index + 1 for index, token in enumerate(tokens) if token in chat.stop_tokens)
+    if _has_stop_token(chat, closing):
+        return next(ends, 0)
+    return int(list(tokens[:1]) == [turn[-1]])
+
+
+def _has_stop_token(chat: Chat, text: str) -> bool:
+    return any(string in text for string in chat.stop_strings)

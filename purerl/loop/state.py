@@ -1,0 +1,53 @@
+"""What changes from step to step, and time by phase."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from attrs import define, field, frozen
+from torch.profiler import record_function
+
+__all__ = ["Clock", "LoopState"]
+
+
+@frozen
+class LoopState:
+    """All that a checkpoint contains beside the trainers.
+
+    step       number of finished steps
+    num_draws  number of examples drawn from the data
+    transform  state of the algorithm's advantage transform
+    in_flight  the numbers of the draws that are being sampled
+    """
+
+    step: int = 0
+    num_draws: int = 0
+    transform: Any = ()
+    in_flight: tuple[int, ...] = ()
+
+
+@define
+class Clock:
+    """Seconds by phase, and CPU seconds of the process since the clock was created."""
+
+    seconds: dict[str, float] = field(factory=dict)
+    _cpu: float = field(factory=time.process_time, init=False, repr=False)
+
+    @property
+    def cpu(self) -> float:
+        return time.process_time() - self._cpu
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add the duration of the block to `phase`, which has this name in profiles too."""
+        start = time.perf_counter()
+        with record_function(phase):
+            yield
+        self.add(phase, time.perf_counter() - start)
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add `seconds` to `phase`."""
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds

@@ -1,0 +1,1 @@
+"""Pretrained models before their weights are loaded: configuration, tokenizer, processor, fingerprint."""

@@ -1,0 +1,141 @@
+"""The tokenizer of a model, and its stop tokens: loaded from a directory or from the hub."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from purerl.errors import ConfigError
+from purerl.models.pretrained import cannot_load, config_of, loading
+from purerl.settings import Model
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = [
+    "check_same_ids",
+    "declared_pad_token",
+    "end_tokens",
+    "load_tokenizer",
+    "ordinary_tokens",
+    "pad_token_of",
+    "set_pad_token",
+]
+
+
+def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer of `model`. Raises ConfigError if there is none."""
+    from transformers import AutoTokenizer
+
+    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    with loading("tokenizer", model):
+        tokenizer = AutoTokenizer.from_pretrained(model.path, **kwargs)
+    if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
+        # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
+        raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
+    return tokenizer
+
+
+def ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The ids of all tokens that are text: no special tokens, such as those of images, and no others that were added.
+
+    All ids, if the tokenizer has no others.
+    """
+    loaded: Any = tokenizer  # its properties have several types
+    ids, added = {*loaded.get_vocab().values()}, {*loaded.get_added_vocab().values(), *loaded.all_special_ids}
+    return sorted(ids - added) or sorted(ids)
+
+
+def check_same_ids(tokenizer: PreTrainedTokenizerBase, model: Model, role: str) -> None:
+    """Refuse `model`, in `role`, if its token ids mean other tokens than those of `tokenizer`, or if it has fewer.
+
+    Raises: ConfigError.
+    """
+    policy_ids, role_ids = tokenizer.get_vocab(), load_tokenizer(model).get_vocab()
+    different = sorted((token, text) for text, token in policy_ids.items() if role_ids.get(text, token) != token)
+    do = "use a model of the same family, which has the policy's tokenizer"
+    if different:
+        token, text = different[0]
+        got = f"{text!r} is token {token} of the policy and {role_ids[text]} of the {role}; {len(different):,} differ"
+        need = "the same token ids"
+        raise ConfigError(f"the {role} {model.path!r} has another tokenizer", got=got, need=need, do=do)
+    size, needed = _vocab_size(model) or max(role_ids.values()) + 1, max(policy_ids.values()) + 1
+    if size < needed:
+        need = f"{needed:,}, as many as the policy's tokenizer has"
+        raise ConfigError(f"the {role} {model.path!r}", got=f"{size:,} token ids", need=need, do=do)
+
+
+def _vocab_size(model: Model) -> int | None:
+    """The vocabulary size in the configuration of `model`; None if transformers does not know the configuration."""
+    return getattr(_text_config(model), "vocab_size", None)
+
+
+def declared_pad_token(model: Model) -> int | None:
+    """The padding token in the configuration of `model`; None if it has none."""
+    return getattr(_text_config(model), "pad_token_id", None)
+
+
+def _text_config(model: Model) -> Any:
+    """The configuration of the decoder of `model`; None if transformers does not know the configuration."""
+    try:
+        return config_of(model).get_text_config(decoder=True)
+    except ConfigError:
+        return None
+
+
+def end_tokens(model: Model) -> tuple[int, ...]:
+    """The stop tokens that `model` declares in generation_config.json, otherwise in config.json; may be none.
+
+    They can differ from those of the tokenizer.
+    """
+    for file in ("generation_config.json", "config.json"):
+        declared = _end_tokens_in(file, model)
+        if declared is not None:
+            return (declared,) if isinstance(declared, int) else tuple(declared)
+    return ()
+
+
+def _end_tokens_in(file: str, model: Model) -> int | list[int] | None:
+    from transformers import GenerationConfig
+
+    options = {"_from_model_config": True} if file == "config.json" else {}
+    try:
+        config = GenerationConfig.from_pretrained(model.path, config_file_name=file, revision=model.revision, **options)
+    except (OSError, ValueError, TypeError):  # TypeError: no config.json. Loading the model reports the problem.
+        return None
+    return config.eos_token_id
+
+
+def pad_token_of(model: Model) -> int | None:
+    """The padding token of a classifier made of `model`, as `set_pad_token` chooses it; None without a tokenizer."""
+    try:
+        tokenizer: Any = load_tokenizer(model)
+    except ConfigError:
+        return None
+    set_pad_token(tokenizer)
+    return tokenizer.pad_token_id
+
+
+def set_pad_token(tokenizer: Any) -> None:
+    """Give `tokenizer` a padding token that never ends a text, if there is one.
+
+    transformers takes the score of a sequence classifier at the last token that is not padding. If the padding token is
+    also the token that ends a turn or a text, as in some chat models, that is the token before it.
+    """
+    ends = {tokenizer.eos_token, _last_token_of_turn(tokenizer)}
+    special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    named = [text for text in special if "pad" in text.lower()]
+    candidates = [tokenizer.pad_token, *named, tokenizer.unk_token, *special]
+    tokenizer.pad_token = next((text for text in candidates if text and text not in ends), tokenizer.pad_token)
+
+
+def _last_token_of_turn(tokenizer: Any) -> str | None:
+    """The last special token in a conversation, as the chat template writes it; None if there is none."""
+    from jinja2 import TemplateError
+
+    turns = [{"role": "user", "content": "a question"}, {"role": "assistant", "content": "an answer"}]
+    try:
+        tokens = tokenizer.apply_chat_template(turns, return_dict=True)["input_ids"] if tokenizer.chat_template else []
+    except (TemplateError, TypeError, ValueError):  # what a template may raise about such turns
+        return None
+    added = [token for token in tokens if token in tokenizer.added_tokens_decoder]
+    return tokenizer.added_tokens_decoder[added[-1]].content if added else None

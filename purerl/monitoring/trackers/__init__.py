@@ -1,0 +1,1 @@
+"""Trackers: libraries that record the metrics and completions of a run."""

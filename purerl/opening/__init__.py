@@ -1,0 +1,1 @@
+"""From a configuration to open objects: data, tokenizers, rewards, models and engines."""

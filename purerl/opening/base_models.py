@@ -1,0 +1,77 @@
+"""The models that a run starts from: each is loaded from one commit of the hub, and a changed directory is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from attrs import evolve
+
+from purerl.config.check import algorithm_of
+from purerl.config.roles import models_by_role
+from purerl.config.schema import Role, RunConfig
+from purerl.errors import RunDirectoryError
+from purerl.models.fingerprint import changed_files, fingerprint
+from purerl.settings import Model
+from purerl.store.directory import RunDirectory
+from purerl.store.objects import read_facts
+
+__all__ = ["identify_models", "map_models", "pin_commits", "pin_recorded"]
+
+
+def map_models(config: RunConfig, function: Callable[[Model], Model]) -> RunConfig:
+    """`config` with the result of `function` in place of each model that is set, its initial run excepted."""
+
+    def in_role(role: Role | Mapping[str, Role]) -> Any:
+        if not isinstance(role, Role):
+            return {name: in_role(part) for name, part in role.items()}
+        return evolve(role, model=role.model and function(role.model))
+
+    roles = {name: in_role(role) for name, role in config.roles.items()}
+    return evolve(config, model=function(config.model), roles=roles)
+
+
+def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dict[str, dict[str, Any]]:
+    """The fingerprint of each of `models`, by role.
+
+    If the run has started, a model on the hub keeps its recorded commit.
+
+    Raises: RunDirectoryError if the files of a model have changed since the run started, ConfigError if there is no
+    such model.
+    """
+    recorded = directory.models
+    models = {name: _at_commit(model, recorded.get(name, {})) for name, model in models.items()}
+    by_model = {model: fingerprint(model) for model in dict.fromkeys(models.values())}
+    for name, model in models.items():
+        if name in recorded and recorded[name] != by_model[model]:
+            raise _changed(name, model, directory, changed_files(recorded[name], by_model[model]))
+    return {name: by_model[model] for name, model in models.items()}
+
+
+def _at_commit(model: Model, recorded: Mapping[str, Any]) -> Model:
+    """`model` with the commit in its `recorded` fingerprint as its revision, if there is one."""
+    return evolve(model, revision=recorded.get("commit", model.revision))
+
+
+def pin_commits(
+    config: RunConfig, models: Mapping[str, Model], fingerprints: Mapping[str, Mapping[str, Any]]
+) -> RunConfig:
+    """`config` with the commit in `fingerprints` as the revision of each of `models` that is on the hub."""
+    commits = {model: fingerprints[name].get("commit") for name, model in models.items()}
+    return map_models(config, lambda model: evolve(model, revision=commits.get(model) or model.revision))
+
+
+def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
+    """`config` with the commits that the run in the directory `run` has recorded. Nothing is compared."""
+    models, recorded = models_by_role(config, algorithm_of(config)), read_facts(run).get("models", {})
+    return pin_commits(config, models, {name: recorded.get(name, {}) for name in models})
+
+
+def _changed(name: str, model: Model, directory: RunDirectory, files: list[str]) -> RunDirectoryError:
+    return RunDirectoryError(
+        f"the model of the {name}, {model.path!r}, has changed since the run in {str(directory.path)!r} started",
+        got="other files: " + ", ".join(files[:5]),
+        need="the same model, to resume the run",
+        do="restore it, name another directory, or discard the run with --fresh",
+    )

@@ -1,0 +1,1 @@
+"""The computer and its programs: files, processes, devices, memory, messages and secrets."""
