@@ -36,7 +36,7 @@ class Score(Protocol):
 
 @frozen
 class ReplayedStep:
-    """What the run computed in a step, and what another algorithm computes from the same completions.
+    """A step as the run computed it, and as another algorithm computes it from the same completions.
 
     batch     the recorded rows
     rewarded  the same rows with the rewards of the replay
@@ -135,7 +135,7 @@ def _read(recording: Recording, step: int, columns: Collection[str]) -> tuple[pa
 def _computed(
     recording: Recording, step: int, algorithm: Algorithm, state: State, batch: TensorDict, *, is_repeated: bool
 ) -> _Computed:
-    """What `algorithm` computes in `step`, which starts in `state`. If it `is_repeated`, it has kept all rows."""
+    """The results of `algorithm` in `step`, which starts in `state`. If it `is_repeated`, it has kept all rows."""
     batch, missing = with_needs(needs_of(algorithm), batch, seed=recording.config.seed, step=step)
     if not is_repeated and (refused := [name for name in missing if FIELDS[name].writer != "trainer"]):
         raise not_recorded(refused, "the loss of this algorithm")

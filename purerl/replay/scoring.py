@@ -81,7 +81,7 @@ class Scorer:
         return with_fields(batch.exclude("components", "score", "greedy_score"), **fields)
 
     def _inputs(self, columns: dict[str, list[Any]], rows: Sequence[int]) -> list[RewardInput]:
-        """What reward functions get of `rows`, as when they were sampled."""
+        """The inputs of reward functions for `rows`, as when they were sampled."""
         examples = rows_at(self.data, [columns["example"][row] for row in rows])
         tokens = [columns["tokens"][row][len(columns["action"][row]) - sum(columns["action"][row]) :] for row in rows]
         ends = self.tokenizer.batch_decode(tokens, skip_special_tokens=False) if self.tokenizer else [None] * len(rows)

@@ -71,7 +71,7 @@ class EndpointClient:
     async def ask(
         self, path: str, body: Mapping[str, Any], accept: Callable[[Any], T], *, meter: Meter, variant: int = 0
     ) -> T:
-        """What `accept` makes of the answer to a POST request; it raises UnusableAnswerError for one without use.
+        """Send a POST request and return `accept(answer)`; `accept` raises UnusableAnswerError for one without use.
 
         meter    counts
         variant  distinguishes requests that are otherwise equal, such as several samples

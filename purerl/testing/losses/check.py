@@ -23,7 +23,7 @@ _FIRST_SEEDS = (7, 9)
 
 
 class LawResult(NamedTuple):
-    """What a law says about a loss: its name, the status, and the counterexample or the reason."""
+    """The result of a law for a loss: its name, the status, and the counterexample or the reason."""
 
     law: str
     status: Literal["passed", "failed", "exempt", "does not apply"]
@@ -83,7 +83,7 @@ def law_results(
     seed: int = 0,
     batches: int = 20,
 ) -> tuple[LawResult, ...]:
-    """What each law says about `loss`, in the order of `LAWS`. The arguments are those of `check_objective`.
+    """The result of each law for `loss`, in the order of `LAWS`. The arguments are those of `check_objective`.
 
     Raises: ConfigError as `check_objective`.
     """

@@ -1,4 +1,4 @@
-"""Which laws a plain loss must satisfy, and why others do not apply to it."""
+"""The laws that a plain loss must satisfy, and reasons why others do not apply to it."""
 
 from __future__ import annotations
 
