@@ -1,4 +1,4 @@
-"""A sandbox for programs that nobody has read, such as those that a model writes.
+"""A sandbox for untrusted programs, such as those that a model writes.
 
     run(command)           run a program, with files, stdin and limits; returns a `Result`
     run_python(source)     run a Python program

@@ -1,4 +1,4 @@
-"""Settings of sandboxes, in which programs run that nobody has read."""
+"""Settings of sandboxes for untrusted programs."""
 
 from __future__ import annotations
 

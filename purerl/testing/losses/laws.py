@@ -12,7 +12,7 @@ from purerl.algos.parts.rows import row_mean
 from purerl.batch import FIELDS, with_fields
 from purerl.testing.laws import LAWS, Law
 from purerl.testing.laws.law import ViolationError, assert_same, law
-from purerl.testing.losses.signature import Convention
+from purerl.testing.losses.conventions import Convention
 from purerl.testing.outcome import Outcome, run_objective, steps
 from purerl.testing.perturbations import make_on_policy
 from purerl.testing.plain_loss import PlainLoss
