@@ -24,6 +24,8 @@ A plugin may have further attributes:
                                                 model is loaded. `updates` is None if the number is not known yet
     check_installed(config)                     of a trainer: raises ConfigError if its library is not installed,
                                                 before a model is loaded
+    check_device(config)                        of a trainer: raises ConfigError if this process has no device for it;
+                                                without this function the setting `device` is checked
     check_ranks(config, ranks)                  of a trainer: raises ConfigError if its settings do not fit this number
                                                 of ranks, before a model is loaded
     check_model(config, *, model, outputs, is_trained)

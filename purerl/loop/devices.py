@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from purerl.config.schema import RunConfig
+from purerl.plugins import find, kind_of
 from purerl.settings import in_section
 from purerl.system.devices.accelerator import device_of
 
@@ -19,5 +22,15 @@ def check_devices(config: RunConfig) -> None:
     for prefix, phase in (("initial_run.", config.initial_run), ("", config)):
         for name in ("trainer", "generator"):
             settings = getattr(phase, name, None)
-            with in_section(f"{prefix}{name}", type(settings)):
-                device_of(getattr(settings, "device", "auto"))
+            if settings is not None:
+                with in_section(f"{prefix}{name}", type(settings)):
+                    _check(name, settings)
+
+
+def _check(name: str, settings: Any) -> None:
+    """Check the device of the engine with these `settings`, by `check_device` of its module if it has one."""
+    check = getattr(find(name, kind_of(settings)), "check_device", None)
+    if check is not None:
+        check(settings)
+    else:
+        device_of(getattr(settings, "device", "auto"))
