@@ -24,7 +24,7 @@ __all__ = ["TemplateRenderer", "Turn", "TurnRenderer", "open_renderer", "text_of
 
 @frozen
 class Turn:
-    """What the model said in a turn.
+    """The model's turn, as text and tool calls.
 
     text     without special tokens
     calls    of tools, in their order
@@ -38,7 +38,7 @@ class Turn:
 
 
 class TurnRenderer(Protocol):
-    """What a workflow of several turns needs. `tools` are JSON schemas; None: those given to `open_renderer`."""
+    """Rendering for a workflow of several turns. `tools` are JSON schemas; None: those given to `open_renderer`."""
 
     def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
         """The conversation so far, up to and including the header of the next assistant turn.
@@ -48,7 +48,7 @@ class TurnRenderer(Protocol):
         ...
 
     def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
-        """What the sampled `tokens` say. Their calls get ids from `turn`, the index of the turn in its episode."""
+        """Parse the sampled `tokens`. Their calls get ids from `turn`, the index of the turn in its episode."""
         ...
 
     def following(
@@ -153,7 +153,7 @@ class TemplateRenderer:
 
 
 def text_of(chat: Chat, tokens: Sequence[int]) -> str:
-    """What was written in a turn: its text with special tokens, but without the stop tokens at its end."""
+    """The text of a turn, with special tokens, but without the stop tokens at its end."""
     return decode(chat, without_stop_tokens(chat, tokens), skip_special_tokens=False)
 
 
