@@ -240,7 +240,7 @@ def test_the_check_of_devices_refuses_a_host_without_a_gpu_and_no_other(monkeypa
     assert do == "  do:   set trainer.kind to hf"
     for name in ("init", "set_device"):
         monkeypatch.setattr(torch.cuda, name, lambda *arguments: None)
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
     check_devices(config)
 
 
