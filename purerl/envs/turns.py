@@ -9,13 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from purerl.data.chat import Chat, Messages, Prompt
-from purerl.data.encoding import decode
-from purerl.data.turn_tokens import Tools, Turns, open_turns, without_stop_tokens
-from purerl.envs.protocol import Message, ToolCall
+from purerl.data.turn_tokens import Tools, Turns, open_turns
 from purerl.envs.tool_formats import ToolFormat, find_tool_format, parse_calls
+from purerl.envs.turn import Turn, text_of, turn_of
 from purerl.errors import ConfigError
 from purerl.protocols import FinishReason
 

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.model import token_model as modules
 from purerl.backends.hf.model.packing import pack
-from purerl.backends.hf.model.parallel import layers_of, recompute
+from purerl.backends.hf.model.parallel import recompute
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe import replay as routes
 from purerl.backends.hf.moe.replay import LIVE, ROUTES, changed_choices, hook_routers, probe_routes

@@ -17,12 +17,12 @@ from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import generator as generators
-from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import open_mesh
 from purerl.backends.hf.model.parallel import parallelize
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe.replay import ROUTES
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.trainer import Config
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.expert_records import SampledRoutes

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from purerl.algos import dapo, grpo
 from purerl.algos.modifiers import importance_weight
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.envs.settings import EnvironmentSettings

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
-from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.errors import EngineError

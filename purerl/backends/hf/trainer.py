@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
@@ -22,6 +24,8 @@ from purerl.errors import ConfigError
 from purerl.settings import Model
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from purerl.backends.hf.training.engine import HFTrainer
     from purerl.protocols import Capabilities
     from purerl.system.memory_use import MemoryUse
@@ -100,7 +104,7 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     from purerl.backends.hf.decoder.architecture import architecture_of
     from purerl.backends.hf.decoder.backbone import decoder_of
     from purerl.backends.hf.decoder.preview import without_weights
-    from purerl.backends.hf.model.fit import check_fit, reads_shapes
+    from purerl.backends.hf.model.fit import reads_shapes
     from purerl.backends.hf.moe.replay import hook_routers
     from purerl.models.pretrained import dtype_of
 
@@ -111,9 +115,36 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     architecture = architecture_of(model, outputs, is_trained=is_trained)
     if reads_shapes(config, is_trained=is_trained):
         shapes = without_weights(model, device=config.device, architecture=architecture)
-        check_fit(shapes, model, config, outputs=outputs, is_trained=is_trained)
+        _check_fit(shapes, model, config, outputs=outputs, is_trained=is_trained)
     if config.replay_routes != "off" and is_trained and "logp" in outputs:
         hook_routers(decoder_of(without_weights(model, device=config.device)))
+
+
+def _check_fit(
+    shapes: PreTrainedModel, model: Model, config: Config, *, outputs: Sequence[str], is_trained: bool
+) -> None:
+    """Refuse settings that the model with these `shapes`, on the meta device, does not fit.
+
+    Raises: ConfigError as `check_shapes`, and as `frozen_names`, `freeze` and `add_adapter` if the model is trained.
+    """
+    import torch
+
+    from purerl.backends.hf.model.fit import check_shapes
+    from purerl.backends.hf.model.freeze import freeze, frozen_names
+    from purerl.backends.hf.model.token_model import TokenModel
+    from purerl.backends.hf.training.adapter import add_adapter
+
+    check_shapes(shapes, model, config)
+    if not is_trained or not (config.lora or config.freeze):
+        return
+    with torch.random.fork_rng(devices=[]):
+        module = TokenModel(shapes, outputs, path=Path(model.path), top_k=config.top_k)
+    frozen = frozen_names(module, config.freeze)
+    if config.lora is None:
+        freeze(module, frozen)
+    else:
+        lora = evolve(config.lora, initial=None)
+        add_adapter(module, lora, path=model.path, device=torch.device("meta"), seed=0, frozen=frozen)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -158,6 +189,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     from purerl.backends.hf.model.fit import refused_by_code
     from purerl.backends.hf.model.freeze import freeze, frozen_names
     from purerl.backends.hf.model.load import load
+    from purerl.backends.hf.model.self_test import verify
     from purerl.backends.hf.moe.router import coefficient_of
     from purerl.backends.hf.training.allocator import keep_freed_memory
     from purerl.backends.hf.training.engine import HFTrainer
@@ -186,8 +218,9 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     if updates and role == "policy":
         check_rounding(config, has_narrow_weights=any(p.requires_grad and is_narrow(p) for p in module.parameters()))
     eager = torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
+    may_share = config.share_prefixes is not False and config.replay_routes == "off"
     with eager, refused_by_code(config, type(causal)):
-        share = module.verify(causal, share=config.share_prefixes is not False and config.replay_routes == "off")
+        share = module.gathered(partial(verify, causal, share=may_share))
     if config.share_prefixes and updates and role == "policy" and not share:
         need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
         got = f"true, and {type(causal).__name__}"

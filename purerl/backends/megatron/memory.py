@@ -39,8 +39,8 @@ from purerl.backends.hf.model.token_model import HEADS
 from purerl.backends.megatron.activations import Sizes, kept, logits, positions, scores, sizes_of, temporary
 from purerl.backends.megatron.bridge import BUCKET
 from purerl.backends.megatron.mesh import MegatronMesh
+from purerl.backends.megatron.preview import preview
 from purerl.backends.megatron.settings import TrainerConfig
-from purerl.backends.megatron.trainer import preview
 from purerl.settings import Model
 from purerl.system.memory_use import COPIES, GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
 

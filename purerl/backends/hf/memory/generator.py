@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from purerl.backends.hf.decoder.limits import limits_of
-from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.sampling.logits import WideHead
 from purerl.backends.hf.settings import GeneratorConfig, with_dtype
 from purerl.protocols import Request, Sampling

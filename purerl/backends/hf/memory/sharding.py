@@ -19,7 +19,7 @@ import torch
 from attrs import define, field
 from torch import Tensor, nn
 
-from purerl.backends.hf.model.parallel import layers_of
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.system.tensor_tracker import MemoryTracker
 
 if TYPE_CHECKING:

@@ -23,13 +23,14 @@ from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.decoder.architecture import architecture_of
 from purerl.backends.hf.decoder.images import reads_images
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.decoder.limits import unsupported_layers
 from purerl.backends.hf.memory.sharding import GATHER_BUCKET, GATHERED, count_gathered
 from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated, with_fake_weights
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.fit import check_shapes
 from purerl.backends.hf.model.freeze import freeze, frozen_names
-from purerl.backends.hf.model.parallel import layers_of, recompute
+from purerl.backends.hf.model.parallel import recompute
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.training.adapter import add_adapter
 from purerl.backends.hf.training.engine import HFTrainer

@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from attrs import evolve
-
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.decoder.limits import attention_of, unsupported_layers
 from purerl.backends.hf.mesh import Mesh
 from purerl.errors import ConfigError, PurerlError
@@ -25,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "OF_DIVISION",
     "check_divisible",
-    "check_fit",
     "check_packing",
     "check_shapes",
     "joined",
@@ -64,30 +60,6 @@ def reads_shapes(config: TrainerConfig, *, is_trained: bool) -> bool:
     return changed or layers or config.packing or bool(config.share_prefixes) or config.mesh.is_divided
 
 
-def check_fit(
-    shapes: PreTrainedModel, model: Model, config: TrainerConfig, *, outputs: Sequence[str], is_trained: bool
-) -> None:
-    """Refuse settings that the model with these `shapes`, on the meta device, does not fit.
-
-    Raises: ConfigError as `check_shapes`, and as `frozen_names`, `freeze` and `add_adapter` if the model is trained.
-    """
-    from purerl.backends.hf.model.freeze import freeze, frozen_names
-    from purerl.backends.hf.model.token_model import TokenModel
-    from purerl.backends.hf.training.adapter import add_adapter
-
-    check_shapes(shapes, model, config)
-    if not is_trained or not (config.lora or config.freeze):
-        return
-    with torch.random.fork_rng(devices=[]):
-        module = TokenModel(shapes, outputs, path=Path(model.path), top_k=config.top_k)
-    frozen = frozen_names(module, config.freeze)
-    if config.lora is None:
-        freeze(module, frozen)
-    else:
-        lora = evolve(config.lora, initial=None)
-        add_adapter(module, lora, path=model.path, device=torch.device("meta"), seed=0, frozen=frozen)
-
-
 def check_shapes(shapes: PreTrainedModel, model: Model, config: TrainerConfig) -> None:
     """Refuse settings that the layers of the model with these `shapes` do not fit. Raises ConfigError."""
     _check_layers(shapes, config)
@@ -101,8 +73,6 @@ def check_shapes(shapes: PreTrainedModel, model: Model, config: TrainerConfig) -
 
 def _check_layers(shapes: PreTrainedModel, config: TrainerConfig) -> None:
     """Refuse what is applied to each layer, if transformers does not mark the layers of the model."""
-    from purerl.backends.hf.model.parallel import layers_of
-
     mesh = next((f"mesh.{name}" for name, size in _sizes(config.mesh) if size > 1), None)
     asked = {mesh: mesh, "compile": config.compile, "recompute": config.recompute != "none"}
     for name in (name for name, is_asked in asked.items() if is_asked and not any(layers_of(shapes))):

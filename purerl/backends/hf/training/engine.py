@@ -13,6 +13,7 @@ A model is sharded entirely or not at all. Ranks that read the same rows (`mesh.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,7 @@ from purerl.backends.hf.decoder.limits import CHOICES, check_rows
 from purerl.backends.hf.lora import notes_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.parallel import fsdp_parts, restore_shards, sum_undivided
+from purerl.backends.hf.model.self_test import verify_images
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe.replay import ROUTES, changed_choices
 from purerl.backends.hf.moe.router import LOAD, balance_loss
@@ -103,7 +105,7 @@ class HFTrainer:
     def use_images(self, images: ImageStore) -> None:
         self._refuse_split_matrices("images")
         self.images = ImageReader(self.model, self.module.model, images)
-        self.module.verify_images(self.images)
+        self.module.gathered(partial(verify_images, self.images))
         restore_shards(self.fsdp)
 
     def limit_vocabulary(self, size: int) -> None:
@@ -384,7 +386,7 @@ class HFTrainer:
         return training_flops(self.module, tokens, length)
 
     def peak_flops(self) -> float | None:
-        return peak_of_ranks(self)
+        return peak_of_ranks(self.mesh, self.module)
 
     def _on_first(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`tensors` in full, on rank 0 and in the memory of the CPU if they are sharded; empty on other ranks."""
