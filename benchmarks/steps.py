@@ -9,9 +9,9 @@ from typing import Any
 
 from attrs import define
 
+from purerl.config.paths import resolve_paths
 from purerl.config.requirements import schedule_of
 from purerl.config.schema import RunConfig
-from purerl.loop.paths import resolve_paths
 from purerl.loop.record import StepLog
 from purerl.loop.remaining_steps import advance
 from purerl.loop.resume import Checkpoints

@@ -9,6 +9,7 @@ from purerl.data.settings import Data
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.plugins import kind_of
+from purerl.rollouts.settings import Rollout
 
 __all__ = ["plan"]
 
@@ -35,7 +36,7 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
         "data": _data(config.data),
         "models": ", ".join(f"{name} ({kind_of(engine)})" for name, engine in engines.items()),
         "generator": config.generator and kind_of(config.generator),
-        "step": f"{_source(config)}: {rows:,} rows; optimizer steps: {updates:,}",
+        "step": f"{_source(config.batch_size, config.rollout)}: {rows:,} rows; optimizer steps: {updates:,}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
         "evaluation": config.evaluate and _evaluation(config.evaluate),
         "accuracy": describe_accuracy(accuracy_rewards_of(config)),
@@ -45,13 +46,13 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     }
 
 
-def _source(config: RunConfig) -> str:
-    if config.rollout is None:
-        return f"{config.batch_size:,} examples"
-    if config.rollout.recorded is not None:
-        return f"{config.batch_size:,} groups that {config.rollout.recorded} has recorded"
-    tokens = f"at most {config.rollout.max_tokens:,} tokens"
-    return f"{config.batch_size:,} prompts x {config.rollout.samples_per_prompt} completions of {tokens}"
+def _source(batch_size: int, rollout: Rollout | None) -> str:
+    if rollout is None:
+        return f"{batch_size:,} examples"
+    if rollout.recorded is not None:
+        return f"{batch_size:,} groups that {rollout.recorded} has recorded"
+    tokens = f"at most {rollout.max_tokens:,} tokens"
+    return f"{batch_size:,} prompts x {rollout.samples_per_prompt} completions of {tokens}"
 
 
 def _data(data: Data) -> str:

@@ -56,13 +56,23 @@ class ModelRole(NamedTuple):
 
 @frozen(kw_only=True)
 class StepSchedule:
-    """The number of steps of a run, `max_steps` or `num_epochs` passes, and of the optimizer steps of each."""
+    """The number of steps of a run, `max_steps` or `num_epochs` passes, and of the optimizer steps of each.
+
+    A step has `ppo_epochs` passes over `minibatches` mini-batches of its `batch_size` examples.
+    """
 
     max_steps: int | None
     num_epochs: float | None
     batch_size: int
-    updates_per_step: int
+    minibatches: int
+    minibatch_size: int | None
+    ppo_epochs: int
     critic_warmup: int
+
+    @property
+    def updates_per_step(self) -> int:
+        """The optimizer steps of each step."""
+        return self.ppo_epochs * self.minibatches
 
     def num_steps(self, num_examples: int) -> int:
         """The number of steps: `max_steps`, or what `num_epochs` passes over the examples need."""
@@ -165,7 +175,9 @@ def schedule_of(config: RunConfig) -> StepSchedule:
         max_steps=config.max_steps,
         num_epochs=config.num_epochs,
         batch_size=config.batch_size,
-        updates_per_step=config.ppo_epochs * config.minibatches,
+        minibatches=config.minibatches,
+        minibatch_size=config.minibatch_size,
+        ppo_epochs=config.ppo_epochs,
         critic_warmup=config.critic_warmup,
     )
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from purerl.config.generators import check_generator
 from purerl.config.requirements import REWARDS
-from purerl.config.schema import Role, RunConfig
+from purerl.config.schema import Role
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import kind_of
 from purerl.rewards.components import check_component
@@ -26,20 +26,22 @@ def check_not_reward(name: str, role: Role) -> None:
             raise no_effect(f"roles.{name}.{setting}", value, need)
 
 
-def check_reward_roles(config: RunConfig) -> None:
-    """Refuse models in `roles.rewards` that are not named, without a model, or with settings of other roles.
+def check_reward_roles(
+    models: Role | Mapping[str, Role] | None, rewards: Sequence[Reward | Gate], *, is_sampling: bool
+) -> None:
+    """Refuse `models` in `roles.rewards` that are not named, without a model, or with settings of other roles.
 
     And models that no reward or gate names, and rewards and gates that name none of them.
     """
-    models, key = config.roles.get(REWARDS), f"roles.{REWARDS}"
-    check_role_names((*config.rewards, *config.gates), models if isinstance(models, Mapping) else ())
+    key = f"roles.{REWARDS}"
+    check_role_names(rewards, models if isinstance(models, Mapping) else ())
     if models is None:
         return
     if isinstance(models, Role) or not models:
         raise ConfigError(key, got="no names", need="models by name", do=f"set {key}.NAME.model")
-    if config.rollout is None and config.evaluate is None:
+    if not is_sampling:
         raise no_effect(key, ", ".join(models), "rollout or evaluate")
-    used = {reward.role for reward in (*config.rewards, *config.gates)}
+    used = {reward.role for reward in rewards}
     for name, settings in models.items():
         check_component(name)
         if settings.model is None:

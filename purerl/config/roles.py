@@ -2,41 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from purerl.algos.algebra import roles
 from purerl.batch import FIELDS
+from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import REWARDS, TEACHERS, Requirements, is_reward, role_settings
 from purerl.config.reward_roles import check_not_reward, check_reward_roles
-from purerl.config.schema import Role, RunConfig
+from purerl.config.schema import Role
 from purerl.errors import ConfigError, nearest
 from purerl.placement.settings import Placement
 from purerl.plugins import find, kind_of
-from purerl.settings import in_section, no_effect
+from purerl.rewards.settings import Gate, Reward
+from purerl.settings import Model, in_section, no_effect
 
-__all__ = ["adapter_rank", "check_placement", "check_roles"]
+__all__ = ["adapter_rank", "check_models", "check_placement", "check_roles"]
 
 
-def check_roles(config: RunConfig, needs: Requirements) -> None:
-    """Refuse roles that are missing, unknown or without effect, and settings that their trainer refuses.
+def check_roles(
+    table: Mapping[str, Role | Mapping[str, Role]],
+    needs: Requirements,
+    rewards: Sequence[Reward | Gate],
+    *,
+    is_sampling: bool,
+) -> None:
+    """Refuse roles in `table` that are missing, unknown or without effect, and settings that their trainer refuses.
 
-    Raises: ConfigError.
+    `rewards` are those of the run, with its gates. Raises: ConfigError.
     """
-    kind, updates, teachers = needs.kind, needs.updates(config.max_steps), role_settings(config.roles, "teacher")
-    _check_names(config.roles, needs)
-    check_reward_roles(config)
+    kind, policy, teachers = needs.kind, needs.models["policy"].settings, role_settings(table, "teacher")
+    updates = needs.updates(needs.schedule.max_steps)
+    _check_names(table, needs)
+    check_reward_roles(table.get(REWARDS), rewards, is_sampling=is_sampling)
     for name, (settings, outputs, is_trained, key) in needs.models.items():
         if not is_reward(name):
             check_not_reward(name, settings)
         own = teachers.get(name, settings)
-        if own.update_every is None and own.model in ((None, config.model) if name == "teacher" else (None,)):
+        if own.update_every is None and own.model in ((None, policy.model) if name == "teacher" else (None,)):
             need, do = f"a model other than the policy: {kind} learns from it", f"set roles.{name}.model"
             raise ConfigError(f"roles.{name}.model is missing", need=need, do=do)
         if is_trained and settings.update_every is not None:
             need = f"a model that is not trained; {kind} trains the {name}"
             raise no_effect(f"roles.{name}.update_every", settings.update_every, need)
-        if settings.update_every is not None and adapter_rank(config.trainer) is not None:
+        if settings.update_every is not None and adapter_rank(policy.trainer) is not None:
             need = "a policy whose whole model is trained; this one trains an adapter"
             do = f"leave roles.{name}.update_every out, or the adapter in the settings of the trainer"
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
@@ -44,6 +54,19 @@ def check_roles(config: RunConfig, needs: Requirements) -> None:
         if check is not None:
             with in_section(key, type(settings.trainer)):
                 check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
+
+
+def check_models(models: Mapping[str, Model]) -> None:
+    """Refuse settings of the `models` by role that have no effect where each of them is. Raises: ConfigError."""
+    for name, model in models.items():
+        key = "model" if model == models["policy"] else f"roles.{name}.model"
+        is_directory = is_created_by_run(model.path) or Path(model.path).is_dir()
+        if model.revision is not None and is_directory:
+            need = f"the name of a model on the hub; {model.path!r} is a directory"
+            raise no_effect(f"{key}.revision", model.revision, need)
+        if model.fingerprint == "full" and not is_directory:
+            need = f"a directory; of a model on the hub, such as {model.path!r}, the commit is recorded"
+            raise no_effect(f"{key}.fingerprint", model.fingerprint, need)
 
 
 def adapter_rank(trainer: Any) -> int | None:

@@ -11,13 +11,13 @@ from typing import Any
 from attrs import evolve
 
 from purerl.config.check import INITIAL_RUN, check, check_ranks
-from purerl.config.continuing import Change, check_changes
+from purerl.config.paths import resolve_judges, resolve_paths
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
-from purerl.config.structure import digest, dumps, read_toml, to_dict
+from purerl.config.stored import changes_from
+from purerl.config.structure import digest, dumps, to_dict
 from purerl.config.tables import check_same_on_ranks
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
-from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.loop.remaining_steps import remaining_steps
 from purerl.loop.run import open_run
 from purerl.loop.state import Ending
@@ -45,7 +45,7 @@ from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
 from purerl.system.process import frozen_objects, torch_threads
 
-__all__ = ["Summary", "changes_from", "claim_directory", "train"]
+__all__ = ["Summary", "claim_directory", "train"]
 
 
 def train(
@@ -100,11 +100,6 @@ def train(
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
     """Lock the directory at `path` for `config`. A started run may have other settings that `check_changes` allows."""
     return claim(path, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
-
-
-def changes_from(config: RunConfig, stored: Path) -> list[Change]:
-    """The settings in which `config` differs from the file `stored` of a started run; as `check_changes`."""
-    return check_changes(stored.parent, read_toml(stored, RunConfig), config)
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from attrs import frozen
 
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
-from purerl.config.structure import read_toml
+from purerl.config.stored import read_config
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.store.best import best_step
 from purerl.store.checkpoint import newest, path_of, saved_steps, step_of
@@ -33,7 +33,6 @@ __all__ = [
     "find_checkpoint",
     "initialize_from",
     "parse_start_checkpoint",
-    "read_config",
 ]
 
 _NOT_COPIED = (
@@ -68,14 +67,6 @@ def parse_start_checkpoint(text: str | Path) -> StartCheckpoint:
     if not step.isdecimal() and step not in ("latest", "best"):
         raise ConfigError("resume_from", got=str(text), need="RUN, RUN:STEP, RUN:latest or RUN:best")
     return StartCheckpoint(Path(run), str(int(step)) if step.isdecimal() else step)
-
-
-def read_config(run: Path) -> RunConfig:
-    """The configuration of the run in the directory `run`. Raises: RunDirectoryError if there is none."""
-    file = run / "config.toml"
-    if not file.is_file():
-        raise RunDirectoryError(f"run directory {str(run)!r}", got="no config.toml", need="the directory of a run")
-    return read_toml(file, RunConfig)
 
 
 def find_checkpoint(start: StartCheckpoint) -> Path:

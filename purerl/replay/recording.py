@@ -12,10 +12,10 @@ from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS, OPTIONAL_STRUCTURE, STRUCTURE, with_fields
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.errors import ConfigError, InputError
 from purerl.explain.comparison.changes import policy_of
 from purerl.loop.step import with_noise
-from purerl.opening.start_checkpoint import read_config
 from purerl.store.step_files import stored_steps
 from purerl.types import RowFloat, TensorDict
 

@@ -12,11 +12,11 @@ from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.batch import with_fields
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
 from purerl.errors import ConfigError, DataError
-from purerl.loop.paths import resolve_paths
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.task import check_rows, open_runner
 from purerl.replay.recording import Recording

@@ -8,15 +8,14 @@ from functools import partial
 from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
-from purerl.config.paths import is_created_by_run
+from purerl.config.paths import is_created_by_run, resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import changes_from
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
 from purerl.data.open import file_digests
 from purerl.errors import RunDirectoryError
-from purerl.loop.paths import resolve_paths
-from purerl.loop.train import changes_from
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.base_models import identify_models
 from purerl.opening.engines import preview_engines

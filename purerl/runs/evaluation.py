@@ -13,8 +13,10 @@ from attrs import evolve, frozen
 
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
+from purerl.config.paths import resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import TextOrMessages
 from purerl.envs.check import check_environment_settings
@@ -25,11 +27,10 @@ from purerl.evaluation.attempts import OnGroup, attempt_problems, num_attempts
 from purerl.evaluation.problem_results import Problem, as_json, metrics
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
-from purerl.loop.paths import resolve_paths
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import load_policy, open_engines, preview_engine
 from purerl.opening.fit import check_problems_fit
-from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint, read_config
+from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
 from purerl.opening.task import (
     needs_reward,
     notes_on_problems,

@@ -9,13 +9,14 @@ from typing import Any
 
 from attrs import evolve, fields_dict
 
+from purerl.config.paths import resolve_paths
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.errors import RunDirectoryError
-from purerl.loop.paths import resolve_paths
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import load_policy
-from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint, read_config
+from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
 from purerl.seeds import restored_generators
 from purerl.store.objects import read_facts
 from purerl.system.files import atomic_directory, explain_refusals

@@ -11,6 +11,7 @@ from attrs import define, evolve, frozen
 
 from purerl.config.check import check
 from purerl.config.generators import sampled_model
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, Messages, Prompt
 from purerl.data.examples import rows_at
@@ -21,7 +22,6 @@ from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings
 from purerl.envs.turns import Turn, TurnRenderer
 from purerl.errors import ConfigError, DataError
-from purerl.loop.paths import resolve_paths
 from purerl.opening.engines import open_generator
 from purerl.opening.images import use_images
 from purerl.opening.task import open_task

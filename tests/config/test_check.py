@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from purerl.config.check import check, needs_rollouts
+from purerl.config.check import check
 from purerl.config.overrides import apply
 from purerl.config.requirements import requirements_of
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
 from purerl.recipes.addition import addition
+from purerl.rollouts.check import needs_rollouts
 
 SFT = ("algorithm.kind=sft", "rollout=")
 NO_SAMPLING = (*SFT, "evaluate=", "generator=", "rewards=")

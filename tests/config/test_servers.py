@@ -14,10 +14,10 @@ from purerl.backends.serving.lease import new_owner
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
+from purerl.config.paths import resolve_judges, resolve_paths
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, EngineError
-from purerl.loop.paths import resolve_judges, resolve_paths
 from purerl.opening.engines import check_running
 from purerl.placement.settings import Actors, Placement
 from purerl.recipes.addition import addition

@@ -143,7 +143,7 @@ def test_calls_of_tools_are_written_in_the_format_of_the_model(tmp_path: Path) -
 
 
 def test_workflow_plays_any_example(directory: Path) -> None:
-    from purerl.loop.paths import resolve_paths
+    from purerl.config.paths import resolve_paths
 
     workflow, task = open_debug_workflow(resolve_paths(_config(), directory))
     example = {"prompt": "1+1=", "answer": "2"}
