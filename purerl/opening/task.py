@@ -170,7 +170,7 @@ def _open_tokenizer(config: RunConfig, needs: Requirements) -> PreTrainedTokeniz
 
 
 def _open_chat(config: RunConfig, files: DataFiles, tokenizer: PreTrainedTokenizerBase) -> Chat:
-    """How the rows of `files` become tokens. Raises: ConfigError as `open_run_chat`."""
+    """The chat that turns the rows of `files` into tokens. Raises: ConfigError as `open_run_chat`."""
     processor = open_processor(config.model, [files.examples, *files.others], config.environment)
     sampled = [section for section in (config.rollout, config.evaluate) if section]
     return open_run_chat(
@@ -232,7 +232,7 @@ def notes_on_problems(
 
 
 def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
-    """How `prompts` are read: as messages if the tokenizer has a chat template, or if some of them are messages."""
+    """The format of `prompts`: messages if the tokenizer has a chat template, or if some of them are messages."""
     has_messages = not all(isinstance(prompt, str) for prompt in prompts)
     return "messages" if tokenizer.chat_template or has_messages else "text"
 
