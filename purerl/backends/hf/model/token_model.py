@@ -24,7 +24,8 @@ from torch.nn import functional
 
 from purerl.backends.hf.decoder.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
 from purerl.backends.hf.decoder.backbone import decoder_of
-from purerl.backends.hf.decoder.images import ImageBatch, image_inputs, reads_images
+from purerl.backends.hf.decoder.extras import Extras
+from purerl.backends.hf.decoder.images import image_inputs, reads_images
 from purerl.backends.hf.decoder.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.decoder.limits import limits_of
 from purerl.backends.hf.decoder.loading import no_progress_bars
@@ -161,8 +162,7 @@ class TokenModel(nn.Module):
         prefixes: Plan | None = None,
         pack: Pack | None = None,
         choices: Tensor | None = None,
-        images: ImageBatch | None = None,
-        routes: Tensor | None = None,
+        extras: Extras | None = None,
     ) -> dict[str, Tensor]:
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
@@ -171,15 +171,15 @@ class TokenModel(nn.Module):
         prefixes  how prefixes of what `read_positions` returns are shared; None: each row is read on its own
         pack      the line in which all rows are read, likewise; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
-        images    of the rows; None: they are text
-        routes    [rows, time, layers, k] the experts to use, as `moe/replay.py` defines them; None: the live choices
+        extras    of the rows; None: they are text, and routers choose the experts
         """
         load = [name for name in outputs if name in LOAD]
+        images, experts = extras or Extras()
         tokens, action = self.read_positions(tokens, action)
         with self._mixed_precision(tokens.device):
             inputs = token_inputs(tokens) if images is None else image_inputs(self.model, tokens, images)
-            if routes is not None or ROUTES in outputs:
-                inputs = RoutedInputs(inputs, tokens.shape, routes)
+            if experts is not None or ROUTES in outputs:
+                inputs = RoutedInputs(inputs, tokens.shape, experts)
             action, hidden, routers = self._read(inputs, action, prefixes, pack, router=bool(load))
         results = {
             name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0]
