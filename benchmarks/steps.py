@@ -21,7 +21,7 @@ from purerl.monitoring.warnings.run import Monitor
 from purerl.ranks import ONE_RANK
 from purerl.rewards.adapters import RewardFunction
 from purerl.store.background import CheckpointWriter
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 
 
 @define
@@ -48,7 +48,7 @@ def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFu
     state = LoopState(transform=run.learner.algorithm.advantage.init())
     directory.log({"step": 0})
     try:
-        with run.rewards, frozen_objects():
+        with run.rewards, gc_frozen():
             run.rewards.start(run.runtime.run_here)
             log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)
             with CheckpointWriter(ONE_RANK, background=run.config.checkpoint.background) as writer:

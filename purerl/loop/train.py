@@ -38,7 +38,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import checkpoint_to_resume
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
-from purerl.system.process import frozen_objects, torch_threads
+from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "changes_from", "claim_directory", "train"]
 
@@ -207,7 +207,7 @@ def _finish(
     with restored_generators(), torch_threads(context.num_threads(config.num_threads)):
         resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
         run = open_run(resolved, directory, functions, context)
-        with closing(run), frozen_objects():
+        with closing(run), gc_frozen():
             record = remaining_steps(config, run, directory, callbacks)
             with _common_directory(directory.final, ranks) as folder:
                 run.trainers["policy"].export(folder)

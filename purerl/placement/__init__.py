@@ -1,1 +1,1 @@
-"""Where the processes of a run are: the ranks, how they start, how they notice that one has ended, and their logs."""
+"""The processes of a run: ranks, their start and their logs, and a watchdog that notices that one has ended."""

@@ -1,4 +1,4 @@
-"""Where the engines of a run are built: a placement decides in which processes a builder is called, and nothing else.
+"""The processes in which the engines of a run are built: a placement decides nothing else.
 
 A builder is a function without arguments that returns an engine. `LocalEngines` calls it here. In
 `purerl.placement.actors` it is called in actors, and what the run gets is a proxy with the methods of the engine.

@@ -59,7 +59,7 @@ from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
 from purerl.system.private_files import private_folder
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
@@ -326,7 +326,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
                 policy = evaluation.policy()
                 runtime.load_weights(policy.weights(), version=0)
                 policy.close()
-            with evaluation.model_rewards() as models, evaluation.rewards, restored_generators(), frozen_objects():
+            with evaluation.model_rewards() as models, evaluation.rewards, restored_generators(), gc_frozen():
                 evaluation.rewards.start(runtime.run_here)
                 results = attempt_problems(
                     evaluation.problems,

@@ -47,7 +47,7 @@ _POLL = 0.5  # seconds between two looks whether the engine still loads weights
 
 @frozen
 class Built:
-    """What the run has to know about an engine: its capabilities, and which optional methods it has."""
+    """A summary of an engine for the run: its capabilities, and its optional methods."""
 
     capabilities: Capabilities
     methods: frozenset[str]
