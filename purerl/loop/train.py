@@ -43,7 +43,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
-from purerl.system.process import frozen_objects, torch_threads
+from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
 
@@ -161,7 +161,7 @@ def _finish(
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
     with restored_generators(), threads, ExitStack() as stack:
         run = open_run(resolved, directory, functions, context, stack)
-        with frozen_objects():
+        with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
             with _common_directory(directory.final, ranks) as folder:
                 run.engines.trainers["policy"].export(folder)
