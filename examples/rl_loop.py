@@ -73,7 +73,7 @@ def correct_digits(prompt: str, completion: str) -> float:
 
 
 class Sample(NamedTuple):
-    """A completion of a prompt, as tokens and as text. `group` is the number of the prompt."""
+    """A completion of a prompt, with its reward. `group` is the number of the prompt."""
 
     group: int
     prompt_tokens: Sequence[int]
