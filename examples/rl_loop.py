@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from purerl.backends.hf.small import word_tokenizer, write_small_model
 from tensordict import TensorDict
 from transformers import PreTrainedTokenizerFast
 
@@ -35,7 +36,6 @@ from purerl.algos import grpo
 from purerl.algos.algebra import Objective, State, compute_advantages, outputs_of, prepare_step
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
-from purerl.backends.hf.small import word_tokenizer, write_small_model
 from purerl.batch import FIELDS, check_batch, collate, with_fields
 from purerl.protocols import Completion, Generator, Request, Sampling, Trainer, generate
 from purerl.seeds import derive_seed

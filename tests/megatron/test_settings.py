@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
+from purerl.loop.devices import check_devices
 from transformers import AutoConfig, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from purerl.backends.megatron import trainer
@@ -17,7 +18,6 @@ from purerl.backends.megatron.names import Weight, weights_of
 from purerl.backends.megatron.shape import Shape, shape_of
 from purerl.backends.megatron.trainer import Config
 from purerl.errors import ConfigError
-from purerl.loop.devices import check_devices
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
 from purerl.settings import Model
