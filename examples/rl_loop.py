@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from purerl.backends.hf.small import word_tokenizer, write_small_model
 from tensordict import TensorDict
 from transformers import PreTrainedTokenizerFast
 
