@@ -48,7 +48,7 @@ class Steps:
 def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction]) -> Iterator[Steps]:
     """A new run in the directory `path`. An existing one is replaced."""
     directory = claim_directory(path, config, fresh=True)
-    prepare(config, directory.path)
+    prepare(config.prepare_data, config.seed, directory.path)
     with ExitStack() as stack:
         stack.callback(directory.release)
         run = open_run(resolve_paths(config, directory.path), directory, functions, SINGLE_PROCESS, stack)

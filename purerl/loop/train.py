@@ -80,7 +80,7 @@ def train(
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else parse_start_checkpoint(resume_from)
     if origin is not None:
-        check_start_checkpoint(origin, path, config, fresh=fresh)
+        check_start_checkpoint(origin, path, config.max_steps, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config, needs)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
@@ -123,7 +123,7 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
         check_can_continue(directory)
         directory.reopen(dumps(config), digest(config))
     initialize_from(origin, directory, config)
-    prepare(config, directory.path)
+    prepare(config.prepare_data, config.seed, directory.path)
     return None
 
 

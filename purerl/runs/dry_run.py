@@ -62,7 +62,7 @@ def dry_run(
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
-        check_start_checkpoint(parse_start_checkpoint(resume_from), path, config, fresh=fresh)
+        check_start_checkpoint(parse_start_checkpoint(resume_from), path, config.max_steps, fresh=fresh)
     taken = _refusal(config, path, fresh=fresh)
     if taken is not None and directory is not None:
         raise taken

@@ -13,7 +13,6 @@ from attrs import evolve, frozen
 
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
-from purerl.config.paths import resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
@@ -179,7 +178,7 @@ def evaluation_of_run(
     check_sampling(settings, generator)
     accuracy_rewards = accuracy_rewards_of(config)
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data  # problems replace it
-    config = pin_recorded(resolve_paths(evolve(config, data=data, validation=None), directory), directory)
+    config = pin_recorded(evolve(config, data=data, validation=None), directory)
     needs = requirements_of(config).without_scorers() if prompts else requirements_of(config)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     task = open_task(evolve(config, model=model), evolve(needs, models={}))
