@@ -16,6 +16,7 @@ from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
+from purerl.data.settings import Data
 from purerl.errors import ConfigError, DataError
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.task import check_rows, open_runner
@@ -116,7 +117,7 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     config = resolve_paths(evolve(recording.config, rewards=tuple(rewards)), recording.path)
     _check_can_score(config)
     facts = unlocked(recording.path).facts
-    data = _read_data(config, facts.get("files", {}))
+    data = _read_data(config.data, facts.get("files", {}))
     runner = open_runner(config.rewards, config.gates, config.reward_workers)
     check_rows(runner, [data])
     steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
@@ -140,11 +141,11 @@ def _check_can_score(config: RunConfig) -> None:
     check_rewards(config.rewards, config.gates, config.reward_workers, {})
 
 
-def _read_data(config: RunConfig, recorded: dict[str, str]) -> DataSet:
+def _read_data(settings: Data, recorded: dict[str, str]) -> DataSet:
     """The prompts of the run, whose files had the digests `recorded`."""
-    digests = file_digests(config.data.files)
+    digests = file_digests(settings.files)
     changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
     if changed:
         need = "the prompts of the run, with which reward functions compare completions"
         raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
-    return read_examples(config.data.files, "prompts", columns=config.data.columns)
+    return read_examples(settings.files, "prompts", columns=settings.columns)
