@@ -6,11 +6,13 @@ They run before a model, a tokenizer or a data set is read. Checks of one sectio
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 from attrs import evolve
 
 from purerl.algos.algebra import Algorithm, reads_of
+from purerl.backends.plugin import TrainerPlugin, trainer_plugin
 from purerl.batch import FIELDS
 from purerl.composition import Composition
 from purerl.config.aliases import suggestion
@@ -26,7 +28,7 @@ from purerl.config.replayed_routes import check_routes
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import adapter_rank, check_models, check_placement, check_roles
-from purerl.config.schema import RunConfig
+from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
 from purerl.data.settings import check_truncation
@@ -39,7 +41,7 @@ from purerl.evaluation.settings import Evaluate, check_evaluation, check_validat
 from purerl.monitoring.debugging.settings import check_debug
 from purerl.monitoring.trackers.settings import check_trackers
 from purerl.placement.settings import Placement
-from purerl.plugins import find, kind_of, locate
+from purerl.plugins import kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_models_as_rewards, check_rewards, check_weights
 from purerl.rewards.settings import RewardWorkers, by_name
@@ -55,6 +57,7 @@ from purerl.rollouts.custom import WORKFLOW, requires_score
 from purerl.rollouts.episode_rows import ENVIRONMENT
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section, no_effect
+from purerl.store.settings import Checkpoint
 
 __all__ = [
     "INITIAL_RUN",
@@ -100,7 +103,7 @@ def check(config: RunConfig, functions: Mapping[str, RewardFunction] | None = No
     for key, generator in (("", config.generator), (INITIAL_RUN, config.initial_run and config.initial_run.generator)):
         if key in needs:
             with in_section(key, RunConfig):
-                _check_trainers(needs[key], "check_installed", lambda name: ())
+                _check_trainers(needs[key], attrgetter("check_installed"), lambda name: ())
                 if generator is not None:
                     check_generator(generator)
     check_ranks(config.placement, needs)
@@ -120,17 +123,20 @@ def check_ranks(placement: Placement, needs: Mapping[str, Requirements], ranks: 
         return
     for key, each in needs.items():
         with in_section(key, RunConfig):
-            _check_trainers(each, "check_ranks", lambda name: (placement.num_ranks(name, ranks or 1),))
+            _check_trainers(each, attrgetter("check_ranks"), lambda name: (placement.num_ranks(name, ranks or 1),))
 
 
-def _check_trainers(needs: Requirements, function: str, arguments: Callable[[str], tuple[Any, ...]]) -> None:
-    """Call `function` of each trainer that has it, with its settings and the `arguments` for its role."""
+def _check_trainers(
+    needs: Requirements,
+    check_of: Callable[[TrainerPlugin], Callable[..., None]],
+    arguments: Callable[[str], tuple[Any, ...]],
+) -> None:
+    """Call a check of each trainer, with its settings and the `arguments` for its role."""
     for name, role in needs.models.items():
         trainer = role.settings.trainer
-        check_trainer = getattr(find("trainer", kind_of(trainer)), function, None)
-        if check_trainer is not None:
-            with in_section(role.trainer_key, type(trainer)):
-                check_trainer(trainer, *arguments(name))
+        check_trainer = check_of(trainer_plugin(trainer))
+        with in_section(role.trainer_key, type(trainer)):
+            check_trainer(trainer, *arguments(name))
 
 
 def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | None = None) -> dict[str, Requirements]:
@@ -154,7 +160,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_models(needs.all_models())
     check_placement(config.placement, needs, has_generator=config.generator is not None)
     _check_steps(needs, rollout)
-    _check_metrics(config)
+    _check_metrics(config.stop_when, config.checkpoint, {"evaluate": config.evaluate, "validation": config.validation})
     if rollout is not None:
         check_budgets(needs.models, prompt=config.data.max_prompt_tokens, completion=rollout.max_tokens)
     signature = workflow_signature(workflow, functions or {})
@@ -206,14 +212,12 @@ def _check_steps(needs: Requirements, rollout: Rollout | None) -> None:
         raise no_effect("critic_warmup", schedule.critic_warmup, f"an algorithm with a critic; {needs.kind} has none")
 
 
-def _check_metrics(config: RunConfig) -> None:
-    metrics = {
-        "stop_when.metric": config.stop_when.metric if config.stop_when else "",
-        "checkpoint.best": config.checkpoint.best or "",
-    }
+def _check_metrics(stop_when: StopWhen | None, checkpoint: Checkpoint, sections: Mapping[str, object]) -> None:
+    """Refuse metrics of those of `sections`, which measure the policy, that are not set."""
+    metrics = {"stop_when.metric": stop_when.metric if stop_when else "", "checkpoint.best": checkpoint.best or ""}
     for key, metric in metrics.items():
         for prefix, (section, need) in _MEASURED.items():
-            if metric.startswith(prefix) and getattr(config, section) is None:
+            if metric.startswith(prefix) and sections[section] is None:
                 setting = key.removesuffix(".metric")
                 raise no_effect(setting, metric, need, f"set {section}, or leave {setting} out")
         if do := suggestion(metric):  # other names are checked in the run, when there are records

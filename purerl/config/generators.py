@@ -7,11 +7,12 @@ from typing import Any
 
 from attrs import evolve, fields_dict, frozen
 
+from purerl.backends.plugin import generator_plugin, trainer_plugin
 from purerl.backends.serving.settings import ServerSettings, check_updates_in_flight
 from purerl.config.overrides import apply
 from purerl.errors import ConfigError
 from purerl.placement.settings import Placement
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, in_section, no_effect, setting
 
@@ -27,31 +28,22 @@ __all__ = [
 
 
 def check_generator(settings: object, key: str = "generator") -> None:
-    """Raise ConfigError for the settings of a generator, at `key`, that its own `check` refuses, if it has one."""
-    check_settings = getattr(find("generator", kind_of(settings)), "check", None)
-    if check_settings is not None:
-        with in_section(key, type(settings)):
-            check_settings(settings)
+    """Raise ConfigError for the settings of a generator, at `key`, that its own `check` refuses."""
+    plugin = generator_plugin(settings)
+    with in_section(key, type(settings)):
+        plugin.check(settings)
 
 
 def check_adapter_rank(settings: object, rank: int | None) -> None:
-    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none.
-
-    A generator that can tell has a function `check_adapter_rank` in its module.
-    """
-    check = getattr(find("generator", kind_of(settings)), "check_adapter_rank", None)
-    if check is not None:
-        with in_section("generator", type(settings)):
-            check(settings, rank)
+    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none."""
+    plugin = generator_plugin(settings)
+    with in_section("generator", type(settings)):
+        plugin.check_adapter_rank(settings, rank)
 
 
 def sampled_model(model: Model, trainer: object) -> Model:
-    """The policy's `model` as the generator loads it, unless its own settings name a dtype: as `trainer` computes.
-
-    A trainer that computes in another dtype than that of the weights has a function `compute_dtype` in its module.
-    """
-    compute_dtype = getattr(find("trainer", kind_of(trainer)), "compute_dtype", None)
-    dtype = compute_dtype(trainer) if compute_dtype else None
+    """The policy's `model` as the generator loads it, unless its own settings name a dtype: as `trainer` computes."""
+    dtype = trainer_plugin(trainer).compute_dtype(trainer)
     return evolve(model, dtype=dtype) if dtype else model
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from purerl.backends.plugin import generator_plugin, trainer_plugin
 from purerl.config.requirements import Requirements
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import no_effect
 
@@ -15,19 +16,14 @@ _RETURN = "generator.return_routes"
 
 
 def replayed_routes(trainer: object) -> str:
-    """Who records the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: nobody.
-
-    A trainer that replays has a function `replayed_routes` in its module.
-    """
-    function = getattr(find("trainer", kind_of(trainer)), "replayed_routes", None)
-    return "off" if function is None else function(trainer)
+    """Who records the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: nobody."""
+    return trainer_plugin(trainer).replayed_routes(trainer)
 
 
 def check_routes(needs: Requirements, rollout: Rollout | None, generator: object | None) -> None:
     """Refuse to replay the choices of routers if nothing records them, and to record them for nobody.
 
-    A generator that records has a function `returns_routes` in its module. If a step is one optimizer step, only what
-    advantages and corrections read is computed beforehand.
+    If a step is one optimizer step, only what advantages and corrections read is computed beforehand.
 
     Raises: ConfigError.
     """
@@ -42,10 +38,7 @@ def check_routes(needs: Requirements, rollout: Rollout | None, generator: object
 
 
 def _returns_routes(generator: object | None) -> bool:
-    if generator is None:
-        return False
-    function = getattr(find("generator", kind_of(generator)), "returns_routes", None)
-    return function is not None and function(generator)
+    return generator is not None and generator_plugin(generator).returns_routes(generator)
 
 
 def _check_generator(rollout: Rollout | None, generator: object | None, *, is_returned: bool) -> None:

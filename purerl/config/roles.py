@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from purerl.algos.algebra import roles
+from purerl.backends.plugin import trainer_plugin
 from purerl.batch import FIELDS
 from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import REWARDS, TEACHERS, Requirements, is_reward, role_settings
@@ -14,7 +15,6 @@ from purerl.config.reward_roles import check_not_reward, check_reward_roles
 from purerl.config.schema import Role
 from purerl.errors import ConfigError, nearest
 from purerl.placement.settings import Placement
-from purerl.plugins import find, kind_of
 from purerl.rewards.settings import Gate, Reward
 from purerl.settings import Model, in_section, no_effect
 
@@ -50,10 +50,8 @@ def check_roles(
             need = "a policy whose whole model is trained; this one trains an adapter"
             do = f"leave roles.{name}.update_every out, or the adapter in the settings of the trainer"
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
-        check = getattr(find("trainer", kind_of(settings.trainer)), "check", None)
-        if check is not None:
-            with in_section(key, type(settings.trainer)):
-                check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
+        with in_section(key, type(settings.trainer)):
+            trainer_plugin(settings.trainer).check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
 
 
 def check_models(models: Mapping[str, Model]) -> None:
@@ -70,9 +68,8 @@ def check_models(models: Mapping[str, Model]) -> None:
 
 
 def adapter_rank(trainer: Any) -> int | None:
-    """The rank of the adapter that `trainer` trains, or None. A trainer that can has this function in its module."""
-    rank = getattr(find("trainer", kind_of(trainer)), "adapter_rank", None)
-    return rank and rank(trainer)
+    """The rank of the adapter that `trainer` trains, or None."""
+    return trainer_plugin(trainer).adapter_rank(trainer)
 
 
 def _check_names(table: Mapping[str, Role | Mapping[str, Role]], needs: Requirements) -> None:

@@ -47,7 +47,7 @@ def run_program(
     max_characters: int = 1000,
     settings: SandboxSettings = _DEFAULT,
 ) -> str:
-    """What the program `code` prints, with the value of its last line if that is an expression, and its traceback.
+    """The output of the program `code`, with the value of its last line if that is an expression, and its traceback.
 
     timeout         seconds after which it is ended, with all processes that it has started
     max_memory      MiB of memory of all of them together

@@ -9,7 +9,7 @@ from typing import Any
 
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.requirements import Requirements
-from purerl.config.schema import RunConfig
+from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import to_dict
 from purerl.config.tables import flat
 from purerl.errors import ConfigError, RunStoppedError, nearest
@@ -63,8 +63,9 @@ def remaining_steps(
         record = records[-1]
         log = _open_log(config, run, directory, trackers, records)
         checkpoints = Checkpoints(run, directory, config.checkpoint, writer, ranks)
+        check_metrics = partial(_check_metrics, config.stop_when, config.checkpoint.best)
         names = {name for each in records for name in each}
-        _check_metrics(config, names)
+        check_metrics(names)
         call = partial(call_callbacks, callbacks if directory.is_owner else NO_CALLBACKS)
         if record["step"] == 0:
             call(record, [])
@@ -78,7 +79,7 @@ def remaining_steps(
                 state, record = advance(run, state, log, checkpoints, ending)
             call(record, writer.take_written())
             names.update(record)
-            _check_metrics(config, names)
+            check_metrics(names)
         writer.wait()
         call(None, writer.take_written())
     return record
@@ -178,18 +179,14 @@ def _evaluated(run: Run, state: LoopState, record: Mapping[str, Any], ending: En
     return metrics
 
 
-def _check_metrics(config: RunConfig, names: Collection[str]) -> None:
+def _check_metrics(stop_when: StopWhen | None, best: str | None, names: Collection[str]) -> None:
     """Refuse metrics of settings that are not in `names`, those of all records, once they should be.
 
     The metrics of an evaluation are in the first record with an accuracy, which an evaluation without any reward does
     not have; those of a validation in the first one with its loss; all others in that of the first policy update.
     """
     signs = {"eval": "eval/accuracy", "validation": "validation/loss"}
-    settings = {
-        "stop_when.metric": config.stop_when and config.stop_when.metric,
-        "checkpoint.best": config.checkpoint.best,
-    }
-    for key, metric in settings.items():
+    for key, metric in {"stop_when.metric": stop_when and stop_when.metric, "checkpoint.best": best}.items():
         if metric and metric not in names:
             sign = signs.get(metric.partition("/")[0], "policy/loss/")
             if any(name.startswith(sign) for name in names):

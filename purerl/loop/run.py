@@ -124,7 +124,7 @@ def _sampler_of(config: RunConfig) -> tuple[Any, Model] | None:
 
 def _check_resources(config: RunConfig, needs: Requirements, context: RankContext) -> None:
     """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
-    check_memory(config, context.ranks.size, ranks_of_host=context.local_size)
+    check_memory(config, needs, context.ranks.size, ranks_of_host=context.local_size)
     check_running(_sampler_of(config), needs.judges)
 
 

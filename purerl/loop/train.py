@@ -43,7 +43,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
-from purerl.system.process import frozen_objects, torch_threads
+from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
 
@@ -117,7 +117,8 @@ def _claimed(path: Path, config: RunConfig, context: RankContext, *, fresh: bool
 def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint | None) -> Summary | None:
     """The summary, if the run is finished; otherwise prepare what it needs."""
     if directory.summary is not None:
-        if _is_finished(config, directory):
+        max_steps = schedule_of(config).num_steps(directory.facts.get("examples", 0))
+        if _is_finished(directory, Ending(max_steps, config.stop_when)):
             return Summary(directory.path, **directory.summary, was_finished=True)
         check_can_continue(directory)
         directory.reopen(dumps(config), digest(config))
@@ -126,13 +127,12 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     return None
 
 
-def _is_finished(config: RunConfig, directory: RunDirectory) -> bool:
-    """Whether the finished run in `directory` has its model, and is finished with `config` too, which may be longer."""
+def _is_finished(directory: RunDirectory, ending: Ending) -> bool:
+    """Whether the finished run in `directory` has its model, and has not been extended beyond its last step."""
     if not directory.final.is_dir():
         return False
     if not directory.changes:
         return True
-    ending = Ending(schedule_of(config).num_steps(directory.facts.get("examples", 0)), config.stop_when)
     return any(map(ending.is_over, directory.records()[-1:]))
 
 
@@ -161,7 +161,7 @@ def _finish(
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
     with restored_generators(), threads, ExitStack() as stack:
         run = open_run(resolved, directory, functions, context, stack)
-        with frozen_objects():
+        with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
             with _common_directory(directory.final, ranks) as folder:
                 run.engines.trainers["policy"].export(folder)

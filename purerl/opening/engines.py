@@ -9,6 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from purerl.backends.plugin import engine_plugin, generator_plugin, trainer_plugin
 from purerl.config.generators import is_narrow
 from purerl.config.requirements import ModelRole, Requirements
 from purerl.config.schema import Role
@@ -20,7 +21,7 @@ from purerl.opening.scorers import scorer_of
 from purerl.opening.weight_check import check_updates
 from purerl.placement.engines import LOCAL_PROCESSES, EngineProcesses, build_engine
 from purerl.placement.join import SINGLE_PROCESS, RankContext
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.protocols import Capabilities, Generator, SupportsBase, Trainer
 from purerl.ranks import Ranks
 from purerl.rewards.settings import Gate, Reward
@@ -161,10 +162,8 @@ def check_role_model(name: str, role: ModelRole) -> None:
     Raises: ConfigError. Its key is that of the model, or of the setting of the trainer that the model does not fit.
     """
     model, trainer = role.settings.model, role.settings.trainer
-    check_model = getattr(find("trainer", kind_of(trainer)), "check_model", None)
-    if check_model is not None:
-        with _with_keys(name, role):
-            check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
+    with _with_keys(name, role):
+        trainer_plugin(trainer).check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
 
 
 @contextmanager
@@ -207,9 +206,7 @@ def check_running(generator: tuple[Any, Model] | None, judges: Mapping[str, Role
     """
     engines = [*([generator] if generator else []), *((role.generator, role.model) for role in judges.values())]
     for settings, model in engines:
-        check = getattr(find("generator", kind_of(settings)), "check_running", None)
-        if check:
-            check(settings, model=model)
+        generator_plugin(settings).check_running(settings, model=model)
 
 
 def _compare(
@@ -254,7 +251,7 @@ def _preview(engine: tuple[str, Any, Model], unreadable: Collection[Model]) -> C
 
 def preview_engine(group: str, settings: Any, model: Model) -> Capabilities | None:
     """The capabilities of an engine of `group` with `model`, which is not loaded; None if the engine cannot tell."""
-    preview = getattr(find(group, kind_of(settings)), "preview", None)
+    preview = engine_plugin(group, kind_of(settings)).preview
     return preview and preview(settings, model=model)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from purerl.backends.plugin import engine_plugin
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, indices_of_draws
 from purerl.data.limits import (
@@ -15,11 +16,11 @@ from purerl.data.limits import (
 )
 from purerl.evaluation.settings import Evaluate
 from purerl.opening.images import check_images
+from purerl.plugins import kind_of
 from purerl.protocols import Capabilities
 from purerl.rollouts.opened import EngineCapabilities, Task, Training
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section
-from purerl.system.devices.accelerator import device_of
 
 __all__ = ["check_devices", "check_fit", "check_problems_fit", "lengths_of"]
 
@@ -34,8 +35,9 @@ def check_devices(config: RunConfig) -> None:
     for prefix, phase in (("initial_run.", config.initial_run), ("", config)):
         for name in ("trainer", "generator"):
             settings = getattr(phase, name, None)
-            with in_section(f"{prefix}{name}", type(settings)):
-                device_of(getattr(settings, "device", "auto"))
+            if settings is not None:
+                with in_section(f"{prefix}{name}", type(settings)):
+                    engine_plugin(name, kind_of(settings)).check_device(settings)
 
 
 def lengths_of(config: RunConfig, max_steps: int) -> dict[str, Any]:

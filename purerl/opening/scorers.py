@@ -26,7 +26,7 @@ __all__ = ["check_questions", "open_readers", "scorer_of"]
 
 
 def open_readers(scorers: Mapping[str, Role], policy: Chat, special_tokens: SpecialTokens) -> dict[str, Chat]:
-    """How each of `scorers`, the models of `roles.rewards` by name, reads.
+    """The chat by which each of `scorers`, the models of `roles.rewards` by name, reads.
 
     `policy` is how the policy reads, and `special_tokens` that of the data. For a classifier, the conversations have
     the same format and system prompt. The questions to a judge are messages if its tokenizer has a chat template, and

@@ -233,7 +233,7 @@ def notes_on_problems(
 
 
 def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
-    """How `prompts` are read: as messages if the tokenizer has a chat template, or if some of them are messages."""
+    """The format of `prompts`: messages if the tokenizer has a chat template, or if some of them are messages."""
     has_messages = not all(isinstance(prompt, str) for prompt in prompts)
     return "messages" if tokenizer.chat_template or has_messages else "text"
 

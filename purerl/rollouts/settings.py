@@ -58,7 +58,7 @@ def to_workflow(value: str | WorkflowSettings) -> WorkflowSettings:
 
 @frozen(kw_only=True)
 class Rollout:
-    """How completions are sampled for training."""
+    """Sampling of completions for training."""
 
     samples_per_prompt: int = setting("completions of each prompt", **at_least(1))
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))

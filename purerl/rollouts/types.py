@@ -1,4 +1,4 @@
-"""What passes between the training loop, workflows and engines.
+"""Values that pass between the training loop, workflows and engines.
 
 A *draw* is one example of the data, drawn for one step. A *workflow* turns it into a *group*: all trajectories of this
 draw, with their rewards.

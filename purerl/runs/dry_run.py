@@ -75,7 +75,7 @@ def dry_run(
         if phase is not None:
             with in_section(key, RunConfig):
                 missing += _check_phase(phase, needs[key], functions, noted, runs_code=runs_code)
-    planned = None if missing else check_memory(checked, checked.placement.num_trainers)
+    planned = None if missing else check_memory(checked, needs[""], checked.placement.num_trainers)
     notes = {
         **noted,
         "planned memory": [] if planned is None else [describe(planned)],

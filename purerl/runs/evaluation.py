@@ -50,7 +50,7 @@ from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
 from purerl.system.private_files import private_folder
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
@@ -269,7 +269,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         check_problems_fit(task, settings, None if preview else engines.capabilities().generator)
         stack.enter_context(task.rewards)
         stack.enter_context(restored_generators())
-        stack.enter_context(frozen_objects())
+        stack.enter_context(gc_frozen())
         task.rewards.start(runtime.run_here)
         results = attempt_problems(
             task,

@@ -20,7 +20,8 @@ from purerl.envs.episode import Episode
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings
-from purerl.envs.turns import Turn, TurnRenderer
+from purerl.envs.turn import Turn
+from purerl.envs.turns import TurnRenderer
 from purerl.errors import ConfigError, DataError
 from purerl.opening.engines import open_generator
 from purerl.opening.images import use_images

@@ -47,16 +47,16 @@ def train(path: str, **settings: Any) -> tuple[HFTrainer, dict[str, Tensor], int
                 prepared, counts = prepare_step(POLICY, part)
                 for name, metric in policy.step(prepared, POLICY, counts).items():
                     found[f"{step} {epoch} {index} {name}"] = torch.stack([*map(torch.as_tensor, metric)]).double()
-        assert policy.routes
+        assert policy.extras.records
         ranks = policy.mesh.data
-        moved += sum((number - 1) % ranks.size != ranks.rank for number in policy.routes.records)
+        moved += sum((number - 1) % ranks.size != ranks.rank for number in policy.extras.records.records)
     found |= {name: value.detach().clone() for name, value in full_tensors(policy.parameters)}
     return policy, found, moved
 
 
 @functools.cache
 def expected(path: str) -> dict[str, Tensor]:
-    """What one process computes, also if there are others."""
+    """The results of one process, also if there are others."""
     with mock.patch("purerl.ranks.current_ranks", Ranks):
         found = train(path)[1]
     assert any(name.endswith("router_changed_fraction") and value[0] > 0 for name, value in found.items())
@@ -82,7 +82,7 @@ def train_sampled(path: str, folder: Path, **settings: Any) -> dict[str, Tensor]
 
 @functools.cache
 def expected_sampled(path: str, folder: Path) -> dict[str, Tensor]:
-    """What one process computes, also if there are others: each has a directory of its own."""
+    """The results of one process, also if there are others: each has a directory of its own."""
     number = current_ranks().rank
     with mock.patch("purerl.ranks.current_ranks", Ranks):
         found = train_sampled(path, folder / f"of rank {number}")

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.settings import OptimizerSettings
 from purerl.backends.hf.trainer import Config, check
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.weights.checkpoint import ShardFiles
 from purerl.config.structure import dumps, from_dict, to_dict
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -161,7 +161,7 @@ def test_string_is_the_address_of_the_class() -> None:
 
 
 def check_run(optimizer: dict[str, Any], **settings: Any) -> None:
-    """What is checked before a model is loaded."""
+    """The checks before a model is loaded."""
     check(Config(optimizer=OptimizerSettings(**optimizer), **settings), role="policy", outputs=(), updates=4)
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
-from purerl.backends.hf.model.token_model import logit_shape
+from purerl.backends.hf.decoder.outputs import logit_shape
 from purerl.backends.weights import TensorWeights
 from purerl.config.generators import sampled_model
 from purerl.errors import ConfigError

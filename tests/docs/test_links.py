@@ -42,7 +42,8 @@ def _anchors(page: Path) -> set[str]:
     text = page.read_text(encoding="utf-8")
     headings = re.findall(r"^#+ (.+)$", FENCE.sub("", text), re.MULTILINE)
     own = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-    return own.union(*(_anchors((page.parent / name).resolve()) for name in INCLUDE.findall(text)))
+    included = ((page.parent / name).resolve() for name in INCLUDE.findall(text))
+    return own.union(*(_anchors(path) for path in included if path.is_file()))  # without tables that are generated
 
 
 def _exists(target: str, page: str) -> bool:

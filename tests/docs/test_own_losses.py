@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from purerl.testing import check_objective
-from purerl.testing.losses.signature import CONVENTIONS
+from purerl.testing.losses.conventions import CONVENTIONS
 from purerl_cli.main import app
 
 from .test_quickstart import FENCE, ROOT, Block

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from tests.library.architecture import PAGE, ROOT, entries, sentence, with_table
 
@@ -46,6 +45,12 @@ def test_table_of_packages_is_up_to_date() -> None:
     assert with_table(page) == page
 
 
+def test_files_that_are_named_exist() -> None:
+    files = {path.relative_to(ROOT).as_posix() for path in ROOT.glob("*/**/*.py")}
+    named = {*re.findall(r"`([\w/]+\.py)(?::[\w.]+)?`", PAGE.read_text(encoding="utf-8"))}
+    assert [name for name in named if not any(f"/{file}".endswith(f"/{name}") for file in files)] == []
+
+
 def test_every_package_has_a_sentence() -> None:
     """Also for a reader of the table, who does not see the rest of the docstring."""
     sentences = {path: sentence(path) for path in entries()}
@@ -69,7 +74,7 @@ def test_path_of_a_step_ends_with_the_optimizer() -> None:
     assert f"`{_LAST}()`" in PAGE.read_text(encoding="utf-8")
 
 
-def test_a_function_that_does_not_exist_is_detected(tmp_path: Path) -> None:
+def test_calls_are_found_under_the_names_of_imports() -> None:
     tree = ast.parse("def f():\n    from a import g as h\n    h()\n    b.c()")
     [function] = tree.body
     assert isinstance(function, ast.FunctionDef)

@@ -11,12 +11,12 @@ from attrs import evolve, frozen
 
 from purerl.algos import dapo, grpo
 from purerl.algos.modifiers import importance_weight
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import EngineError, RewardError, RolloutError
-from purerl.loop import workflows
+from purerl.loop import sources
 from purerl.loop.train import train
 from purerl.rewards.outcomes import FailedPart, Failure
 from purerl.rewards.settings import Reward, RewardWorkers
@@ -141,10 +141,8 @@ class _RaisesOnSomeDraws:
 
 @pytest.fixture
 def _with_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = workflows.open_workflow
-    monkeypatch.setattr(
-        workflows, "open_workflow", lambda *args, **kwargs: _RaisesOnSomeDraws(original(*args, **kwargs))
-    )
+    original = sources.open_workflow
+    monkeypatch.setattr(sources, "open_workflow", lambda *args, **kwargs: _RaisesOnSomeDraws(original(*args, **kwargs)))
 
 
 def _distinct() -> Any:

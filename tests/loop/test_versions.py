@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.batch import collate, with_fields
 from purerl.errors import EngineError
 from purerl.loop.metrics.mismatch import check_staleness, staleness_metrics

@@ -19,7 +19,6 @@ from tests.loop.small import fake
 
 ray = pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an environment with it")
 
-PLACEMENT = Placement(kind="ray", trainers=Actors(count=2))
 STEPS = 2
 INTERVAL = 7  # from a run that fails, and from one that is interrupted, to the next one
 MAX_GROWTH = 12  # of the threads and open files of this process, from the third run to the last
@@ -28,18 +27,21 @@ MAX_GROWTH = 12  # of the threads and open files of this process, from the third
 def test_runs_with_a_ray_of_their_own(tmp_path: Path) -> None:
     """One fails in an actor, and one is interrupted."""
     with interrupts():
-        ends = [end_of_run(run, tmp_path) for run in range(4)]
+        ends = [end_of_run(run, tmp_path, actors=2) for run in range(4)]
     assert ends == [STEPS, ZeroDivisionError, KeyboardInterrupt, STEPS]
     assert not ray.is_initialized()
 
 
 @pytest.mark.soak
 def test_twenty_runs_in_one_cluster(tmp_path: Path) -> None:
-    """The connection to Ray is that of the process. Nothing of a run is left when the next one begins."""
+    """The connection to Ray is that of the process. Nothing of a run is left when the next one begins.
+
+    A run that fails has two actors, because the other one has to be ended.
+    """
     ends, held = [], []
-    with interrupts(), connected(PLACEMENT, tmp_path / "ray"):
+    with interrupts(), connected(placement(2), tmp_path / "ray"):
         for run in range(20):
-            ends.append(end_of_run(run, tmp_path))
+            ends.append(end_of_run(run, tmp_path, actors=1 + (run % INTERVAL == 1)))
             assert ray.is_initialized()
             held.append([len([*Path("/proc/self", name).iterdir()]) for name in ("task", "fd")])
     expected = {1: ZeroDivisionError, 2: KeyboardInterrupt}
@@ -48,9 +50,13 @@ def test_twenty_runs_in_one_cluster(tmp_path: Path) -> None:
         assert after < before + MAX_GROWTH, held
 
 
-def end_of_run(number: int, folder: Path) -> object:
+def placement(actors: int) -> Placement:
+    return Placement(kind="ray", trainers=Actors(count=actors))
+
+
+def end_of_run(number: int, folder: Path, *, actors: int) -> object:
     """The steps of a run, or the type of the error that ends it."""
-    config = fake(STEPS, evaluate=None, placement=PLACEMENT)
+    config = fake(STEPS, evaluate=None, placement=placement(actors))
     kind = number % INTERVAL
     if kind == 1:
         config = evolve(config, trainer=failing_trainer.Config(vocab_size=14))

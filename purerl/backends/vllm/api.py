@@ -25,8 +25,8 @@ from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
 from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
-from purerl.backends.vllm.generator import VERSION
 from purerl.backends.vllm.request_images import content_parts, one_token_each
+from purerl.backends.vllm.settings import VERSION
 from purerl.images import ImageStore
 from purerl.protocols import Sampling
 from purerl.settings import Model
@@ -146,7 +146,7 @@ class VLLMApi:
         return problem or (await identity_problem(http, self.model, None) if self.is_given else None)
 
     def _problem(self, info: Mapping[str, Any]) -> str | None:
-        """What is wrong with a server of this configuration, which answers requests nevertheless."""
+        """The problem of a server of this configuration, which answers requests nevertheless."""
         config, need = info["model_config"], self.arguments["max_model_len"]
         mode, length = config["logprobs_mode"], config["max_model_len"]
         if self.is_streamed and info["parallel_config"]["worker_extension_cls"] != WORKER:
@@ -219,7 +219,7 @@ def _experts(encoded: str) -> np.ndarray:
 
 
 def _structure(sampling: Sampling) -> dict[str, Any]:
-    """What the text of a completion has to match."""
+    """The constraint on the text of a completion."""
     if sampling.json_schema is not None:
         return {"json": json.loads(sampling.json_schema)}
     return {"regex": sampling.regex}

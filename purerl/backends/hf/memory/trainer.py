@@ -23,13 +23,14 @@ from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.decoder.architecture import architecture_of
 from purerl.backends.hf.decoder.images import reads_images
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.decoder.limits import unsupported_layers
 from purerl.backends.hf.memory.sharding import GATHER_BUCKET, GATHERED, count_gathered
 from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated, with_fake_weights
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.fit import check_shapes
 from purerl.backends.hf.model.freeze import freeze, frozen_names
-from purerl.backends.hf.model.parallel import layers_of, recompute
+from purerl.backends.hf.model.parallel import recompute
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.training.adapter import add_adapter
 from purerl.backends.hf.training.engine import HFTrainer
@@ -42,7 +43,7 @@ from purerl.system.memory_use import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, 
 from purerl.system.tensor_tracker import MemoryTracker
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["memory_of_trainer", "microbatches_to_plan", "probe_objective"]
 
@@ -51,7 +52,7 @@ _ACTIVATIONS = "activations and temporary tensors"
 
 
 def memory_of_trainer(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     *,
     model: Model,
     outputs: Sequence[str],
@@ -84,7 +85,7 @@ def num_layers(trainer: HFTrainer) -> int:
 
 
 def _transient(trainer: _SimulatedTrainer, outputs: Sequence[str], workload: Workload) -> dict[str, dict[str, int]]:
-    """What is no state, by phase and component: of the largest micro-batch of `workload`."""
+    """The transient memory, by phase and component: of the largest micro-batch of `workload`."""
     tracker, objective = trainer.tracker, probe_objective(outputs)
     _create_states(trainer)
     with tracker, simulated():
@@ -114,7 +115,7 @@ class _SimulatedTrainer(HFTrainer):
 
 
 def _simulated_trainer(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     model: Model,
     outputs: Sequence[str],
     num_layers: int | None = None,
@@ -219,7 +220,7 @@ def probe_objective(outputs: Sequence[str]) -> Objective:
 
 
 def _create_states(trainer: HFTrainer) -> None:
-    """What the first step creates: AdamW's moments, and gradients."""
+    """Create what the first step does: AdamW's moments, and gradients."""
     for parameter in trainer.trained.values():
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         if trainer.rounding.keeps and is_narrow(parameter):
@@ -243,7 +244,7 @@ def _states(trainer: HFTrainer) -> dict[str, list[Tensor]]:
 
 
 def _without_states(peak: Mapping[str, int]) -> dict[str, int]:
-    """What is not a state, at the peak of a phase."""
+    """The memory beside states, at the peak of a phase."""
     states = (PARAMETERS, GRADIENTS, MOMENTS)
     return {_ACTIVATIONS if name == "other" else name: size for name, size in peak.items() if name not in states}
 
@@ -262,7 +263,7 @@ def _with_logits(
 
 
 def _on_one_rank(
-    config: HFTrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
+    config: TrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
 ) -> MemoryUse:
     """The states as the ranks of the mesh divide them. An adapter is not divided."""
     ranks = config.mesh.shard * config.mesh.sequence * config.mesh.tensor
@@ -285,14 +286,14 @@ def _on_one_rank(
 
 
 def _weights_without_adapter(trainer: HFTrainer) -> dict[str, int]:
-    """What the generator keeps in main memory of the layers that an adapter changes (`merge.py`)."""
+    """The copies in main memory of the layers that an adapter changes, which the generator keeps (`merge.py`)."""
     if trainer.adapter is None:
         return {}
     return {"weights without adapter": _size(layer.base_layer.weight for layer in trainer.adapter.layers.values())}
 
 
 def _gathered(trainer: HFTrainer, ranks: int) -> dict[str, int]:
-    """What `weights()` gathers at a time, beside the parts of this rank: the sum of all parts twice, and its own."""
+    """The memory that `weights()` needs to gather beside the parts of this rank: the sum of all twice, and its own."""
     if ranks == 1 or trainer.adapter is not None:
         return {}
     sizes = [tensor.numel() * tensor.element_size() for tensor in trainer.module.parameters()]

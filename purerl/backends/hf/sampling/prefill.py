@@ -13,7 +13,8 @@ import torch
 
 from purerl.backends.hf.decoder.backbone import decoder_of
 from purerl.backends.hf.decoder.images import ImageReader, image_inputs
-from purerl.backends.hf.sampling.cache import ContinuedCache, PrefillCache, cache_argument
+from purerl.backends.hf.model.past_cache import cache_argument
+from purerl.backends.hf.sampling.cache import ContinuedCache, PrefillCache
 from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
 from purerl.backends.hf.sampling.prefix_cache import CachedSequence, PrefixCache
 from purerl.backends.hf.sampling.table import Table
@@ -43,7 +44,7 @@ class Prompt(NamedTuple):
 
 
 def prompt_of(pending: PendingRequest, prefixes: PrefixCache) -> Prompt:
-    """What is read for `pending`. If it continues a sequence in `prefixes`, at least one token is read nevertheless."""
+    """The prompt of `pending`. If it continues a sequence in `prefixes`, at least one token is read nevertheless."""
     tokens, image = (*pending.request.tokens, *pending.tokens)[:-1], pending.request.image
     image = (*image, *[0] * (len(tokens) - len(image)))[: len(tokens)] if any(image) else ()
     cached = prefixes.find(pending.content)

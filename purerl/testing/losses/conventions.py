@@ -1,4 +1,4 @@
-"""What the parameters of a plain loss mean, by their names: those of verl, of TRL, of OpenRLHF and of purerl.
+"""The meaning of the parameters of a plain loss, by their names: those of verl, TRL, OpenRLHF and purerl.
 
 The name of the mask says whose names a loss uses: `response_mask` (verl), `completion_mask` (TRL), `action_mask`
 (OpenRLHF) or `mask` (purerl).
