@@ -1,4 +1,4 @@
-"""The table of docs/servers.md: with which models an engine uses the weights that it is sent.
+"""The table of docs/how-to/servers.md: with which models an engine uses the weights that it is sent.
 
     python -m benchmarks.engine_models --engine vllm=engines/vllm/bin/python [--models tied,untied]
 
@@ -29,6 +29,7 @@ from purerl.opening import weight_check
 from purerl.plugins import find
 from purerl.ranks import ONE_RANK
 from purerl.settings import Model
+from tests.backends.vision import write_vision_model
 
 _SIZES = dict(vocab_size=VOCABULARY, hidden_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2)
 _SIZES |= dict(head_dim=32, intermediate_size=128, max_position_embeddings=512, initializer_range=0.3)
@@ -45,6 +46,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": ("qwen3_moe", _EXPERTS),
     "GPT-OSS": ("gpt_oss", _EXPERTS | dict(intermediate_size=64, sliding_window=16)),
     "hybrid": ("qwen3_next", _EXPERTS | _LINEAR | dict(layer_types=["linear_attention", "full_attention"])),
+    "vision": ("qwen2_vl", {}),
     "adapter": ("qwen3", dict(tie_word_embeddings=True)),
 }
 """The kinds of models, each with a family of transformers and settings of its own."""
@@ -58,6 +60,8 @@ def write_model(kind: str, folder: Path) -> Model:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     family, own = MODELS[kind]
+    if kind == "vision":
+        return Model(write_vision_model(folder, family, dtype="float32", wide=True))
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **(_SIZES | own)))
     model.save_pretrained(folder)
@@ -82,8 +86,10 @@ def result_of(engine: str, kind: str, folder: Path) -> str:
     tokens = ordinary_tokens(load_tokenizer(model))
     try:
         generator = generators.build(config, model=model, seed=0)
-        level = weight_check.check_updates(policy, generator, tokens, ranks=ONE_RANK, seed=0)
-        generator.close()
+        try:
+            level = weight_check.check_updates(policy, generator, tokens, ranks=ONE_RANK, seed=0)
+        finally:
+            generator.close()
     except PurerlError as error:
         return f"refused: {' '.join(line.strip() for line in str(error).splitlines()[:3])[:300]}"
     return f"verified ({level:.1g} nats)"

@@ -215,7 +215,7 @@ def _engine(group: str, kind: str, python: str | None = None) -> Finding:
     return Finding("engines", f"{group} {kind}", "good", text)
 
 
-_OWN_ENVIRONMENT = "docs/servers.md shows how to install it into an environment of its own"
+_OWN_ENVIRONMENT = "docs/how-to/servers.md shows how to install it into an environment of its own"
 
 
 def _missing(plugin: GeneratorPlugin, python: str | None) -> str:
@@ -275,7 +275,8 @@ def _sandbox() -> Iterator[Finding]:
                 layer.do,
             )
     except SandboxError as error:
-        yield Finding("sandbox", "a program", "missing", " ".join(str(error).split()), "see docs/sandbox.md")
+        text = " ".join(str(error).split())
+        yield Finding("sandbox", "a program", "missing", text, "see docs/explanation/sandbox.md")
 
 
 # --- computations ------------------------------------------------------------------------------------------------

@@ -38,6 +38,7 @@ __all__ = [
     "SupportsVocabulary",
     "Trainer",
     "Weights",
+    "collect_all",
     "generate",
 ]
 
@@ -254,6 +255,11 @@ def generate(generator: Generator, requests: Sequence[Request]) -> list[Completi
     Raises: EngineError if the generator returns nothing although completions are missing.
     """
     generator.submit(requests)
+    return collect_all(generator, requests)
+
+
+def collect_all(generator: Generator, requests: Sequence[Request]) -> list[Completion]:
+    """As `generate`, for `requests` that have been submitted."""
     missing, completions = {request.key for request in requests}, dict[str, Completion]()
     while missing:
         finished = generator.collect()

@@ -51,7 +51,7 @@ def serve(
     from purerl.backends.serving.access import private_environment
     from purerl.backends.vllm import generator as vllm
     from purerl.config.check import check_generator
-    from purerl.loop.generators import change_generator
+    from purerl.config.generators import change_generator
     from purerl.plugins import kind_of
     from purerl.settings import Model
 
@@ -118,8 +118,8 @@ def _path_of(model: str, step: str | None) -> str:
         return model
     if step is None and (run / "final").exists():
         return str(run / "final")
-    from purerl.opening.start_checkpoint import Origin, find_checkpoint
+    from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
     from purerl.runs.export import export_model
 
-    folder = run / "export" / find_checkpoint(Origin(run, step or "latest")).name
+    folder = run / "export" / find_checkpoint(StartCheckpoint(run, step or "latest")).name
     return str(folder if folder.exists() else export_model(run, step or "latest"))

@@ -54,6 +54,12 @@ def _not_counted(group: str, config: Any, **options: Any) -> MemoryUse:
     return MemoryUse(states={}, assumed=(f"the {group} {kind_of(config)} is not counted: its memory is not known",))
 
 
+def _check_device(config: Any) -> None:
+    from purerl.system.devices.accelerator import device_of
+
+    device_of(getattr(config, "device", "auto"))
+
+
 @frozen(kw_only=True)
 class TrainerPlugin:
     """A trainer.
@@ -66,6 +72,8 @@ class TrainerPlugin:
                         optimizer steps is not known yet. Default: accepts all, as the other checks
     check_installed(config)
                         raises ConfigError if the library of the engine is not installed
+    check_device(config)
+                        raises ConfigError if this process has no device for it. Default: `device` is checked
     check_ranks(config, ranks)
                         raises ConfigError for settings that do not fit this number of ranks
     check_model(config, *, model, outputs, is_trained)
@@ -96,6 +104,7 @@ class TrainerPlugin:
     build: Callable[..., Trainer]
     check: Callable[..., None] = _accept
     check_installed: Callable[[Any], None] = _accept
+    check_device: Callable[[Any], None] = _check_device
     check_ranks: Callable[[Any, int], None] = _accept
     check_model: Callable[..., None] = _accept
     adapter_rank: Callable[[Any], int | None] = _none
@@ -118,6 +127,8 @@ class GeneratorPlugin:
                         the generator of `model`
     check(config)       raises ConfigError if the library of the engine is not installed, or its devices do not exist.
                         Default: accepts all, as the other checks
+    check_device(config)
+                        raises ConfigError if this process has no device for it. Default: `device` is checked
     check_adapter_rank(config, rank)
                         raises ConfigError if it cannot load an adapter of this rank; None: no adapter is trained
     check_running(config, *, model)
@@ -139,6 +150,7 @@ class GeneratorPlugin:
     Config: type[Any]
     build: Callable[..., Generator]
     check: Callable[[Any], None] = _accept
+    check_device: Callable[[Any], None] = _check_device
     check_adapter_rank: Callable[[Any, int | None], None] = _accept
     check_running: Callable[..., None] = _accept
     returns_routes: Callable[[Any], bool] = _false

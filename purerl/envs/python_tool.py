@@ -1,4 +1,4 @@
-"""Tools that run Python code which the model writes, in a sandbox (docs/sandbox.md).
+"""Tools that run Python code which the model writes, in a sandbox (docs/explanation/sandbox.md).
 
     purerl.envs.python_tool:python       each call is a new interpreter: no variables remain
     purerl.envs.python_tool:Interpreter  an interpreter for each episode, which keeps variables and files

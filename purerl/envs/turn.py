@@ -17,7 +17,7 @@ __all__ = ["Turn", "text_of", "turn_of"]
 
 @frozen
 class Turn:
-    """A turn of the model.
+    """The model's turn, as text and tool calls.
 
     text     without special tokens
     calls    of tools, in their order
@@ -31,7 +31,7 @@ class Turn:
 
 
 def text_of(chat: Chat, tokens: Sequence[int]) -> str:
-    """The text of a turn with special tokens, but without the stop tokens at its end."""
+    """The text of a turn, with special tokens, but without the stop tokens at its end."""
     return decode(chat, without_stop_tokens(chat, tokens), skip_special_tokens=False)
 
 

@@ -22,7 +22,7 @@ __all__ = ["TemplateRenderer", "TurnRenderer", "open_renderer"]
 
 
 class TurnRenderer(Protocol):
-    """Renders the turns of an episode as tokens. `tools` are JSON schemas; None: those given to `open_renderer`."""
+    """Rendering for a workflow of several turns. `tools` are JSON schemas; None: those given to `open_renderer`."""
 
     def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
         """The conversation so far, up to and including the header of the next assistant turn.
@@ -32,7 +32,7 @@ class TurnRenderer(Protocol):
         ...
 
     def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
-        """The turn in the sampled `tokens`. Its calls get ids from `turn`, the index of the turn in its episode."""
+        """Parse the sampled `tokens`. Their calls get ids from `turn`, the index of the turn in its episode."""
         ...
 
     def following(

@@ -1,9 +1,10 @@
 """A check before the first step: what the generator samples changes with the weights that it is sent.
 
 A digest shows that weights have arrived, and not that they are used. So all weights of the policy are changed a little
-(`purerl.backends.weight_changes`), and sent. With the mean d over the tokens of a few completions,
+(`purerl.backends.weight_changes`), and sent. Each copy c of the weights, in a server, an actor or a rank, completes at
+least one prompt. With the means over the tokens of a copy, of which the largest counts,
 
-    d = mean_t |logp_t of the trainer - logp_t of the generator|        nats
+    d = max_c mean_t |logp_t of the trainer - logp_t of the copy|        nats
     level = d before the change,        d after the change <= limit = max(4 level, 1e-4), in 16 bits max(4 level, 1e-2)
 
 Otherwise the generator has kept old weights somewhere. They are found by changing only some of them: half of the
@@ -13,7 +14,6 @@ of all weights are, and d is at most 4 times the limit, then it has grown by rou
 
 from __future__ import annotations
 
-import logging
 import re
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
@@ -22,11 +22,13 @@ from typing import Any, cast
 
 import torch
 from attrs import define, evolve, field, frozen
+from torch import Tensor
 
+from purerl.backends.copies import copies_of, generate_on_copies
 from purerl.backends.weight_changes import change_weights
 from purerl.batch import collate
 from purerl.errors import EngineError
-from purerl.protocols import Completion, Generator, Request, Sampling, SupportsSleep, Trainer, generate
+from purerl.protocols import Completion, Generator, Request, Sampling, SupportsSleep, Trainer
 from purerl.ranks import Ranks
 from purerl.rollouts.fields import RowTurn, token_fields
 from purerl.seeds import derive_seed
@@ -34,14 +36,13 @@ from purerl.system.devices.accelerator import release_cached_memory
 
 __all__ = ["check_updates"]
 
-_PROBES = 8  # of all ranks together, but at least one of each
+_PROBES = 8  # of all copies together, but at least one of each
 _PROMPT, _NEW = 16, 16  # tokens of a probe
 _SMALLEST, _SMALLEST_IN_16_BITS = 1e-4, 1e-2  # nats; rounding is below it
 _GROWTH = 4.0  # of rounding, because other weights have other activations
 _OTHER_MODEL = 1.0  # nats
 _MAX_TRANSFERS = 64  # while stale weights are searched
 _MAX_NAMED = 8
-_LOG = logging.getLogger(__name__)
 
 
 def check_updates(
@@ -60,29 +61,30 @@ def check_updates(
     temperature  of sampling
     is_narrow    one of them computes in 16 bits
 
-    It is None if the trainer does not compute log-probabilities, and, with a warning, if these are of other models: a
-    generator may return completions that it does not sample. Afterwards the trainer has its weights, bit for bit,
+    It is None if the trainer does not compute log-probabilities. Afterwards the trainer has its weights, bit for bit,
     and the generator has other ones, until it is sent those of the trainer.
 
-    Raises: EngineError, with the names of the weights that the generator does not use.
+    Raises: EngineError, with the names of the weights that the generator does not use, and of the copies that do not;
+    if generator and trainer compute other models with the same weights; if a copy completes no prompt.
     """
     if "logp" not in trainer.capabilities.outputs:
         return None
-    check = _Check(trainer, generator, tokens, ranks, seed, temperature)
-    level = check.difference()
+    copies = ranks.gather(copies_of(generator), "copies of the weights")
+    check = _Check(trainer, generator, tokens, ranks, seed=seed, temperature=temperature, copies=copies)
+    before = check.differences()
+    level = float(before.max())
     if not level <= _OTHER_MODEL:
-        what = "generator and trainer have other models: %.2g nats between their log-probabilities"
-        _LOG.warning(f"{what}. So nothing shows whether new weights are used", level)
-        return None
+        raise _other_model(level, check.where(before, _OTHER_MODEL))
     limit = max(_GROWTH * level, _SMALLEST_IN_16_BITS if is_narrow else _SMALLEST)
     with check.changed(None) as names:
-        after = check.difference()
+        differences = check.differences()
+    after = float(differences.max())
     if not after <= limit:
         names = sorted(names, key=_kind)
         stale = _stale_sets(check, names, limit)
         is_rounding = stale == [names] and len(names) > 1 and after <= _GROWTH * limit
         if not is_rounding:
-            raise _not_used(names, stale, limit, level, after)
+            raise _not_used(names, stale, limit, level, after, check.where(differences, limit))
     return level
 
 
@@ -95,7 +97,7 @@ class _Transfers:
 
 @frozen
 class _Check:
-    """The probes of a check."""
+    """The probes of a check. `copies` are the names of the copies of the weights that each rank asks, by rank."""
 
     trainer: Trainer
     generator: Generator
@@ -103,7 +105,23 @@ class _Check:
     ranks: Ranks
     seed: int
     temperature: float
+    copies: Sequence[Sequence[str]]
     transfers: _Transfers = field(factory=_Transfers)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of all copies, in the order of `differences`."""
+        if len(self.copies) == 1:
+            return [*self.copies[0]]
+        return [f"{f'{name} of ' if name else ''}rank {rank}" for rank, own in enumerate(self.copies) for name in own]
+
+    def where(self, differences: Tensor, limit: float) -> str:
+        """The copies that have more than `limit`, for a message; "" if there is only one copy."""
+        names = self.names
+        found = [name for name, value in zip(names, differences.tolist(), strict=True) if not value <= limit]
+        more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
+        of_all = f"{len(found)} of {len(names)} copies of the weights ({', '.join(found[:_MAX_NAMED])}{more})"
+        return f", in {of_all}" if len(names) > 1 else ""
 
     @contextmanager
     def changed(self, names: Collection[str] | None) -> Iterator[list[str]]:
@@ -111,36 +129,49 @@ class _Check:
         yield change_weights(self.trainer, names, self.seed)
         change_weights(self.trainer, names, self.seed)
 
-    def requests(self) -> list[Request]:
-        """Random prompts, other ones on each rank and after each transfer, of which no cache has a part."""
+    def requests(self) -> list[list[Request]]:
+        """Random prompts for each copy of this rank, other ones after each transfer, of which no cache has a part."""
         limits = [each.capabilities.max_sequence_length or _PROMPT + _NEW for each in (self.trainer, self.generator)]
         limit = min(limits) // 2
         sampling = Sampling(temperature=self.temperature, max_tokens=min(_NEW, limit))
+        of_copy = max(1, _PROBES // len(self.names))
         requests = []
-        for number in range(max(1, _PROBES // self.ranks.size)):
+        for number in range(of_copy * len(self.copies[self.ranks.rank])):
             own = derive_seed(self.seed, "probe", self.transfers.used, self.ranks.rank, number)
             draw = torch.Generator().manual_seed(own)
             chosen = torch.randint(len(self.tokens), (min(_PROMPT, limit),), generator=draw)
             requests.append(Request(f"probe-{number}", [self.tokens[k] for k in chosen.tolist()], sampling, seed=own))
-        return requests
+        return [requests[start : start + of_copy] for start in range(0, len(requests), of_copy)]
 
-    def difference(self) -> float:
-        """Send the weights of the trainer; return the mean difference of log-probabilities of the probes, in nats."""
+    def differences(self) -> Tensor:
+        """Send the weights of the trainer; return the mean difference of log-probabilities of each copy, in nats."""
         self.transfers.used += 1
         release_cached_memory()
         self.generator.load_weights(self.trainer.weights(), version=0)
         requests = self.requests()
-        completions = generate(self.generator, requests)
+        completions = generate_on_copies(self.generator, requests)
         if self.generator.capabilities.sleeps:
             cast(SupportsSleep, self.generator).sleep()
-        pairs = zip(requests, completions, strict=True)
-        rows = [_row(*pair) for pair in pairs if pair[1].finish in ("stop", "length")]
-        gathered = [row for own in self.ranks.gather(rows, "probes of new weights") for row in own]
-        if not gathered:
-            raise EngineError("the generator completes no prompt", got=completions[0].error or completions[0].finish)
-        batch = collate([{**row, "row": number, "group": number} for number, row in enumerate(gathered)])
+        answers = [[*map(_answer, *each)] for each in zip(requests, completions, strict=True)]
+        of_copies = [each for own in self.ranks.gather(answers, "probes of new weights") for each in own]
+        rows, owners = list[dict[str, Any]](), list[int]()
+        for copy, answered in enumerate(of_copies):
+            found = [row for row, _ in answered if row is not None]
+            if not found:
+                raise _no_completion(self.names[copy], answered[0][1])
+            rows += found
+            owners += [copy] * len(found)
+        batch = collate([{**row, "row": number, "group": number} for number, row in enumerate(rows)])
         logp, action = self.trainer.score(batch, ("logp",))["logp"], batch["action"]
-        return float((logp - batch["rollout_logp"])[action].double().abs().mean())
+        sizes = (logp - batch["rollout_logp"]).double().abs().where(action, 0).sum(-1)
+        copies, zeros = torch.tensor(owners), torch.zeros(len(of_copies), dtype=torch.float64)
+        return zeros.index_add(0, copies, sizes) / zeros.index_add(0, copies, action.double().sum(-1))
+
+
+def _answer(request: Request, completion: Completion) -> tuple[dict[str, Any] | None, str]:
+    """The row of a completion, None if it has failed; and how it has ended."""
+    is_complete = completion.finish in ("stop", "length")
+    return _row(request, completion) if is_complete else None, completion.error or completion.finish
 
 
 def _row(request: Request, completion: Completion) -> dict[str, Any]:
@@ -168,7 +199,7 @@ def _stale_sets(check: _Check, names: Sequence[str], limit: float) -> list[list[
 
 def _is_used(check: _Check, names: Sequence[str], limit: float) -> bool:
     with check.changed(names):
-        return check.difference() <= limit
+        return bool((check.differences() <= limit).all())
 
 
 def _kind(name: str) -> tuple[str, list[int]]:
@@ -182,8 +213,20 @@ def _kind(name: str) -> tuple[str, list[int]]:
     return re.sub(r"\d+|(?<=\.lora_)[AB]", "*", name), [int(number) for number in re.findall(r"\d+", name)]
 
 
+def _no_completion(copy: str, got: str) -> EngineError:
+    return EngineError(f"the generator completes no prompt{f' in {copy}' if copy else ''}", got=got)
+
+
+def _other_model(level: float, where: str) -> EngineError:
+    """The error of a generator that has the weights of the trainer, and computes something else."""
+    got = f"{level:.2g} nats between their log-probabilities with the same weights{where}"
+    need = f"at most {_OTHER_MODEL:g} nat before the first step"
+    do = "set generator.kind to hf to see which of them differs; a generator of your own must sample what it returns"
+    return EngineError("the generator computes another model than the trainer", got=got, need=need, do=do)
+
+
 def _not_used(
-    names: Sequence[str], stale: Sequence[Sequence[str]], limit: float, level: float, after: float
+    names: Sequence[str], stale: Sequence[Sequence[str]], limit: float, level: float, after: float, where: str
 ) -> EngineError:
     """The error that says which kinds of weights the generator does not use."""
     total = Counter(_kind(name)[0] for name in names)
@@ -191,9 +234,10 @@ def _not_used(
     shown = [f"{kind} ({number} of {total[kind]})" for kind, number in sorted(found.items())[:_MAX_NAMED]]
     others = [f"and {len(found) - _MAX_NAMED} other kinds"] if len(found) > _MAX_NAMED else []
     among = "" if all(len(part) == 1 for part in stale) else "some of "
+    differ = f"{after:.2g} nats between its log-probabilities and the trainer's{where}"
     return EngineError(
         f"the generator does not use new values of {among}{', '.join(shown + others)}",
-        got=f"{after:.2g} nats between its log-probabilities and the trainer's; {level:.2g} with the first weights",
+        got=f"{differ}; {level:.2g} with the first weights",
         need=f"at most {limit:.2g} nats after all weights have been changed a little and sent",
-        do="use another version of the engine, or another generator; docs/servers.md has a table of models",
+        do="use another version of the engine, or another generator; docs/how-to/servers.md has a table of models",
     )

@@ -1,1 +1,1 @@
-"""The processes of a run: ranks, their start and their logs, and a watchdog that notices that one has ended."""
+"""The processes of a run: how ranks and actors start, notice that one has ended, and write logs."""

@@ -16,7 +16,7 @@ from attrs import frozen
 from torch import distributed as dist
 
 from purerl.errors import ConfigError, EngineError, PurerlError
-from purerl.placement.engines import LOCAL_ENGINES, Engines
+from purerl.placement.engines import LOCAL_PROCESSES, EngineProcesses
 from purerl.placement.logs import RankLog, restore_output
 from purerl.placement.meeting import Meeting, meet, read_secret
 from purerl.placement.process_group import among_themselves, meet_ranks, process_group
@@ -46,14 +46,14 @@ class RankContext:
 
     local_size  number of ranks on this host
     log         of this rank
-    engines     where the engines of the run are
+    processes   those in which the engines of the run are
     """
 
     ranks: Ranks = ONE_RANK
     local_size: int = 1
     log: RankLog | None = None
     _watchdog: Watchdog | None = None
-    engines: Engines = LOCAL_ENGINES
+    processes: EngineProcesses = LOCAL_PROCESSES
 
     def redirected(self) -> AbstractContextManager[None]:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""
@@ -99,7 +99,7 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
         from purerl.placement.actors.engines import ray_engines
 
         with ray_engines(settings, directory) as engines:
-            yield RankContext(engines=engines)
+            yield RankContext(processes=engines)
         return
     if world is None and not (dist.is_available() and dist.is_initialized()):
         _check_alone(settings)

@@ -1,4 +1,4 @@
-"""How fast a run could be, by formulas of its configuration and of stated speeds of the hardware.
+"""The speed of a run, by formulas of its configuration and of stated speeds of the hardware.
 
     tokens per second = ranks * peak FLOP/s * utilization / FLOPs of a token
     transfer seconds  = bytes of the weights / bytes per second
@@ -18,9 +18,11 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.planning.workload import Lengths, workload_of
+from purerl.settings import Model
 from purerl.system.devices.peaks import PEAKS, Precision, peak_flops
 from purerl.system.memory_use import format_bytes
 
@@ -29,7 +31,7 @@ __all__ = ["Speed", "plan_speed"]
 
 @frozen(kw_only=True)
 class Speed:
-    """What is known of the speed of a run: empty if nothing was asked for.
+    """The speed of a run, as far as it is known; empty if nothing was asked for.
 
     lines    sentences
     numbers  the same as numbers by name: bytes, FLOPs, seconds, tokens per second
@@ -62,11 +64,19 @@ def plan_speed(
     _check(device, utilization)
     if device is None and bandwidth is None:
         return Speed(numbers={})
-    module, ranks = _module(config), ranks or config.placement.num_trainers
+    module, ranks = _module(config.model), ranks or config.placement.num_trainers
     lines, numbers = list[str](), dict[str, float]()
     if device is not None and utilization is not None:
-        length = workload_of(config, ranks, lengths or Lengths())[0].row_tokens
-        precision = _precision(config, module)
+        workload, _ = workload_of(
+            requirements_of(config),
+            config.rollout,
+            config.environment,
+            ranks=ranks,
+            lengths=lengths or Lengths(),
+            max_prompt_tokens=config.data.max_prompt_tokens,
+        )
+        length = workload.row_tokens
+        precision = _precision(config.trainer, module)
         peak, flops = _peak(device, precision), _flops(module, length)
         rate = ranks * peak * utilization / flops
         numbers |= {"flops_per_token": flops, "peak_flops": peak, "trained_tokens_per_second": rate}
@@ -96,12 +106,12 @@ def _peak(device: str, precision: Precision) -> float:
     return peak
 
 
-def _module(config: RunConfig) -> Any:
+def _module(model: Model) -> Any:
     """The policy without values, with what it computes of a token."""
     from purerl.backends.hf.memory.simulation import fake_model
     from purerl.backends.hf.model.token_model import TokenModel
 
-    return TokenModel(fake_model(config.model), ("logp",), path=Path(config.model.path), autocast=None, top_k=None)
+    return TokenModel(fake_model(model), ("logp",), path=Path(model.path), autocast=None, top_k=None)
 
 
 def _flops(module: Any, length: int) -> float:
@@ -110,7 +120,7 @@ def _flops(module: Any, length: int) -> float:
     return training_flops(module, 1, length)
 
 
-def _precision(config: RunConfig, module: Any) -> Precision:
+def _precision(trainer: Any, module: Any) -> Precision:
     """That of most matrix products."""
     is_narrow = next(module.parameters()).element_size() == 2
-    return "bfloat16" if is_narrow or getattr(config.trainer, "mixed_precision", "") == "bfloat16" else "float32"
+    return "bfloat16" if is_narrow or getattr(trainer, "mixed_precision", "") == "bfloat16" else "float32"

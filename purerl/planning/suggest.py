@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -12,6 +13,7 @@ from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.planning.plan import MemoryPlan, plan_memory
 from purerl.planning.workload import Lengths
+from purerl.settings import Model
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -28,6 +30,10 @@ class Suggestion:
     settings: tuple[str, ...]
     plan: MemoryPlan
     note: str = ""
+
+
+_Plan = Callable[[Sequence[str], str], Suggestion | None]
+"""(settings, note) -> the plan of a configuration with these settings; None if they are refused."""
 
 
 def suggest(
@@ -47,25 +53,27 @@ def suggest(
     config = apply(config, [f"{config.placement.count_key}={ranks}"])
     options = {"memory": memory, "lengths": lengths, "ranks_of_host": ranks_of_host}
     now = plan_memory(config, **options)
-    single = list(_single(config, now, ranks, options))
+    plan = partial(_planned, config, options)
+    single = list(_single(plan, now, _candidates(config, now, ranks)))
     single.sort(key=lambda suggestion: suggestion.plan.peak)
     shown = single[:_MAX_SHOWN]
     if now.fits or any(suggestion.plan.fits for suggestion in single):
         return shown
-    together = _together(config, single, options)
+    together = _together(plan, single)
     return [*([together] if together else []), *shown]
 
 
-def _single(config: RunConfig, now: MemoryPlan, ranks: int, options: dict) -> Iterator[Suggestion]:
-    for settings, note in _candidates(config, now, ranks):
-        suggestion = _planned(config, settings, note, options)
+def _single(plan: _Plan, now: MemoryPlan, candidates: Iterable[tuple[list[str], str]]) -> Iterator[Suggestion]:
+    """The plans of the `candidates` that need less memory than `now`, and are not refused more often."""
+    for settings, note in candidates:
+        suggestion = plan(settings, note)
         if suggestion is None or len(suggestion.plan.refused) > len(now.refused):
             continue
         if suggestion.plan.peak < now.peak:
             yield suggestion
 
 
-def _planned(config: RunConfig, settings: Sequence[str], note: str, options: dict) -> Suggestion | None:
+def _planned(config: RunConfig, options: dict, settings: Sequence[str], note: str) -> Suggestion | None:
     """The plan of `config` with `settings`; None if they are refused."""
     try:
         changed = apply(config, list(settings))
@@ -74,7 +82,7 @@ def _planned(config: RunConfig, settings: Sequence[str], note: str, options: dic
         return None
 
 
-def _together(config: RunConfig, single: Sequence[Suggestion], options: dict) -> Suggestion | None:
+def _together(plan: _Plan, single: Sequence[Suggestion]) -> Suggestion | None:
     """The changes, best first, until the run fits."""
     chosen: dict[str, str] = {}
     result = None
@@ -82,7 +90,7 @@ def _together(config: RunConfig, single: Sequence[Suggestion], options: dict) ->
         new = {setting.partition("=")[0]: setting for setting in suggestion.settings}
         if chosen.keys() & new.keys() or _are_exclusive(chosen, new):
             continue
-        combined = _planned(config, [*chosen.values(), *new.values()], "", options)
+        combined = plan([*chosen.values(), *new.values()], "")
         if combined is None or (result is not None and combined.plan.peak >= result.plan.peak):
             continue
         chosen, result = {**chosen, **new}, combined
@@ -98,9 +106,9 @@ def _are_exclusive(chosen: dict[str, str], new: dict[str, str]) -> bool:
 
 def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
     """Settings to try, and what else they change: of the phase that needs most, and of the states."""
-    yield from _of_mesh(config, now, ranks)
+    yield from _of_mesh(config.trainer, now, ranks, config.placement.count_key)
     if now.peak_phase in ("scoring", "training"):
-        yield from _of_activations(config)
+        yield from _of_activations(config.trainer, config.model)
     if getattr(config.trainer, "lora", 0) is None:
         yield ["trainer.lora.rank=32"], "trains an adapter, which needs a learning rate of its own"
     rows = getattr(config.generator, "max_num_seqs", None)
@@ -110,15 +118,15 @@ def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tupl
                 yield [f"generator.max_num_seqs={part}"], "fewer rows are decoded at once"
 
 
-def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
-    trainer, mesh = config.trainer, getattr(config.trainer, "mesh", None)
+def _of_mesh(trainer: Any, now: MemoryPlan, ranks: int, count_key: str) -> Iterator[tuple[list[str], str]]:
+    mesh = getattr(trainer, "mesh", None)
     if hasattr(mesh, "pipeline"):
         yield from _of_megatron(trainer)
     if not hasattr(mesh, "shard"):
         return
     if not mesh.is_divided and ranks > 1:
         yield [f"trainer.mesh.shard={ranks}"], ""
-    yield from _more_ranks(now, max(ranks, mesh.shard), config.placement.count_key)
+    yield from _more_ranks(now, max(ranks, mesh.shard), count_key)
     if mesh.is_divided and now.capacity.is_accelerator and not trainer.cpu_offload:
         yield ["trainer.cpu_offload=true"], _ON_CPU
 
@@ -137,15 +145,14 @@ def _of_megatron(trainer: Any) -> Iterator[tuple[list[str], str]]:
     yield [f"trainer.mesh.expert={2 * mesh.expert}"], "more traffic between experts"
 
 
-def _of_activations(config: RunConfig) -> Iterator[tuple[list[str], str]]:
-    trainer = config.trainer
+def _of_activations(trainer: Any, model: Model) -> Iterator[tuple[list[str], str]]:
     if getattr(trainer, "recompute", "layers") != "layers":
         yield ["trainer.recompute=layers"], "one more forward pass"
     budget = getattr(trainer, "max_tokens_per_microbatch", 0)
     for part in (budget // 2, budget // 4, budget // 8):
         if part >= _MIN_BUDGET:
             yield [f"trainer.max_tokens_per_microbatch={part}"], "smaller micro-batches"
-    is_wide = getattr(trainer, "mixed_precision", None) == "off" and config.model.dtype == "float32"
+    is_wide = getattr(trainer, "mixed_precision", None) == "off" and model.dtype == "float32"
     if is_wide and getattr(trainer, "lora", 0) is None:
         yield ["trainer.mixed_precision=bfloat16"], "matrix products in bfloat16"
 

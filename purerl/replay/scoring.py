@@ -12,20 +12,21 @@ from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.batch import with_fields
-from purerl.config.schema import RunConfig
+from purerl.config.paths import resolve_paths
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
+from purerl.data.settings import Data
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import reward_runner
-from purerl.loop.run_data import check_rows
-from purerl.loop.sources import components_of
 from purerl.models.tokenizer import load_tokenizer
+from purerl.opening.task import check_rows, open_runner
 from purerl.replay.recording import Recording
 from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards
+from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
-from purerl.rewards.settings import Reward
+from purerl.rewards.settings import Gate, Reward, RewardWorkers
+from purerl.rollouts.settings import Rollout
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import unlocked
@@ -81,7 +82,7 @@ class Scorer:
         return with_fields(batch.exclude("components", "score", "greedy_score"), **fields)
 
     def _inputs(self, columns: dict[str, list[Any]], rows: Sequence[int]) -> list[RewardInput]:
-        """What reward functions get of `rows`, as when they were sampled."""
+        """The inputs of reward functions for `rows`, as when they were sampled."""
         examples = rows_at(self.data, [columns["example"][row] for row in rows])
         tokens = [columns["tokens"][row][len(columns["action"][row]) - sum(columns["action"][row]) :] for row in rows]
         ends = self.tokenizer.batch_decode(tokens, skip_special_tokens=False) if self.tokenizer else [None] * len(rows)
@@ -115,10 +116,11 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     of the run have changed.
     """
     config = resolve_paths(evolve(recording.config, rewards=tuple(rewards)), recording.path)
-    _check_can_score(config)
+    _check_rows(config.rollout, config.environment)
+    _check_rewards(config.rewards, config.gates, config.reward_workers)
     facts = unlocked(recording.path).facts
-    data = _read_data(config, facts.get("files", {}))
-    runner = reward_runner(config, {})
+    data = _read_data(config.data, facts.get("files", {}))
+    runner = open_runner(config.rewards, config.gates, config.reward_workers)
     check_rows(runner, [data])
     steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
     runner.length = RunLength(facts.get("max_steps", 0), steps_per_epoch)
@@ -128,24 +130,27 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
         yield Scorer(runner, data, config.seed, samples, "components" in reads_of(algorithm), tokenizer)
 
 
-def _check_can_score(config: RunConfig) -> None:
-    has_workflow = config.rollout is not None and config.rollout.workflow is not None
-    if config.environment is not None or has_workflow:
-        got = "episodes of an environment" if config.environment else "rows of a workflow"
+def _check_rows(rollout: Rollout | None, environment: EnvironmentSettings | None) -> None:
+    has_workflow = rollout is not None and rollout.workflow is not None
+    if environment is not None or has_workflow:
+        got = "episodes of an environment" if environment else "rows of a workflow"
         need = "completions of one turn, which reward functions can score again"
         raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
-    models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
+
+
+def _check_rewards(rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers) -> None:
+    models = [each.full_name for each in (*rewards, *gates) if each.role is not None]
     if models:
         need = "functions and kinds: a replay loads no model"
         raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
-    check_rewards(config.rewards, config.gates, config.reward_workers, {})
+    check_rewards(rewards, gates, workers, {})
 
 
-def _read_data(config: RunConfig, recorded: dict[str, str]) -> DataSet:
+def _read_data(data: Data, recorded: dict[str, str]) -> DataSet:
     """The prompts of the run, whose files had the digests `recorded`."""
-    digests = file_digests(config.data.files)
+    digests = file_digests(data.files)
     changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
     if changed:
         need = "the prompts of the run, with which reward functions compare completions"
         raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
-    return read_examples(config.data.files, "prompts", columns=config.data.columns)
+    return read_examples(data.files, "prompts", columns=data.columns)

@@ -9,22 +9,18 @@ from typing import Any
 
 from attrs import evolve, fields_dict
 
-from purerl.config.check import algorithm_of, updates_of
-from purerl.config.roles import model_roles
-from purerl.config.schema import RunConfig
+from purerl.config.requirements import requirements_of
+from purerl.config.stored import read_config
 from purerl.errors import RunDirectoryError
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import max_steps_of
 from purerl.opening.base_models import pin_recorded
-from purerl.opening.engines import open_trainer
-from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
-from purerl.protocols import Trainer
+from purerl.opening.engines import load_policy
+from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
 from purerl.seeds import restored_generators
 from purerl.store.objects import read_facts
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.process import torch_threads
 
-__all__ = ["export_model", "load_policy"]
+__all__ = ["export_model"]
 
 
 def export_model(run: Path, step: str = "latest", output: Path | None = None) -> Path:
@@ -39,7 +35,7 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
     Raises: RunDirectoryError if there is no run, or if `output` cannot be written; CheckpointError if there is no such
     checkpoint.
     """
-    checkpoint = find_checkpoint(Origin(run, step))
+    checkpoint = find_checkpoint(StartCheckpoint(run, step))
     output = output or run / "export" / checkpoint.name
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         need, do = "a new or an empty directory", "name another one with --output"
@@ -48,14 +44,15 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
         raise RunDirectoryError(
             f"{str(run)!r} cannot be exported", got="no directory tokenizer", need="that of the run"
         )
-    config = _on_cpu(pin_recorded(resolve_paths(read_config(run), run), run))
+    config = pin_recorded(read_config(run), run)
+    needs = requirements_of(evolve(config, trainer=_on_cpu(config.trainer)))
     output.parent.mkdir(parents=True, exist_ok=True)
     examples = read_facts(run).get("examples", 0)
     with (
         explain_refusals(output),
         restored_generators(),
         torch_threads(config.num_threads),
-        closing(load_policy(config, checkpoint, examples)) as policy,
+        closing(load_policy(needs, checkpoint, examples, seed=config.seed)) as policy,
         atomic_directory(output) as folder,
     ):
         policy.export(folder)
@@ -63,16 +60,7 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
     return output
 
 
-def load_policy(config: RunConfig, checkpoint: Path, num_examples: int) -> Trainer:
-    """The policy of `checkpoint`, of a run of `config` on `num_examples` training rows. Its paths are resolved."""
-    algorithm = algorithm_of(config)
-    updates = updates_of(config, algorithm, max_steps_of(config, num_examples))["policy"]
-    trainer = open_trainer(config, "policy", model_roles(config, algorithm)["policy"], updates or 0)
-    trainer.load(checkpoint / "policy")
-    return trainer
-
-
-def _on_cpu(config: RunConfig) -> RunConfig:
-    """`config` with the trainer on the CPU, if its engine has a setting for the device."""
-    device: dict[str, Any] = {"device": "cpu"} if "device" in fields_dict(type(config.trainer)) else {}
-    return evolve(config, trainer=evolve(config.trainer, **device))
+def _on_cpu(trainer: Any) -> Any:
+    """The Config `trainer` on the CPU, if its engine has a setting for the device."""
+    device = {"device": "cpu"} if "device" in fields_dict(type(trainer)) else {}
+    return evolve(trainer, **device)

@@ -8,6 +8,7 @@ import selectors
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
@@ -32,12 +33,17 @@ class _Selector(selectors.DefaultSelector):
 
 
 class EventLoop:
-    """Runs coroutines in the background, until `close`."""
+    """Runs coroutines in the background, until `close`.
 
-    def __init__(self) -> None:
+    threads  that `asyncio.to_thread` may use at the same time; None: as many as asyncio does, a few more than cores
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
         self._selector = _Selector()
         self._is_closing = self._has_ended = False
         self.asyncio = asyncio.SelectorEventLoop(self._selector)
+        if threads is not None:
+            self.asyncio.set_default_executor(ThreadPoolExecutor(threads, "purerl event loop"))
         self._thread = threading.Thread(target=self._run, name="purerl event loop", daemon=True)
         self._thread.start()
 

@@ -270,7 +270,7 @@ def test_engines_that_are_not_installed_are_missing() -> None:
     for name, finding in findings.items():
         assert finding.state == "missing", "they run in environments of their own"
         assert f"{name.split()[-1]} is not installed in the environment of purerl" in finding.text
-        assert "docs/servers.md" in finding.do
+        assert "docs/how-to/servers.md" in finding.do
 
 
 def test_run_of_the_doctor_starts_no_worker_process_whose_timeout_a_busy_computer_could_exceed(

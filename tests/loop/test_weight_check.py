@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,12 @@ from tests.loop.runs import records
 from tests.loop.small import small_real
 
 TOKENS = range(VOCAB_SIZE)
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completions of 4 tokens instead of 16, in tests that send weights many times. They show the same."""
+    monkeypatch.setattr("purerl.opening.weight_check._NEW", 4)
 
 
 class Partly:
@@ -108,6 +115,7 @@ STALE = [
 ]
 
 
+@pytest.mark.usefixtures("short_probes")
 @pytest.mark.parametrize(("family", "stale", "named"), STALE)
 def test_a_stale_tensor_of_any_kind_is_named(tmp_path: Path, family: str, stale: str, named: str) -> None:
     with pytest.raises(EngineError, match="does not use new values of") as raised:
@@ -116,6 +124,7 @@ def test_a_stale_tensor_of_any_kind_is_named(tmp_path: Path, family: str, stale:
     assert str(raised.value).splitlines()[0] == f"the generator does not use new values of {named} ({of_all})"
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_stale_experts_are_named(tmp_path: Path) -> None:
     """The model has the experts of a layer in one tensor, and its files have one for each."""
     model = tiny_model(tmp_path, "qwen3_moe")
@@ -125,6 +134,7 @@ def test_stale_experts_are_named(tmp_path: Path) -> None:
         check(model, set(files))
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_several_stale_kinds_are_named(tmp_path: Path) -> None:
     norms = {f"model.layers.{layer}.self_attn.q_norm.weight" for layer in (0, 1)}
     with pytest.raises(EngineError) as raised:
@@ -133,6 +143,7 @@ def test_several_stale_kinds_are_named(tmp_path: Path) -> None:
     assert str(raised.value).splitlines()[0] == f"the generator does not use new values of {kinds}"
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_a_generator_that_takes_no_weights_at_all_is_found(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     names = set(policy_of(model).weights().metadata) - {"model.norm.weight"}
@@ -140,6 +151,7 @@ def test_a_generator_that_takes_no_weights_at_all_is_found(tmp_path: Path) -> No
         check(model, names)
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_a_stale_matrix_of_an_adapter_is_named(tmp_path: Path) -> None:
     model, lora = tiny_model(tmp_path), Lora(rank=2, target_modules=("q_proj", "v_proj"))
     assert check(model, lora=lora) is not None
@@ -169,11 +181,86 @@ def test_weights_and_the_first_step_are_as_without_the_check(tmp_path: Path, sta
     assert not policy.replaced
 
 
-def test_another_model_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_another_model_is_refused(tmp_path: Path) -> None:
     policy, other = policy_of(tiny_model(tmp_path / "a")), generator_of(tiny_model(tmp_path / "b", seed=1))
     other.load_weights = lambda weights, *, version: None  # pyright: ignore[reportAttributeAccessIssue]
-    assert check_updates(policy, other, TOKENS, ranks=ONE_RANK, seed=0) is None
-    assert "generator and trainer have other models" in caplog.text
+    with pytest.raises(EngineError) as raised:
+        check_updates(policy, other, TOKENS, ranks=ONE_RANK, seed=0)
+    what, got, need, do = str(raised.value).splitlines()
+    assert what == "the generator computes another model than the trainer"
+    assert re.fullmatch(r"  got:  [1-9]\S* nats between their log-probabilities with the same weights", got)
+    assert need == "  need: at most 1 nat before the first step"
+    assert do.startswith("  do:   set generator.kind to hf")
+
+
+class Failing(Keeping):
+    """A generator that completes no request."""
+
+    def collect(self, timeout: float | None = None) -> list[Completion]:
+        return [evolve(each, finish="error", error="a bug") for each in super().collect(timeout)]
+
+
+def test_a_generator_that_completes_no_prompt_is_refused(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path)
+    failing = Failing(hf_generator.build(hf_generator.Config(device="cpu"), model=model, seed=0), ())
+    with pytest.raises(EngineError, match=r"^the generator completes no prompt\n  got:  a bug$"):
+        check_updates(policy_of(model), failing, TOKENS, ranks=ONE_RANK, seed=0)
+
+
+class Copies(Keeping):
+    """Several generators as one, of which some keep the first values of the weights in `stale`."""
+
+    def __init__(self, model: Model, number: int, stale: Mapping[int, Collection[str]]) -> None:
+        super().__init__(hf_generator.build(hf_generator.Config(device="cpu"), model=model, seed=0), ())
+        self.parts = [generator_of(model, stale.get(copy, ())) for copy in range(number)]
+        self.asked = [0] * number
+
+    def copies(self) -> list[str]:
+        return [f"copy {number}" for number in range(len(self.parts))]
+
+    def submit_to(self, copy: int, requests: list[Request]) -> None:
+        self.asked[copy] += len(requests)
+        self.parts[copy].submit(requests)
+
+    def submit(self, requests: list[Request]) -> None:
+        raise AssertionError("the check asks each copy")
+
+    def collect(self, timeout: float | None = None) -> list[Completion]:
+        return [completion for part in self.parts for completion in part.collect(timeout)]
+
+    def load_weights(self, weights: Weights, *, version: int) -> None:
+        self.transfers += 1
+        for part in self.parts:
+            part.load_weights(weights, version=version)
+
+
+@pytest.mark.parametrize(("number", "of_each"), [(1, 8), (3, 2), (8, 1), (11, 1)])
+def test_every_copy_of_the_weights_is_asked(tmp_path: Path, number: int, of_each: int) -> None:
+    model = tiny_model(tmp_path)
+    generator = Copies(model, number, {})
+    level = check_updates(policy_of(model), generator, TOKENS, ranks=ONE_RANK, seed=0)
+    assert level is not None
+    assert level < 1e-5
+    assert generator.asked == [2 * of_each] * number
+
+
+def test_one_stale_copy_of_eleven_is_named(tmp_path: Path) -> None:
+    """The mean over the copies would hide it: the difference in one of them is below eleven times the limit."""
+    model, name = tiny_model(tmp_path), "model.layers.1.input_layernorm.weight"
+    generator = Copies(model, 11, {9: [name]})
+    with pytest.raises(EngineError) as raised:
+        check_updates(policy_of(model), generator, TOKENS, ranks=ONE_RANK, seed=0)
+    what, got, *_ = str(raised.value).splitlines()
+    assert what == "the generator does not use new values of model.layers.*.input_layernorm.weight (1 of 2)"
+    assert "the trainer's, in 1 of 11 copies of the weights (copy 9); " in got
+
+
+def test_a_copy_of_another_model_is_named(tmp_path: Path) -> None:
+    generator = Copies(tiny_model(tmp_path / "a"), 3, {})
+    other = generator.parts[1] = generator_of(tiny_model(tmp_path / "b", seed=1))
+    other.load_weights = lambda weights, *, version: None  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(EngineError, match=r"with the same weights, in 1 of 3 copies of the weights \(copy 1\)"):
+        check_updates(policy_of(tiny_model(tmp_path / "a")), generator, TOKENS, ranks=ONE_RANK, seed=0)
 
 
 class Rounding(Keeping):

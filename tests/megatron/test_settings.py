@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from attrs import evolve
+from purerl.loop.devices import check_devices
 from transformers import AutoConfig, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from purerl.backends.megatron import trainer
@@ -16,7 +18,9 @@ from purerl.backends.megatron.names import Weight, weights_of
 from purerl.backends.megatron.shape import Shape, shape_of
 from purerl.backends.megatron.trainer import Config
 from purerl.errors import ConfigError
+from purerl.opening.fit import check_devices
 from purerl.plugins import find, names
+from purerl.recipes.addition import addition
 from purerl.settings import Model
 from tests.backends.test_classifier import write_classifier
 from tests.backends.tiny import FAMILIES, write_model
@@ -223,6 +227,22 @@ def test_settings_are_checked_before_a_model_is_loaded(monkeypatch):
         trainer.check(Config(warmup_steps=5), role="policy", outputs=("logp",), updates=5)
     with pytest.raises(ConfigError, match="^top_k has no effect\n  got:  4"):
         trainer.check(Config(top_k=4), role="policy", outputs=("logp",), updates=5)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_check_of_devices_refuses_a_host_without_a_gpu_and_no_other(monkeypatch):
+    config = evolve(addition(), trainer=Config())
+    with pytest.raises(ConfigError) as error:
+        check_devices(config)
+    what, got, need, do = str(error.value).splitlines()
+    assert what == "trainer.kind"
+    assert got.startswith("  got:  megatron: ")
+    assert need == "  need: a GPU for each rank: megatron-core has no layers for a CPU"
+    assert do == "  do:   set trainer.kind to hf"
+    for name in ("init", "set_device"):
+        monkeypatch.setattr(torch.cuda, name, lambda *arguments: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: torch.device("cpu"))
+    check_devices(config)
 
 
 def test_the_learning_rate_is_that_of_the_hf_trainer():

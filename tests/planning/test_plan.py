@@ -13,6 +13,7 @@ from purerl.algos.modifiers import kl_loss
 from purerl.backends.hf.lora import Lora
 from purerl.composition import Composition
 from purerl.config.overrides import apply
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.loop.train import train
@@ -22,7 +23,7 @@ from purerl.planning.suggest import suggest
 from purerl.planning.workload import Lengths, workload_of
 from purerl.recipes import resolve
 from purerl.settings import Model
-from purerl.system.memory_use import format_bytes
+from purerl.system.memory_use import Workload, format_bytes
 from tests.data.made import write
 from tests.loop.small import fake
 from tests.planning.models import write_model
@@ -91,14 +92,19 @@ def test_memory_of_an_accelerator_is_apart_from_main_memory(config: RunConfig) -
     assert (list(plan.host), "batch" in plan.device) == (["batch"], False)
 
 
+def _workload_of(config: RunConfig, *, ranks: int = 1, prompt: int | None = None) -> tuple[Workload, list[str]]:
+    options = {"ranks": ranks, "lengths": Lengths(prompt=prompt), "max_prompt_tokens": config.data.max_prompt_tokens}
+    return workload_of(requirements_of(config), config.rollout, config.environment, **options)
+
+
 def test_lengths_that_the_configuration_does_not_limit_are_assumed(config: RunConfig) -> None:
     unlimited = evolve(config, data=evolve(config.data, max_prompt_tokens=None))
-    workload, assumed = workload_of(unlimited, 2, Lengths())
+    workload, assumed = _workload_of(unlimited, ranks=2)
     assert (workload.prompt_tokens, workload.ranks) == (512, 2)
     assert assumed == ["prompts of 512 tokens, because data.max_prompt_tokens is not set (--prompt-tokens)"]
-    assert workload_of(unlimited, 1, Lengths(prompt=100))[0].row_tokens == 140
+    assert _workload_of(unlimited, prompt=100)[0].row_tokens == 140
     pairs = evolve(config, algorithm=dpo.Config(), rollout=None, generator=None)
-    workload, assumed = workload_of(pairs, 1, Lengths())
+    workload, assumed = _workload_of(pairs)
     assert (workload.rows, workload.group_size, len(assumed)) == (8, 2, 1)
 
 
@@ -150,7 +156,7 @@ def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     assert ("is not enough; " in lines[3]) == (memory == 6)
     assert lines[3].endswith("`purerl plan` shows everything; placement.check_memory=false runs nevertheless")
     unchecked = evolve(config, placement=evolve(config.placement, check_memory=False))
-    assert check_memory(unchecked, 1) is None
+    assert check_memory(unchecked, requirements_of(unchecked), 1) is None
 
 
 def test_small_models_are_not_planned(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,4 +164,4 @@ def test_small_models_are_not_planned(config: RunConfig, monkeypatch: pytest.Mon
         raise AssertionError("a small model was planned")
 
     monkeypatch.setattr("purerl.planning.check.plan_memory", plan)
-    assert check_memory(config, 1) is None
+    assert check_memory(config, requirements_of(config), 1) is None

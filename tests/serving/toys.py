@@ -23,6 +23,7 @@ from purerl.backends.serving.access import token_of_run
 from purerl.backends.serving.api import Answer, Call, Command
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.http import Http
+from purerl.backends.serving.server import Server
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.shared import open_servers
 from purerl.backends.serving.weights import WeightFiles, WeightStream
@@ -147,11 +148,14 @@ def toys(
 
 def sampled(generator: ServedGenerator) -> int:
     """The number of tokens that the servers have sampled."""
-    headers, total = {"Authorization": f"Bearer {token_of_run()}"}, 0
-    for server in generator.servers:
-        with urlopen(HttpRequest(f"{server.url}/sampled", headers=headers), timeout=60) as answer:
-            total += json.load(answer)
-    return total
+    return sum(map(sampled_by, generator.servers))
+
+
+def sampled_by(server: Server) -> int:
+    """The number of tokens that `server` has sampled."""
+    headers = {"Authorization": f"Bearer {token_of_run()}"}
+    with urlopen(HttpRequest(f"{server.url}/sampled", headers=headers), timeout=60) as answer:
+        return json.load(answer)
 
 
 def requests(number: int, *, tokens: int = 4, prompts: int = 1000) -> list[Request]:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from purerl.ranks import Ranks
 
-__all__ = ["Groups", "MegatronMesh", "current_device", "open_groups"]
+__all__ = ["Groups", "MegatronMesh", "current_device", "open_device", "open_groups"]
 
 
 @frozen(kw_only=True)
@@ -147,7 +147,7 @@ def open_groups(mesh: MegatronMesh) -> Groups:
 
     ranks = current_ranks()
     mesh.data(ranks.size)
-    device = _device(ranks)
+    device = open_device(ranks)
     if not dist.is_initialized():
         store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage] - torch documents it
         with with_variables(loopback_variables()):
@@ -181,13 +181,14 @@ def current_device() -> torch.device:
     return torch.device(torch.cuda.current_device())
 
 
-def _device(ranks: Ranks) -> torch.device:
-    """The GPU of this rank. Raises ConfigError if there is none."""
+def open_device(ranks: Ranks) -> torch.device:
+    """The GPU of this rank, which Megatron-core uses from now on. Raises ConfigError if there is none."""
     import os
 
     import torch
 
     try:
+        torch.cuda.init()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)))
         return current_device()
     except (RuntimeError, AssertionError) as error:

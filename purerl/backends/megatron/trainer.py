@@ -28,6 +28,7 @@ __all__ = [
     "build",
     "capabilities",
     "check",
+    "check_device",
     "check_installed",
     "check_model",
     "check_ranks",
@@ -76,6 +77,14 @@ def check_installed(config: Config) -> None:
     if find_spec("megatron") is None:
         need, do = "the library megatron-core", "pip install 'purerl[megatron]', or set trainer.kind to hf"
         raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
+
+
+def check_device(config: Config) -> None:
+    """Raise ConfigError if this process has no GPU."""
+    from purerl.backends.megatron.mesh import open_device
+    from purerl.ranks import current_ranks
+
+    open_device(current_ranks())
 
 
 def check_ranks(config: Config, ranks: int) -> None:

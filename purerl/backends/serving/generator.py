@@ -37,6 +37,7 @@ from purerl.system.event_loop import EventLoop
 __all__ = ["ServedGenerator"]
 
 _CLOSE_TIMEOUT = 60.0  # seconds
+_THREADS_OF_SERVER = 4  # one sends weights: if one server waited for the thread of another, they could wait forever
 _WATCH = 0.5  # seconds between looks at what other ranks say about the servers
 
 
@@ -63,7 +64,7 @@ class ServedGenerator:
         self._directory: WeightsDirectory | None = None
         self._buckets: WeightBuckets | None = None
         self._numbers = itertools.count()
-        self._loop = EventLoop()
+        self._loop = EventLoop(_THREADS_OF_SERVER * len(instances))
         self.servers = [Server(api, settings, instance) for instance in instances]
         with self._closed_on_error():
             opening = self._start(_gather(server.open() for server in self.servers))
@@ -96,15 +97,24 @@ class ServedGenerator:
         cast(SupportsImages, self._api).use_images(images)
 
     def submit(self, requests: Sequence[Request]) -> None:
+        self._submit(requests, self.servers)
+
+    def copies(self) -> list[str]:
+        return [server.name for server in self.servers]
+
+    def submit_to(self, copy: int, requests: Sequence[Request]) -> None:
+        self._submit(requests, [self.servers[copy]])
+
+    def _submit(self, requests: Sequence[Request], servers: Sequence[Server]) -> None:
         check_requests(requests, self._keys, self.capabilities, vocab_size=self._model.vocab_size)
         self._keys.update(request.key for request in requests)
-        self._loop.call(self._send, list(requests))
+        self._loop.call(self._send, list(requests), servers)
 
-    def _send(self, requests: Sequence[Request]) -> None:
-        """Start all `requests`, in the event loop."""
+    def _send(self, requests: Sequence[Request], servers: Sequence[Server]) -> None:
+        """Start all `requests` on `servers`, in the event loop."""
         chosen: dict[tuple[int, ...], Server] = {}
         for request in requests:
-            server = chosen.setdefault(tuple(request.content), min(self.servers, key=lambda server: server.load))
+            server = chosen.setdefault(tuple(request.content), min(servers, key=lambda server: server.load))
             served = ServedRequest(PendingRequest(request))
             self.in_flight[request.key] = server, served
             task = asyncio.ensure_future(server.start(served))

@@ -151,6 +151,18 @@ class SharedGenerator:
     def cancel(self, keys: Sequence[str]) -> None:
         self.local.cancel(keys)
 
+    @property
+    def _checked(self) -> Sequence[int]:
+        """The servers that this rank checks: each is checked by a rank, and each rank checks one."""
+        number = len(self.local.servers)
+        return range(number)[self._ranks.rank % number :: self._ranks.size]
+
+    def copies(self) -> list[str]:
+        return [self.local.servers[number].name for number in self._checked]
+
+    def submit_to(self, copy: int, requests: Sequence[Request]) -> None:
+        self.local.submit_to(self._checked[copy], requests)
+
     def load_weights(self, weights: Weights, *, version: int) -> None:
         self.local.check(weights)
         if not self.local.servers[0].api.keeps_requests(is_adapter=weights.adapter is not None):

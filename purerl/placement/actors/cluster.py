@@ -50,7 +50,7 @@ _LOOPBACK = {
 }
 _ADDRESS_FILE = "ray_current_cluster"
 _MIN_STORE, _MAX_STORE = 128 * 2**20, 32 * 2**30  # bytes
-_STORE_SHARE = 0.3  # of the memory of the host
+_STORE_SHARE = 0.3  # of the memory that is available: Ray does not start if too little is left beside its store
 _REMOVE = 'cat > /dev/null; for i in $(seq 150); do kill -0 "$1" 2> /dev/null || break; sleep 0.2; done; rm -rf "$2"'
 """Wait until the run has ended, and then until the guard has, for 30 seconds; remove the directory."""
 
@@ -177,15 +177,19 @@ def _address(folder: Path, process: Worker, log: Path) -> str:
 
 
 def _command(folder: Path, num_cpus: int) -> list[str]:
-    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else memory  # noqa: S108 - not a file
-    store = int(max(_MIN_STORE, min(_STORE_SHARE * memory, 0.8 * shared, _MAX_STORE)))
+    store = _store_size(import_module("ray._private.utils").estimate_available_memory())
     options = ["--head", "--block", "--port=0", "--include-dashboard=false", "--no-monitor"]
     options += ["--dashboard-agent-listen-port=0"]
     if find_spec("grpc") is not None:  # otherwise Ray has no such server
         options += [f"--ray-client-server-port={free_port()}"]
     options += ["--disable-usage-stats", f"--num-cpus={num_cpus}", f"--temp-dir={folder}"]
     return [sys.executable, "-m", "ray.scripts.scripts", "start", *options, f"--object-store-memory={store}"]
+
+
+def _store_size(available: int) -> int:
+    """Bytes of the object store, in shared memory, with so many bytes of `available` memory."""
+    shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else available  # noqa: S108 - not a file
+    return int(max(_MIN_STORE, min(_STORE_SHARE * available, 0.8 * shared, _MAX_STORE)))
 
 
 def _environment() -> dict[str, str]:

@@ -30,14 +30,15 @@ class RemoteGenerator:
     go to the actor with the fewest requests in flight.
     """
 
-    def __init__(self, group: ActorGroup, name: str, built: Built, on_close: Callable[[], object]) -> None:
+    def __init__(self, group: ActorGroup, name: str, built: Sequence[Built], on_close: Callable[[], object]) -> None:
         self.group, self.name, self._parts, self._on_close = group, name, group.parts(), on_close
-        self.capabilities = evolve(built.capabilities, in_process=False)
+        self.capabilities = evolve(built[0].capabilities, in_process=False)
+        self._built = built
         self._actor_of: dict[str, int] = {}  # by the key of a request in flight
         self._kept: dict[str, tuple[tuple[int, ...], int]] = {}  # the content and the actor of requests with `keep`
         self._calls: dict[int, Any] = {}  # the call of `collect` that each actor is in
         self._finished: list[Completion] = []
-        if "use_images" in built.methods:
+        if "use_images" in built[0].methods:
             self.use_images = self._use_images
 
     def submit(self, requests: Sequence[Request]) -> None:
@@ -57,8 +58,28 @@ class RemoteGenerator:
             self._retract({actor: part for actor, part in parts.items() if actor not in errors})
             raise min(errors.items())[1]
         for actor, part in parts.items():
-            self._actor_of.update((request.key, actor) for request in part)
-            self._kept.update((request.key, (tuple(request.content), actor)) for request in part if request.keep)
+            self._accept(actor, part)
+
+    def _accept(self, actor: int, requests: Sequence[Request]) -> None:
+        """Remember that `actor` has these requests."""
+        self._actor_of.update((request.key, actor) for request in requests)
+        self._kept.update((request.key, (tuple(request.content), actor)) for request in requests if request.keep)
+
+    def copies(self) -> list[str]:
+        names = [f"{self.group.name}-{part.first}" for part in self._parts]
+        actors = zip(names, self._built, strict=True)
+        return [f"{copy} in {name}" if copy else name for name, built in actors for copy in built.copies]
+
+    def submit_to(self, copy: int, requests: Sequence[Request]) -> None:
+        check_keys(requests, self._actor_of)
+        self._settle()
+        places = [(actor, own) for actor, built in enumerate(self._built) for own in range(len(built.copies))]
+        actor, own = places[copy]
+        if "submit_to" in self._built[actor].methods:
+            self._parts[actor].call("call_each", self.name, "submit_to", None, own, requests)
+        else:
+            self._parts[actor].call("call_each", self.name, "submit", None, requests)
+        self._accept(actor, requests)
 
     def _retract(self, parts: dict[int, list[Request]]) -> None:
         """Let the actors that have accepted these requests forget them, because another actor has refused its part."""
@@ -162,4 +183,4 @@ def build_generator(
     except BaseException:
         on_close()
         raise
-    return RemoteGenerator(group, name, built[0], on_close)
+    return RemoteGenerator(group, name, built, on_close)

@@ -107,7 +107,7 @@ class ActorGroup:
             raise cause from None
         except ray.exceptions.RayActorError as error:
             self.has_ended = True
-            raise explain_error() or self._dead(rank, error) from None
+            raise explain_error(error) or self._dead(rank, error) from None
 
     def _kill_if_waiting(self, others: Sequence[Any]) -> None:
         """After the failure of one actor, end the group, unless the calls of the others have ended too."""

@@ -12,7 +12,7 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -22,6 +22,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
+from purerl.backends.copies import copies_of
 from purerl.backends.weight_changes import change_weights
 from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_tensors
 from purerl.placement.actors.package import load_ray
@@ -38,7 +39,10 @@ __all__ = ["OPTIONAL", "THREADS", "Built", "EngineHost", "WeightsInfo"]
 THREADS = {"control": 1, "checkpoints": 1}
 """Threads beside the one that calls engines: for what must be possible while it works."""
 
-OPTIONAL = ("base", "flops", "gradient", "limit_vocabulary", "peak_flops", "sleep", "stage", "use_images", "use_routes")
+OPTIONAL = (
+    "base", "flops", "gradient", "limit_vocabulary", "peak_flops", "sleep", "stage", "submit_to", "use_images",
+    "use_routes",
+)  # fmt: skip
 """Methods that an engine may have beside those of `Trainer` and `Generator`."""
 
 _BUCKET = 64 * 2**20  # bytes
@@ -47,10 +51,11 @@ _POLL = 0.5  # seconds between two looks whether the engine still loads weights
 
 @frozen
 class Built:
-    """A summary of an engine for the run: its capabilities, and its optional methods."""
+    """Facts about an engine: its capabilities, its optional methods, and the names of its copies of the weights."""
 
     capabilities: Capabilities
     methods: frozenset[str]
+    copies: Sequence[str]
 
 
 @frozen
@@ -117,7 +122,8 @@ class EngineHost:
 
     def _built(self, name: str) -> Built:
         engine = self._engines[name]
-        return Built(engine.capabilities, frozenset(method for method in OPTIONAL if hasattr(engine, method)))
+        methods = frozenset(method for method in OPTIONAL if hasattr(engine, method))
+        return Built(engine.capabilities, methods, copies_of(engine))
 
     def call(self, name: str, method: str, batch: Any, *arguments: Any, **keywords: Any) -> Any:
         """The result of a method that returns the same on all ranks. `batch` is the first argument, or None."""

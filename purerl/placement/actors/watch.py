@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -32,6 +33,7 @@ _MAX_UNREACHABLE = 8.0
 _CONNECT_TIMEOUT = 2.0
 _GRACE = 8.0  # seconds in which the main thread may stop by itself
 _STDERR = 2
+_PACKAGE = "ray"
 _DO = "the same command resumes the run from its last checkpoint"
 _REPORTER = """
 import os, select, socket, sys
@@ -99,8 +101,10 @@ class RayWatch:
         """Whether it is known that Ray has ended: then its functions wait in vain."""
         return self._problem is not None
 
-    def explain(self) -> EngineError | None:
-        """The reason of an error of Ray, if Ray has ended."""
+    def explain(self, error: BaseException) -> EngineError | None:
+        """The end of Ray, if it has ended and `error` follows from that: it is an error of Ray, or raised after one."""
+        if not _is_of_ray(error):
+            return None
         if self._problem is None:
             self._problem = self._look(max_unreachable=0.0)
         return self._problem
@@ -142,6 +146,31 @@ class RayWatch:
                 self._reporter.communicate(b".")
 
 
+def _is_of_ray(error: BaseException | None) -> bool:
+    """Whether `error`, or one of those that it follows from, is an error of Ray, or was raised in its code.
+
+    Not that of a task: it has the error that the code in an actor has raised.
+    """
+    seen = set[int]()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        if not isinstance(error, load_ray().exceptions.RayTaskError) and _PACKAGE in (_raiser(error), _of(type(error))):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _raiser(error: BaseException) -> str:
+    """The package of the function that has raised `error`."""
+    frames = [*traceback.walk_tb(error.__traceback__)]
+    return str(frames[-1][0].f_globals.get("__name__", "")).partition(".")[0] if frames else ""
+
+
+def _of(kind: type[BaseException]) -> str:
+    """The package of a class."""
+    return kind.__module__.partition(".")[0]
+
+
 @contextmanager
 def watched(log: Path) -> Iterator[None]:
     """In the block, which is connected to Ray, an end of Ray is an EngineError. `log` has more, for messages."""
@@ -156,7 +185,7 @@ def watched(log: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        problem = watch.explain()
+        problem = watch.explain(error)
         if problem is None or problem is error:
             raise
         raise problem from error
@@ -180,9 +209,9 @@ def check_cluster() -> None:
         watch.check()
 
 
-def explain_error() -> EngineError | None:
-    """The reason of an error of Ray, if the Ray of the run has ended."""
-    return _watches[-1].explain() if _watches else None
+def explain_error(error: BaseException) -> EngineError | None:
+    """As `RayWatch.explain`, for the Ray of the run."""
+    return _watches[-1].explain(error) if _watches else None
 
 
 def has_lost_cluster() -> bool:

@@ -256,7 +256,7 @@ def _probe_row(processor: Processor) -> tuple[Tensor, Tensor]:
 
 def _cannot_read_images(name: str, got: str) -> ConfigError:
     need = "a model whose decoder reads images as features in the place of tokens, with causal attention"
-    do = "use a model of another family; docs/images.md lists those that were tested"
+    do = "use a model of another family; docs/how-to/images.md lists those that were tested"
     return ConfigError("images", got=f"{name}: {got}", need=need, do=do)
 
 
