@@ -1,4 +1,4 @@
-"""What actors of Ray cost: calls of a trainer, and weights that go from a trainer to a generator.
+"""The costs of Ray actors: calls of a trainer, and weights that go from a trainer to a generator.
 
     python -m benchmarks.actors [--rounds 5] [--rows 1024] [--length 1024] [--part 16]
 

@@ -1,4 +1,4 @@
-"""What digests of checkpoints cost: the time to write a checkpoint with and without them, side by side in one run.
+"""The cost of checkpoint digests: the time to write a checkpoint with and without them, side by side in one run.
 
     python -m benchmarks.checkpoint_digest [--repetitions 7]
 

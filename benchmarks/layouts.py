@@ -149,7 +149,7 @@ def _mesh(mesh: Mesh | MegatronMesh) -> str:
 
 
 def _generator(weights: int) -> str:
-    """How the generator is placed, whose weights take this number of bytes."""
+    """The devices of a generator whose weights take this number of bytes, and the memory on each."""
     devices = 1
     while weights / devices > _OF_GENERATOR * _MEMORY:
         devices *= 2

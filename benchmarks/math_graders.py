@@ -144,7 +144,7 @@ GRADERS = (
 
 
 class Results(NamedTuple):
-    """What a grader did with the pairs: the score of each, or None if it failed, the failures, and CPU seconds."""
+    """The results of a grader: the score of each pair, or None if it failed, the failures, and CPU seconds."""
 
     scores: list[float | None]
     failures: list[str]

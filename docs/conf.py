@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation: `nox -s docs`."""
+"""Configuration of Sphinx, which builds the documentation: `nox -s docs`."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def batch_of(case: Case) -> TensorDict:
 
 
 def features_of(number: int, case: Case) -> list[Feature | None]:
-    """What each token of a row has to get; None for text."""
+    """The expected feature of each token of a row; None for text."""
     features: list[Feature | None] = [None]
     for content in case.rows[number]:
         features += [*((content, k) for k in range(COUNTS[content])), None]

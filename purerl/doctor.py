@@ -190,7 +190,7 @@ def _version(name: str) -> str | None:
 
 
 def _engine(group: str, kind: str, python: str | None = None) -> Finding:
-    """What the engine `kind` can do with any model, and what is missing here, or in the environment of `python`.
+    """Capabilities of the engine `kind` for any model, and what is missing here, or in the environment of `python`.
 
     No model is loaded. What is missing is an error only if `python` names an environment.
     """
@@ -219,7 +219,7 @@ _OWN_ENVIRONMENT = "docs/how-to/servers.md shows how to install it into an envir
 
 
 def _missing(plugin: GeneratorPlugin, python: str | None) -> str:
-    """What the engine `plugin` needs, with its default settings and `python`; empty if nothing is missing."""
+    """The missing requirements of the engine `plugin`, with its default settings and `python`; empty without any."""
     try:
         config = plugin.Config()
         if python is not None:
@@ -231,7 +231,7 @@ def _missing(plugin: GeneratorPlugin, python: str | None) -> str:
 
 
 def _other_version(kind: str, need: str, installed: str | None) -> str:
-    """What is wrong with the version of the engine `kind`; empty if it is `need`."""
+    """The problem of the version of the engine `kind`; empty if it is `need`."""
     is_it = installed is not None and is_version(installed, need)
     return "" if is_it else f"purerl uses the interface of {kind} {need}"
 

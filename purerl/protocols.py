@@ -51,7 +51,7 @@ FinishReason = Literal["stop", "length", "cancelled", "error"]
 
 @frozen
 class Capabilities:
-    """What an engine can do. `purerl doctor` prints it.
+    """Capabilities of an engine. `purerl doctor` prints them.
 
     max_sequence_length   tokens of the longest sequence, prompt and completion together; None: unlimited or unknown
     outputs               trainers: the outputs that `score` and `step` can compute

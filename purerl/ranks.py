@@ -223,7 +223,7 @@ class Ranks:
         _check_equal(what, self.gather(value, what))
 
     def on_all(self, action: Callable[[], T], what: str = "an action on all ranks") -> list[T]:
-        """What `action` returns on each rank, by rank. The first exception of a rank is raised on every rank."""
+        """The results of `action` on all ranks, by rank. The first exception of a rank is raised on every rank."""
         if self.size == 1:
             return [action()]
         try:
@@ -237,7 +237,7 @@ class Ranks:
         return [result for result, _ in outcomes]  # pyright: ignore[reportReturnType] - without an error it is a result
 
     def on_first(self, action: Callable[[], T], what: str = "an action of rank 0") -> T:
-        """What `action` returns on rank 0, while the others wait. Its exception is raised on every rank."""
+        """The result of `action` on rank 0, while the others wait. Its exception is raised on every rank."""
         return self.on_all(action if self.is_first else _nothing, what)[0]  # pyright: ignore[reportReturnType]
 
 

@@ -11,7 +11,7 @@ __all__ = ["SAMPLING_PARAMETERS", "Sampling"]
 
 @frozen
 class Sampling:
-    """How a sequence is continued.
+    """Sampling parameters of a completion.
 
     temperature         divides the logits; 0 is greedy decoding (argmax)
     max_tokens          maximum number of new tokens

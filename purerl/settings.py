@@ -216,7 +216,7 @@ _DTYPES = ("auto", "float32", "bfloat16", "float64", "float16")
 
 @frozen
 class Model:
-    """Where the configuration, the weights and the tokenizer of a model are loaded from.
+    """Sources of the configuration, the weights and the tokenizer of a model.
 
     In settings a string stands for the model with that path.
     """

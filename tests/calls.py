@@ -1,4 +1,4 @@
-"""How many functions a process of Python calls: a measure of its work that is the same on every computer."""
+"""The number of function calls in a process of Python: a measure of its work that is the same on every computer."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def torchrun(
     environment: Mapping[str, str] | None = None,
     status: int = 0,
 ) -> subprocess.CompletedProcess[str]:
-    """What torchrun with `arguments` (`-m`, a module, its arguments) has printed; it must end with `status`."""
+    """The output of torchrun with `arguments` (`-m`, a module, its arguments); it must exit with `status`."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     done = subprocess.run(
         [*command, *arguments],

@@ -76,7 +76,7 @@ def parse_environment(
     max_turns: int | None = None,
     environment_settings: Sequence[str] = (),
 ) -> EnvironmentSettings | None:
-    """What the options of these names describe; None without any. A URL in `environment` is a remote one.
+    """Settings of an environment from command-line options; None without any. A URL in `environment` is a remote one.
 
     Raises: ConfigError for settings that are invalid, or that need an environment.
 

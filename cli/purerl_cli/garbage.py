@@ -29,7 +29,7 @@ def without_collections() -> Iterator[None]:
 
 
 def exit_without_collections() -> None:
-    """When the process exits, the garbage collector ignores all objects that exist then.
+    """Let the garbage collector ignore, when the process exits, all objects that exist then.
 
     With triton, which torch.distributed imports, it does not: triton's library would print what was not collected.
     """

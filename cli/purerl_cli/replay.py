@@ -99,7 +99,7 @@ def _changed(composition: Composition, name: str | None, settings: Sequence[str]
 
 
 def _scorer(recording: Recording, rewards: Sequence[str], algorithm: Algorithm) -> AbstractContextManager[Scorer]:
-    """What scores the completions of `recording` with `rewards`, as ``--reward`` gives them."""
+    """A scorer of the completions of `recording` with `rewards`, as ``--reward`` gives them."""
     from purerl.config.overrides import apply
     from purerl.replay.scoring import open_scorer
 

@@ -94,7 +94,7 @@ def _composition(module: Any, algorithm: Algorithm) -> str:
 
 
 def _definitions(module: Any) -> str:
-    """What the algorithm consists of, if it is another one with modifiers, and links to their pages."""
+    """The parts of an algorithm that is another one with modifiers, and links to their pages."""
     composition = definition(module.Config())
     if composition is None:
         return ""

@@ -24,7 +24,7 @@ from purerl.plugins import names
 __all__ = ["availability", "pages"]
 
 COLUMNS = ("verl: advantages", "verl: loss", "TRL", "tinker", "prime-rl: loss", "SkyRL, slime: advantages")
-"""What an algorithm can run as."""
+"""The uses of an algorithm in other frameworks."""
 
 
 def pages() -> Iterator[tuple[str, str]]:
@@ -45,7 +45,7 @@ def pages() -> Iterator[tuple[str, str]]:
 
 
 def availability(name: str) -> tuple[list[str], ...]:
-    """Why the algorithm `name` cannot run as each of `COLUMNS`; an empty list if it can."""
+    """The reasons against running the algorithm `name` as each of `COLUMNS`; an empty list if it can."""
     algorithm = build_algorithm(compose(name))
     return (
         [*estimator_refusals(algorithm, VERL)],
@@ -58,7 +58,7 @@ def availability(name: str) -> tuple[list[str], ...]:
 
 
 def _with_bypass(name: str) -> list[str]:
-    """Why the loss of `name` with the modifier `bypass` cannot run in prime-rl."""
+    """The reasons against running the loss of `name` with the modifier `bypass` in prime-rl."""
     try:
         algorithm: Algorithm = build_algorithm(compose(name, ["bypass"]))
     except ConfigError as error:

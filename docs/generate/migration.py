@@ -66,7 +66,7 @@ def _datasets(library: Library) -> str:
 
 def _dataset(dataset: Dataset) -> list[str]:
     extra = f"; {_code(dataset.extra_columns)} for reward functions" if dataset.extra_columns else ""
-    return [dataset.type, _code(dataset.columns) + extra, ", ".join(dataset.formats), dataset.purpose]
+    return [dataset.type, _code(dataset.columns) + extra, ", ".join(dataset.formats), dataset.example_type]
 
 
 def _rows(library: Library, section: str) -> str:
@@ -82,7 +82,7 @@ def _row(library: Library, row: Row) -> list[str]:
 
 
 def _exact(library: Library, row: Row) -> str:
-    """Which settings compute what the library computes, and the differences of their preset."""
+    """The settings that compute the same as the library, and the differences of their preset."""
     if not row.exact:
         return ""
     preset = presets()[row.exact[0].partition("=")[2]]

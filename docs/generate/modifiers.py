@@ -121,7 +121,7 @@ def _plain(name: str) -> Algorithm:
 
 
 def _algorithms(name: str) -> str:
-    """Which algorithms refuse the modifier, and why."""
+    """The algorithms that refuse the modifier, with reasons."""
     refusals: dict[str, list[str]] = {}
     for algorithm in names("algorithm"):
         if isinstance(error := _modified(name, algorithm), ConfigError):
@@ -142,7 +142,7 @@ def _laws(module: Any) -> str:
 
 
 def _reason(error: ConfigError) -> str:
-    """What `error` got and what it needs."""
+    """The got and need lines of `error`."""
     found = dict(re.findall(r"^  (got|need): +(.+)", str(error), re.MULTILINE))
     need = f"needs {found['need']}" if "need" in found else ""
     return "; ".join(filter(None, [found.get("got"), need]))

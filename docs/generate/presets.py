@@ -82,7 +82,7 @@ def _settings(settings: Mapping[str, Any]) -> str:
 
 
 def _section(preset: Preset) -> Iterator[str]:
-    """How a preset differs from our algorithm."""
+    """The differences of a preset from our algorithm."""
     kind = preset.algorithm["kind"]
     ours, theirs = algorithm_named(kind), algorithm_named(preset.name)
     differences, total = compare(ours, theirs, example_completions(ours, theirs))

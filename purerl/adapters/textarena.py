@@ -76,7 +76,7 @@ class TextArenaEnvironment:
         return None
 
     def _observation(self) -> Observation:
-        """What the player who takes the next turn has not read yet."""
+        """The observation of the player who takes the next turn: messages that this player has not read yet."""
         player, messages = self._game.get_observation()
         text = "\n".join(_shown(sender, message) for sender, message, _ in messages if sender != player)
         return Observation(messages=[{"role": "user", "content": text}], player=player)

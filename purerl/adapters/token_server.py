@@ -28,7 +28,7 @@ _WITHOUT_EFFECT = ("logprobs", "skip_special_tokens", "routed_experts_prompt_sta
 
 @define(eq=False)
 class Sample:
-    """What a sample of a draw has requested so far.
+    """The requests of one sample of a draw so far.
 
     key, seeds  of its first request; those of later ones also have the number of the request
     sampling    used for all requests, except for `max_tokens` and more stop tokens, which a request may set

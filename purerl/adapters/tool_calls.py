@@ -76,7 +76,7 @@ def _error(reason: object) -> str:
 
 
 def content_of(result: Any) -> str:
-    """What a tool returned, as text; of a list of content parts it is their text.
+    """The result of a tool as text; of a list of content parts it is their text.
 
     Raises: ValueError for a content part that is not text.
 

@@ -12,7 +12,7 @@ from purerl.algos.algebra import Counts, Weighted
 __all__ = ["SKIP_REASONS", "skip_reason", "step_metrics"]
 
 SKIP_REASONS = ("nonfinite_gradient", "no_tokens", "zero_gradient")
-"""Why a step is skipped. Each has a metric ``skipped/REASON``, and ``skipped`` is their sum."""
+"""Reasons for which a step is skipped. Each has a metric ``skipped/REASON``, and ``skipped`` is their sum."""
 
 
 def skip_reason(norm: float, counts: Mapping[str, Counts], *, skip_zero_gradients: bool) -> str | None:

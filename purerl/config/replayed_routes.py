@@ -16,7 +16,7 @@ _RETURN = "generator.return_routes"
 
 
 def replayed_routes(trainer: object) -> str:
-    """Who records the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: nobody."""
+    """The recorder of the experts that the policy replays: ``old_logp``, ``generator``, or ``off``: none."""
     return trainer_plugin(trainer).replayed_routes(trainer)
 
 

@@ -38,7 +38,7 @@ def is_learned(message: Message) -> bool:
 
 
 def find_problem(message: Message) -> str | None:
-    """Why `message` of a row cannot be used; None if it can. `message` has a role and content, or calls.
+    """The problem of `message` in a row; None if it can be used. `message` has a role and content, or calls.
 
     >>> find_problem({"role": "assistant", "content": "a", "weight": 0.5})
     'a message with the weight 0.5; need 0 or 1'
@@ -59,7 +59,7 @@ def find_problem(message: Message) -> str | None:
 
 
 def _problem_of_keys(call: Message) -> str | None:
-    """Why the keys of `call`, in OpenAI's form, cannot be used; None if they can."""
+    """The problem of the keys of `call`, in OpenAI's form; None if they can be used."""
     function = call["function"]
     pairs = [(call, _KEYS_OF_CALLS), (function, _KEYS_OF_FUNCTIONS)]
     unknown = [key for part, known in pairs for key, value in part.items() if key not in known and value is not None]

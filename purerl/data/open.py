@@ -77,13 +77,13 @@ class DataSplit(NamedTuple):
     counts: Mapping[str, int]
 
 
-def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
-    """The training data for `purpose`.
+def read_data(settings: Data, example_type: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
+    """The training data for `example_type`.
 
     Raises: DataError as `read_examples`; ConfigError for settings of chats that have no effect on these data and on
     `problems`.
     """
-    examples = read_examples(settings.files, purpose, weights=settings.weights, columns=settings.columns)
+    examples = read_examples(settings.files, example_type, weights=settings.weights, columns=settings.columns)
     examples = evolve(examples, order=settings.order, order_seed=settings.seed)
     every = (examples, *problems)
     with _of_data():

@@ -23,7 +23,7 @@ __all__ = ["compare_answers", "pair_notes"]
 
 
 def compare_answers(chat: Chat, chosen: TokenizedExample, rejected: TokenizedExample) -> str | None:
-    """Why the answers of a pair are nearly the same; None if they are not.
+    """The reason that the answers of a pair are nearly the same; None if they are not.
 
     They are equal if the tokens to learn are. Otherwise one may be the start of the other in characters, but for the
     tokens that end it.

@@ -141,7 +141,7 @@ def rendered_placeholders(chat: Chat, prompt: Messages, answer: Messages) -> Ren
 
 
 def find_problem(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> Problem | None:
-    """Why the chat template does not fit the conversation of a row; None if it does, and for plain text.
+    """The problem of a chat template with the conversation of a row; None if it fits, and for plain text.
 
     The end of each turn must be learned, and everything else of a turn that is learned; and the text of all messages,
     calls of tools, and the thoughts of a learned turn after the last question must be in what the template renders.
@@ -194,7 +194,7 @@ def _is_needed(chat: Chat, rendered: Rendered, piece: Piece) -> bool:
 
 
 def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:
-    """Why the spans are not the learned turns, each from the generation prompt to its end token."""
+    """The problem of spans that are not the learned turns, each from the generation prompt to its end token."""
     turns = [k for k, message in enumerate(rendered.messages) if k >= rendered.first and is_learned(message)]
     spans = rendered.spans
     if len(spans) != len(turns):  # some templates mark one more end token after the last turn

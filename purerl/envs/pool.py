@@ -88,7 +88,7 @@ class EnvironmentPool:
         return next(self._numbers)
 
     def failure_of(self, process: Process, *, was_running: bool) -> EnvironmentFailure:
-        """Why a call in `process`, which has ended, failed. `was_running`: it had started."""
+        """The failure of a call in `process`, which has ended. `was_running`: the call had started."""
         death = process.death
         if self._is_closed or death is None:
             return self._closed()

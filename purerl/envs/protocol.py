@@ -16,7 +16,7 @@ __all__ = ["EndReason", "Environment", "Message", "Observation", "SupportsEnd", 
 Message = Mapping[str, Any]
 
 EndReason = Literal["turns", "tokens", "length"]
-"""Why a run ends an episode: the limit of turns, no room for another turn, or a turn that was cut at its limit."""
+"""Reasons for ending an episode: the limit of turns, no room for another turn, or a turn that was cut at its limit."""
 
 
 @frozen

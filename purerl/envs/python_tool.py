@@ -128,7 +128,7 @@ def _answer(result: Result, limits: Limits, max_characters: int) -> str:
 
 
 def _end(result: Result, limits: Limits) -> str:
-    """Why a program was ended; empty if it has ended by itself."""
+    """The reason for ending a program; empty if it has ended by itself."""
     reasons = {
         "timeout": f"did not end within {limits.timeout:g} seconds",
         "memory": f"used more than {limits.max_memory} MiB of memory",

@@ -32,7 +32,7 @@ FAMILIES: Mapping[str, str] = {
     "Weighted policy gradients": "A detached weight replaces the clipped ratio of PPO.",
     "Other losses": "Smooth gates, geometric means and regressions.",
 }
-"""What the algorithms of each family have in common."""
+"""The common properties of the algorithms of each family."""
 
 
 @frozen
@@ -142,7 +142,7 @@ def modifiers() -> list[ModifierEntry]:
 
 
 def sources(module: Any) -> str:
-    """What the docstring of `module` has after ``Source:`` or ``Sources:``, in one line."""
+    """The sources in the docstring of `module`: the text after ``Source:`` or ``Sources:``, in one line."""
     found = _SOURCES.search(inspect.getdoc(module) or "")
     return " ".join(found[1].split()) if found else ""
 

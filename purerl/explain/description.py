@@ -37,7 +37,7 @@ def _term(term: Term) -> str:
 
 
 def factor_of(term: Term) -> str:
-    """What multiplies the loss of `term`: its weight, and its scales."""
+    """The factor of the loss of `term`: its weight, and its scales."""
     weight = {1.0: "", -1.0: "-"}.get(term.weight, f"{term.weight:g} * ")
     return weight + "".join(f"{name} * " for name in term.scales)
 
@@ -140,7 +140,7 @@ class Need(NamedTuple):
 
 
 def needs_of(algorithm: Algorithm) -> Iterator[Need]:
-    """What `algorithm` needs: first the models, then the fields.
+    """Requirements of `algorithm`: first the models, then the fields.
 
     >>> from purerl.algos import grpo
     >>> [need.name for need in needs_of(grpo.algorithm())]

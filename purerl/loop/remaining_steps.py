@@ -53,7 +53,7 @@ def remaining_steps(
         run.task.rewards,
         CheckpointWriter(ranks, background=config.checkpoint.background) as writer,
         _open_console(config, needs, run, directory, state, max_steps=ending.max_steps, past=records[:-1]) as trackers,
-        context.leaving_noticed(),
+        context.report_exit(),
     ):
         run.task.rewards.start(run.engines.runtime.run_here)
         if not records:

@@ -41,7 +41,7 @@ __all__ = ["Run", "open_run"]
 
 @frozen
 class Run:
-    """Everything that a run has opened.
+    """The open parts of a run.
 
     learner   the algorithm, and the models that it trains and reads
     source    makes the rows of each step

@@ -17,7 +17,7 @@ __all__ = ["Clock", "Ending", "LoopState"]
 
 @frozen
 class LoopState:
-    """All that a checkpoint contains beside the trainers.
+    """The contents of a checkpoint beside the trainers.
 
     step       number of finished steps
     num_draws  number of examples drawn from the data

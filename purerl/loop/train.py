@@ -33,7 +33,7 @@ from purerl.opening.start_checkpoint import (
     parse_start_checkpoint,
 )
 from purerl.placement.join import RankContext, join_ranks
-from purerl.placement.stacks import with_answers
+from purerl.placement.stacks import serve_stack_requests
 from purerl.ranks import Ranks
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward
@@ -41,7 +41,7 @@ from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
-from purerl.system.files import atomic_directory, explain_refusals
+from purerl.system.files import atomic_directory, translate_os_errors
 from purerl.system.peak_memory import peak_memory
 from purerl.system.process import gc_frozen, torch_threads
 
@@ -83,13 +83,13 @@ def train(
         check_start_checkpoint(origin, path, config.max_steps, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config, needs)
-    with join_ranks(config.placement, path) as context, explain_refusals(path):
+    with join_ranks(config.placement, path) as context, translate_os_errors(path):
         check_same_on_ranks(context.ranks.gather(to_dict(config), "the configuration"))
         check_ranks(config.placement, needs, context.ranks.size)
         with (
             _claimed(path, config, context, fresh=fresh) as claimed,
             context.redirected(),
-            with_answers(path, context.ranks.rank if context.ranks.size > 1 else "run"),
+            serve_stack_requests(path, context.ranks.rank if context.ranks.size > 1 else "run"),
         ):
             summary = context.ranks.on_first(lambda: _begin(config, claimed, origin), "beginning the run")
             if summary is None and config.initial_run is not None:

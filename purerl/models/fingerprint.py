@@ -1,4 +1,4 @@
-"""Fingerprints of models: what a run records about the models that it starts from, so that a changed one is noticed.
+"""Fingerprints of models: identities of the models that a run starts from, so that a changed one is noticed.
 
 Of a model on the hub it is the commit. Of a directory it is the size and a digest of each file that is loaded:
 

@@ -59,9 +59,9 @@ class RankContext:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""
         return nullcontext() if self.log is None else self.log.redirected()
 
-    def leaving_noticed(self) -> AbstractContextManager[None]:
-        """In this block an exception is a sign for the other ranks that this one stops, which may take some time."""
-        return nullcontext() if self._watchdog is None else self._watchdog.leaving_noticed()
+    def report_exit(self) -> AbstractContextManager[None]:
+        """Report an exception in the block to the other ranks: this one stops, which may take some time."""
+        return nullcontext() if self._watchdog is None else self._watchdog.report_exit()
 
     def on_problem(self, function: Callable[[EngineError], object]) -> None:
         """Call `function` when another rank has failed or ended: for code that waits for something else."""
@@ -207,7 +207,7 @@ def _fail(
     reporter = watchdog.first_alive
     if reporter != ranks.rank:
         log.write("".join(traceback.format_exception(error)).rstrip())
-    if not watchdog.has_found(cause):
+    if not watchdog.is_cause(cause):
         watchdog.publish(failure=message)
         if has_store:
             time.sleep(_READ_TIME)

@@ -1,4 +1,4 @@
-"""Stacks on request: what each process of a run is doing, also if it hangs.
+"""Stacks of all processes of a run on request, also of one that hangs.
 
 While a process of a run works, it has a file ``ranks/NAME.stacks`` in the run directory, and looks every second for a
 request there. It answers with the stacks of all its threads. Only the directory is needed, so ranks and actors on other
@@ -22,7 +22,7 @@ from purerl.errors import InputError
 from purerl.placement.logs import log_path
 from purerl.system.files import write_atomically
 
-__all__ = ["Stacks", "answer_requests", "forget", "request_stacks", "with_answers"]
+__all__ = ["Stacks", "forget", "request_stacks", "serve_stack_requests", "start_stack_thread"]
 
 _PERIOD = 1.0  # seconds between two looks for a request
 _POLL = 0.05
@@ -46,10 +46,10 @@ class Stacks:
 
 
 @contextmanager
-def with_answers(directory: Path, name: int | str) -> Iterator[None]:
+def serve_stack_requests(directory: Path, name: int | str) -> Iterator[None]:
     """Answer requests to the process `name` of the run in `directory`, in the time of the block."""
     is_over = Event()
-    thread = answer_requests(directory, name, is_over)
+    thread = start_stack_thread(directory, name, is_over)
     try:
         yield
     finally:
@@ -66,7 +66,7 @@ def forget(directory: Path, name: int | str) -> None:
         path.parent.rmdir()
 
 
-def answer_requests(directory: Path, name: int | str, is_over: Event) -> Thread:
+def start_stack_thread(directory: Path, name: int | str, is_over: Event) -> Thread:
     """Start a thread that answers requests until `is_over`."""
     path = _path(directory, name)
     path.parent.mkdir(parents=True, exist_ok=True)

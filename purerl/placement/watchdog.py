@@ -133,7 +133,7 @@ class Watchdog:
         do = "see what the stacks in the logs of the ranks wait for, or raise placement.timeout"
         return EngineError("a collective call has failed", got=error, do=do)
 
-    def has_found(self, error: BaseException) -> bool:
+    def is_cause(self, error: BaseException) -> bool:
         """Whether `error` is the problem of another rank."""
         return error is self._problem
 
@@ -147,8 +147,8 @@ class Watchdog:
         return self._problem
 
     @contextmanager
-    def leaving_noticed(self) -> Iterator[None]:
-        """An exception in the block is a sign that the main thread stops, which may take longer from then on."""
+    def report_exit(self) -> Iterator[None]:
+        """Report an exception in the block: the main thread stops, which may take longer from then on."""
         try:
             yield
         except BaseException:
@@ -193,7 +193,7 @@ class Watchdog:
     def _run(self) -> None:
         try:
             while self._problem is None and not self._is_stopped.is_set():
-                self._look()
+                self._poll_peers()
                 self._sleep()
         except RuntimeError as error:  # the process that has the store has ended
             self._problem = _store_error(error)
@@ -216,8 +216,8 @@ class Watchdog:
                 return True
         return False
 
-    def _look(self) -> None:
-        """Read the states of the others, and note a problem."""
+    def _poll_peers(self) -> None:
+        """Read the states of the other ranks, and note a problem."""
         with self._lock:
             started = [rank for rank, peer in self._peers.items() if peer.state or self._store.check([str(rank)])]
             self._read(started)

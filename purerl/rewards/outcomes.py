@@ -70,7 +70,7 @@ def _without_credentials(text: Any) -> Any:
 
 @frozen
 class Failure:
-    """Why a completion has no reward.
+    """The failure because of which a completion has no reward.
 
     function   name of the reward function, environment, ... that failed
     kind       what happened

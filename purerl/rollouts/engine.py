@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 @define(eq=False)
 class Ticket:
-    """Who requests: its calls that are not finished, and the keys of its requests that may be continued."""
+    """A requester: its calls that are not finished, and the keys of its requests that may be continued."""
 
     calls: set[_Call] = field(factory=set)
     kept: list[str] = field(factory=list)

@@ -162,7 +162,7 @@ class Episode:
 
     @property
     def last_player(self) -> Player:
-        """Who took the last turn."""
+        """The player of the last turn."""
         return max(self.players.values(), key=lambda player: player.turns[-1].number if player.turns else -1)
 
     def observe(self, observation: Observation, player: int) -> None:

@@ -17,7 +17,7 @@ from purerl.opening.engines import load_policy
 from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
 from purerl.seeds import restored_generators
 from purerl.store.objects import read_facts
-from purerl.system.files import atomic_directory, explain_refusals
+from purerl.system.files import atomic_directory, translate_os_errors
 from purerl.system.process import torch_threads
 
 __all__ = ["export_model"]
@@ -49,7 +49,7 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
     output.parent.mkdir(parents=True, exist_ok=True)
     examples = read_facts(run).get("examples", 0)
     with (
-        explain_refusals(output),
+        translate_os_errors(output),
         restored_generators(),
         torch_threads(config.num_threads),
         closing(load_policy(needs, checkpoint, examples, seed=config.seed)) as policy,

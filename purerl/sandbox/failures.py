@@ -1,4 +1,4 @@
-"""Why a sandbox could not be built, and what to do about it, by the layer that is missing."""
+"""Reasons for which a sandbox could not be built, and remedies, by the layer that is missing."""
 
 from __future__ import annotations
 

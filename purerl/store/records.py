@@ -47,7 +47,7 @@ def sync_records(directory: Path, files: Iterable[Path], folders: Sequence[Path]
 
 
 def find_gap(recorded: Collection[int], step: int) -> str | None:
-    """Why metrics of the steps `recorded` do not go with a checkpoint after `step`; None if they do.
+    """The reason that metrics of the steps `recorded` do not match a checkpoint after `step`; None if they do.
 
     >>> find_gap([0, 1, 2, 3], 2) is None, find_gap([0, 1, 5], 4)
     (True, 'metrics.jsonl has no lines of steps 2 to 4')

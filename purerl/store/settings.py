@@ -13,7 +13,7 @@ __all__ = ["Checkpoint"]
 
 @frozen(kw_only=True)
 class Checkpoint:
-    """When checkpoints are written; there is always one at the end."""
+    """Intervals and retention of checkpoints; there is always one at the end."""
 
     every: int = setting("steps between checkpoints", default=20, may_change=True, **at_least(1))
     keep: int = setting("number of newest checkpoints that stay on disk", default=2, may_change=True, **at_least(1))

@@ -17,11 +17,11 @@ __all__ = [
     "REFUSALS",
     "atomic_directory",
     "create",
-    "explain_refusals",
     "follow_umask",
     "remove",
     "sync",
     "sync_tree",
+    "translate_os_errors",
     "write_atomically",
 ]
 
@@ -98,7 +98,7 @@ def follow_umask(path: Path) -> None:
 
 
 @contextmanager
-def explain_refusals(path: Path) -> Iterator[None]:
+def translate_os_errors(path: Path) -> Iterator[None]:
     """Raise RunDirectoryError if the file system refuses something in or at the directory `path`.
 
     Also if the directory has been deleted, or if there is something else in the place of one of its files.

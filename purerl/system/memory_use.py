@@ -1,4 +1,4 @@
-"""The memory of an engine on one rank: what a plan adds up."""
+"""The memory of an engine on one rank, as the sum in a plan."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ PARAMETERS, GRADIENTS, MOMENTS, COPIES = "parameters", "gradients", "AdamW's mom
 
 @frozen(kw_only=True)
 class Workload:
-    """How much an engine computes at a time.
+    """The amount of work of an engine at a time.
 
     rows                rows of a step, of all ranks
     group_size          rows of each prompt
@@ -98,7 +98,7 @@ class MemoryUse:
 
 
 def refusal(check: Callable[[], object]) -> tuple[str, ...]:
-    """Why `check` raises ConfigError, in one line, for `MemoryUse.refused`; empty if it does not."""
+    """The ConfigError that `check` raises, in one line, for `MemoryUse.refused`; empty if it raises none."""
     try:
         check()
     except ConfigError as error:

@@ -146,7 +146,7 @@ def _open(path: Path, flags: int, kind: str, is_kind: Callable[[int], bool], fol
 
 
 def _not_private(status: os.stat_result, kind: str, is_kind: Callable[[int], bool]) -> str | None:
-    """Why a file or directory with this `status` is not private; None if it is."""
+    """The reason that a file or directory with this `status` is not private; None if it is."""
     if not is_kind(status.st_mode):
         return f"no {kind}"
     if status.st_uid != os.getuid():

@@ -127,7 +127,7 @@ def config_fields(path: Path, name: str = "Config") -> set[str] | None:
 
 
 def imported_modules(path: Path) -> dict[str, str]:
-    """What the file at `path` imports at its top level: address by name.
+    """The imports of the file at `path` at its top level: address by name.
 
     >>> imported_modules(find_source("purerl.recipes.chat"))["trainer"]
     'purerl.backends.hf.trainer'

@@ -1,4 +1,4 @@
-"""Rows in one line: scores and gradients are those of padded rows, and no row has an effect on another."""
+"""Sequence packing: scores and gradients are those of padded rows, and no row has an effect on another."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ def test_directory_without_a_run_is_refused(tmp_path: Path) -> None:
 
 @define
 class _Hub:
-    """What a hub was asked to do: repositories that were created, the token, and the files of the commit."""
+    """A fake hub that records its calls: repositories that were created, the token, and the files of the commit."""
 
     created: list[dict[str, Any]] = field(factory=list)
     tokens: set[str | None] = field(factory=set)

@@ -1,4 +1,4 @@
-"""How soon a mistake is reported: the libraries that are loaded before the message, and the calls that are made."""
+"""The time until a mistake is reported: libraries that are loaded before the message, and calls that are made."""
 
 from __future__ import annotations
 

@@ -148,7 +148,7 @@ def test_settings_are_completed_with_their_values(tmp_path: Path, monkeypatch: p
 
 
 def _complete(line: str) -> str:
-    """What bash shows for completion at the end of `line`."""
+    """The completions that bash shows at the end of `line`."""
     words = line.split()
     variables = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_PURERL_COMPLETE": "complete_bash"}
     code = "from purerl_cli.main import app; app(prog_name='purerl')"

@@ -265,7 +265,7 @@ def test_data_sets_are_read_for_their_purpose(dataset: Any, prompt_format: str) 
     types = dict.fromkeys(dataset.columns, FORMATS[prompt_format])
     types |= {"label": pa.bool_()} if "label" in types else {}
     schema = pa.schema([*types.items()])
-    assert dataset.purpose in [layout.example_type for layout in detect_formats(schema)]
+    assert dataset.example_type in [layout.example_type for layout in detect_formats(schema)]
 
 
 @pytest.mark.parametrize("name", LIBRARIES)

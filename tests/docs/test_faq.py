@@ -55,7 +55,7 @@ def test_a_setting_that_does_not_exist_is_found() -> None:
 
 
 def test_every_name_is_checked() -> None:
-    """What is neither a metric, nor a setting with its value, nor a command."""
+    """A name is a metric, a setting with its value, a command, or in a list of other names."""
     rest = {c for c in CODE if c not in _metrics() | {*_settings()} and not c.startswith(("purerl ", "--"))}
     assert rest <= OTHER
 

@@ -71,7 +71,7 @@ def test_blocks_run_in_order_and_print_what_the_page_shows(tmp_path: Path, monke
 
 
 def _run(line: str) -> str:
-    """What a command prints: its configuration, or its error."""
+    """The output of a command: its configuration, or its error."""
     command, *arguments = shlex.split(line)
     assert command == "purerl"
     result = CliRunner().invoke(app, arguments)

@@ -1,4 +1,4 @@
-"""Who can reach a real engine: no route without the token, no port beyond loopback, no Unix socket of another user."""
+"""Access to a real engine: no route without the token, no port beyond loopback, no Unix socket of another user."""
 
 from __future__ import annotations
 

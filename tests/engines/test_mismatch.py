@@ -19,7 +19,7 @@ from tests.loop.small import small_real
 
 NAMES = ("logp_abs_diff", "logp_abs_diff_max", "k3_kl", "perplexity_ratio", "effective_sample_size")
 SAME = dict(logp_abs_diff=1e-5, logp_abs_diff_max=1e-4, k3_kl=1e-9, perplexity_ratio=1e-5, effective_sample_size=1e-6)
-"""How far each metric may be from its value without mismatch, in float32."""
+"""The tolerance of each metric around its value without mismatch, in float32."""
 
 
 def steps_of(

@@ -1,4 +1,4 @@
-"""Who may run episodes on a server of environments: only clients with its token."""
+"""Access to a server of environments: only clients with its token run episodes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ _SET = re.compile(r"\b(?:set|lower|raise) ([a-z]+_[a-z0-9_]+)(?= to\b|=|[,;]|$)"
 _NO_SETTING = re.compile(r"(?:purerl|torch|dist|tests)\.|.*\.(?:py|md|toml|json|jsonl|jinja|txt|log|com|org|io|co)$")
 _ATTRIBUTES = {"draw.key", "package.module", "shard.rows"}  # of objects of Python
 _ITEM = re.compile(r"^initial_run\.|(?<=^roles\.)\w+\.|(?<=^data\.columns)\.\w+$")
-"""What the keys of `settings` do not have: a section of the class of the configuration, and names of items."""
+"""Parts that the keys of `settings` lack: a section of the class of the configuration, and names of items."""
 
 
 def remedies(path: Path) -> Iterator[str]:
@@ -93,7 +93,7 @@ def _sections(kind: object) -> list[type]:
 
 
 def unknown_settings(text: str) -> list[str]:
-    """What looks like the name of a setting in `text`, and is none."""
+    """Names in `text` that look like settings, and are none."""
     known = settings()
     dotted = [key for key in _KEY.findall(text) if key not in _ATTRIBUTES and not _NO_SETTING.match(key)]
     named = {key: _ITEM.sub("", key) for key in (*dotted, *_SET.findall(text))}

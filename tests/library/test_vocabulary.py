@@ -1,14 +1,15 @@
 """Names and prose use the standard terms of the field, in American spelling.
 
-Old names of settings and metrics are allowed only in the tables that map them to new names, in the tests of these
-tables, and in the changelog.
+Docstrings are noun phrases or imperatives. Old names of settings and metrics are allowed only in the tables that map
+them to new names, in the tests of these tables, and in the changelog.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,10 @@ BRITISH = (
     r"behaviour|colour|favour|neighbour|honour|centre|catalogue|judgement|labell|modell(?!e)|signall|learnt|spelt"
     r"|normalis|optimis|initialis|randomis|serialis|tokenis|synchronis|summaris|recognis|organis|generalis|grey"
 )
+
+# First words of a docstring that defines a thing by a relative clause, instead of a noun phrase or an imperative.
+RELATIVE = re.compile(r"\W*(What|Where|Which|How)\b")
+QUOTED = re.compile(rf"[\"']{RELATIVE.pattern}")  # most files have no such string, and are not parsed
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +103,36 @@ def test_old_names_of_settings_and_metrics_are_not_used(texts: dict[str, str]) -
     plain = [re.escape(name) for name in read_renamed() if "." not in name and "/" not in name]
     patterns = rf"(?<![\w./])({'|'.join(dotted)})(?![\w/.])", rf"--set '?({'|'.join(plain)})="
     _none([line for pattern in patterns for _, line in _matches(pattern, texts)])
+
+
+def _docstrings(source: str) -> Iterator[tuple[int, str]]:
+    """(line, text) of the strings that are statements: docstrings, and descriptions of constants below them."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            yield node.lineno, node.value.value
+
+
+def _relative(name: str, source: str) -> list[str]:
+    """FILE:LINE: TEXT of each docstring of `source` that begins with one of the words of `RELATIVE`."""
+    strings = _docstrings(source) if QUOTED.search(source) else ()
+    found = [(line, text) for line, text in strings if RELATIVE.match(text)]
+    return [f"{name}:{line}: {text.splitlines()[0]}" for line, text in found]
+
+
+def test_no_docstring_begins_with_a_relative_clause() -> None:
+    command = ["git", "ls-files", "*.py"]
+    tracked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = [name for name in tracked if (ROOT / name).exists()]
+    assert names
+    _none([line for name in names for line in _relative(name, (ROOT / name).read_text(encoding="utf-8"))])
+
+
+@pytest.mark.parametrize("word", ["What", "Where", "Which", "How"])
+@pytest.mark.parametrize("code", ["'{}'", "def f():\n    '{}'", "class A:\n    '{}'", "a = 1\n'{}'"])
+def test_each_relative_clause_is_found(word: str, code: str) -> None:
+    assert len(_relative("a.py", code.format(f"{word} a model reads."))) == 1
+
+
+@pytest.mark.parametrize("text", ["The way a model reads.", "Whether a model reads.", "However", "Whatever"])
+def test_other_docstrings_are_accepted(text: str) -> None:
+    assert _relative("a.py", f"x = 'What is data.'\n'{text}'") == []

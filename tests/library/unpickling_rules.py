@@ -136,7 +136,7 @@ def names_in(code: str) -> set[str]:
 
 
 def _aliases(tree: Sequence[ast.AST]) -> dict[str, str]:
-    """What the names of imports stand for."""
+    """The full name of each imported name."""
     aliases: dict[str, str] = {}
     for node in tree:
         if isinstance(node, ast.Import):

@@ -16,13 +16,13 @@ __all__ = ["AGREED", "COMPARED", "EXPLAINED", "assert_agree", "stated"]
 _ROUNDING = {"rtol": 1e-9, "atol": 1e-12}
 
 COMPARED: Counter[tuple[str, str]] = Counter()
-"""How many numbers were compared, by library and kind (values or gradients)."""
+"""The number of compared numbers, by library and kind (values or gradients)."""
 
 AGREED: Counter[tuple[str, str]] = Counter()
-"""How many numbers are equal to rounding, by library and kind."""
+"""The number of numbers that are equal up to rounding, by library and kind."""
 
 EXPLAINED: Counter[tuple[str, str]] = Counter()
-"""How many numbers differ by more than rounding, by library and cause."""
+"""The number of numbers that differ by more than rounding, by library and cause."""
 
 
 def assert_agree(library: str, ours: Result, theirs: Result, *, rtol: float = 0.0, cause: str = "") -> None:

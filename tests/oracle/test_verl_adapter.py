@@ -63,7 +63,7 @@ def _advantage(batch: TensorDict) -> torch.Tensor:
 
 
 def _result_of_loss(name: str, batch: TensorDict, advantage: torch.Tensor) -> Result:
-    """What purerl computes from given advantages."""
+    """The result of purerl's loss for these advantages."""
     algorithm = algorithm_of(name)._replace(reads=(), advantage=algorithm_of("sft").advantage, select=keep_all)
     return result_of(algorithm, with_fields(batch, advantage=advantage))
 

@@ -1,4 +1,4 @@
-"""What purerl computes from the completions of a run of TRL: the gradient of the parameters in each optimizer step."""
+"""The gradient of the parameters in each optimizer step, as purerl computes it for the completions of a run of TRL."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from purerl.errors import InputError
 from purerl.placement.settings import Placement
-from purerl.placement.stacks import Stacks, request_stacks, with_answers
+from purerl.placement.stacks import Stacks, request_stacks, serve_stack_requests
 from purerl_cli.main import app
 from tests.forks import PROGRAMS
 from tests.loop import hanging
@@ -25,7 +25,7 @@ DEADLINE = 120.0
 
 
 def test_a_process_answers_each_request_once_with_what_its_threads_do(tmp_path: Path) -> None:
-    with with_answers(tmp_path, "run"):
+    with serve_stack_requests(tmp_path, "run"):
         for _ in range(2):
             (answer,) = request_stacks(tmp_path, DEADLINE)
             assert answer.name == "run"
@@ -38,7 +38,7 @@ def test_a_process_answers_each_request_once_with_what_its_threads_do(tmp_path: 
 def test_a_process_that_has_ended_is_not_asked(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
-    with with_answers(tmp_path, 0), with_answers(tmp_path, 1):
+    with serve_stack_requests(tmp_path, 0), serve_stack_requests(tmp_path, 1):
         path = tmp_path / "ranks/1.stacks"
         path.write_text(re.sub(r"process \d+", f"process {process.pid}", path.read_text()))
         assert [answer.name for answer in request_stacks(tmp_path, DEADLINE)] == ["0"]

@@ -34,7 +34,7 @@ class _Methods:
 
 
 def _methods(services: ModuleType) -> Iterator[tuple[str, str]]:
-    """How each method of `services` is called (unary_unary, stream_stream, ...), and its name."""
+    """The kind of call of each method of `services` (unary_unary, stream_stream, ...), and its name."""
     for name, stub in vars(services).items():
         if name.endswith("Stub"):
             methods = _Methods()

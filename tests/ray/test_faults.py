@@ -1,4 +1,4 @@
-"""What happens when an actor fails, is killed or hangs, and when the run itself is killed."""
+"""Faults of a run with actors: an actor fails, is killed or hangs, or the run itself is killed."""
 
 from __future__ import annotations
 

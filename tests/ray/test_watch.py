@@ -1,4 +1,4 @@
-"""Which errors of a run are the end of Ray: those of Ray, and those that follow from them. No cluster is started."""
+"""Errors of a run that are the end of Ray: those of Ray, and those that follow from them. No cluster is started."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ray = pytest.importorskip("ray", reason="Ray is not installed; nox -s ray has an
 
 @pytest.fixture
 def store() -> Iterator[socket.socket]:
-    """What listens in the place of Ray's control store."""
+    """A listener in the place of Ray's control store."""
     with closing(socket.create_server(("127.0.0.1", 0))) as server:
         yield server
 
@@ -78,7 +78,7 @@ def raised_by(action: Callable[[], None]) -> BaseException:
 def test_an_error_of_ray_is_its_end_if_it_has_ended(store: socket.socket, action: Callable[[], None]) -> None:
     watch = watch_of(store)
     assert watch.explain(raised_by(action)) is None
-    assert not watch.has_found
+    assert not watch.has_ended
     store.close()
     problem = watch.explain(raised_by(action))
     assert str(problem).startswith("the control store of Ray (GCS), at 127.0.0.1:")
@@ -90,7 +90,7 @@ def test_another_error_is_shown_as_it_is(store: socket.socket, action: Callable[
     watch = watch_of(store)
     store.close()
     assert watch.explain(raised_by(action)) is None
-    assert not watch.has_found
+    assert not watch.has_ended
 
 
 def test_an_error_that_is_its_own_context_is_no_endless_loop(store: socket.socket) -> None:

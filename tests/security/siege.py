@@ -112,7 +112,7 @@ class Siege:
         assert process.returncode == 0, details
 
     def findings(self) -> set[str]:
-        """What the attacks have reached."""
+        """The successes of the attacks."""
         found = {
             f"{name}: {text}" for name, reports in self.reports.items() for each in reports for text in each.findings
         }

@@ -23,7 +23,7 @@ _KEYS = ("0/0", "0/1")
 
 
 def _protect_nothing(folder: Path, connection: Connection) -> None:
-    """What ranks did with a store, a server without a token, and files that everybody can write."""
+    """Do what ranks did without protection: a store, a server without a token, and files that everybody can write."""
     os.umask(0)
     (folder / "run").mkdir()
     (folder / "run/state").write_text("a secret")

@@ -169,7 +169,7 @@ def given(folder: Path, rank: int) -> dict[str, Any]:
 
 
 def _refusal(url: str, owner: Owner) -> EngineError | None:
-    """Why a run of `owner` may not use the server now."""
+    """The error that refuses the server to a run of `owner` now; None if it may use it."""
 
     async def look() -> None:
         http = Http(url, token=token_of_run(), connections=1)

@@ -1,4 +1,4 @@
-"""Who may use a server: clients with its token. What it opens is on loopback, or in a folder of its user."""
+"""Access to a server: only clients with its token. Its ports and files are on loopback, or in a folder of its user."""
 
 from __future__ import annotations
 

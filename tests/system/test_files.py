@@ -18,7 +18,7 @@ from purerl.errors import RunDirectoryError
 from purerl.expert_routes import RouteStore
 from purerl.report.page import _atomic_write
 from purerl.store.step_files import write_step
-from purerl.system.files import atomic_directory, explain_refusals, write_atomically
+from purerl.system.files import atomic_directory, translate_os_errors, write_atomically
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ from purerl.system.files import atomic_directory, explain_refusals, write_atomic
     ],
 )
 def test_refusal_in_or_at_the_directory_is_an_error_of_the_run_directory(error: OSError) -> None:
-    with pytest.raises(RunDirectoryError) as caught, explain_refusals(Path("/runs/a")):
+    with pytest.raises(RunDirectoryError) as caught, translate_os_errors(Path("/runs/a")):
         raise error
     assert str(caught.value).startswith(f"run directory '/runs/a' cannot be written\n  got:  {error}\n  need: a dir")
 
@@ -49,26 +49,26 @@ def test_refusal_in_or_at_the_directory_is_an_error_of_the_run_directory(error: 
     ],
 )
 def test_other_errors_are_not_changed(error: OSError) -> None:
-    with pytest.raises(OSError, match=error.strerror) as caught, explain_refusals(Path("/runs/a")):
+    with pytest.raises(OSError, match=error.strerror) as caught, translate_os_errors(Path("/runs/a")):
         raise error
     assert caught.value is error
 
 
 def test_missing_file_of_an_existing_directory_is_not_explained(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), explain_refusals(tmp_path):
+    with pytest.raises(FileNotFoundError), translate_os_errors(tmp_path):
         (tmp_path / "data.json").read_text()
 
 
 def test_deleted_directory_is_an_error_of_the_run_directory(tmp_path: Path) -> None:
     message = "got:  it was deleted or moved during the run"
-    with pytest.raises(RunDirectoryError, match=message), explain_refusals(tmp_path / "run"):
+    with pytest.raises(RunDirectoryError, match=message), translate_os_errors(tmp_path / "run"):
         (tmp_path / "run" / "metrics.jsonl").read_text()
 
 
 def test_directory_in_the_place_of_a_file_is_an_error_of_the_run_directory(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     message = r"is damaged\n  got:  .*Is a directory: '.*metrics.jsonl'"
-    with pytest.raises(RunDirectoryError, match=message), explain_refusals(tmp_path):
+    with pytest.raises(RunDirectoryError, match=message), translate_os_errors(tmp_path):
         (tmp_path / "metrics.jsonl").read_text()
 
 

@@ -35,7 +35,7 @@ _INHERITED |= {"SFTConfig": ("SFT", "GRPO"), "TrainingArguments": ("GRPO",)}
 
 
 class Rule(NamedTuple):
-    """What stands for fields of another library. Without `settings` and `because`: nothing yet."""
+    """The equivalent of fields of another library. Without `settings` and `because`: nothing yet."""
 
     names: tuple[str, ...]
     settings: tuple[str, ...] = ()
@@ -64,7 +64,7 @@ def rules(library: str) -> tuple[Rule, ...]:
 
 
 def answers(library: str) -> dict[str, Rule]:
-    """What stands for each field of `library`. Raises: KeyError for a field without a row and without a rule."""
+    """The rule of each field of `library`. Raises: KeyError for a field without a row and without a rule."""
     return {name: _of_aliases(read_library(library), name) or _of_rules(library, name) for name in field_names(library)}
 
 
@@ -111,7 +111,7 @@ def tables(library: str) -> dict[str, str]:
 
 
 def library_name(library: str) -> str:
-    """How `library` is written."""
+    """The spelling of `library` in text."""
     return read_library(library).name
 
 

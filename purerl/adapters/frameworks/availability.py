@@ -1,4 +1,4 @@
-"""What each framework passes to an estimator and to a loss, and why an algorithm cannot run with it.
+"""The inputs that each framework passes to an estimator and to a loss, and the algorithms that cannot run with them.
 
 An algorithm declares what it reads, which outputs it needs, and what it computes on a whole optimizer step. So whether
 it can run inside a framework is known before anything runs.
@@ -38,7 +38,7 @@ __all__ = [
 
 @frozen
 class Framework:
-    """What a framework passes to our functions.
+    """The inputs that a framework passes to our functions.
 
     estimator      fields of the batch that an estimator gets, besides those of `STRUCTURE`
     loss           fields that a loss gets
@@ -96,7 +96,7 @@ SLIME = Framework("slime", estimator=frozenset({"reward"}))
 
 
 def estimator_refusals(algorithm: Algorithm, framework: Framework) -> Iterator[str]:
-    """Why the advantages of `algorithm` cannot be computed by an estimator of `framework`; nothing if they can.
+    """Reasons against an estimator of `framework` with the advantages of `algorithm`; none if they can be computed.
 
     >>> from purerl.algos import grpo, ppo
     >>> list(estimator_refusals(grpo.algorithm(), VERL)), list(estimator_refusals(ppo.algorithm(), VERL))
@@ -114,7 +114,7 @@ def estimator_refusals(algorithm: Algorithm, framework: Framework) -> Iterator[s
 
 
 def loss_refusals(algorithm: Algorithm, framework: Framework) -> Iterator[str]:
-    """Why the loss of the policy of `algorithm` cannot be a loss of `framework`; nothing if it can."""
+    """Reasons against a loss of `framework` with the policy loss of `algorithm`; none if it can be one."""
     try:
         objective = policy_objective(algorithm, framework)
     except ConfigError:
@@ -135,7 +135,7 @@ def loss_refusals(algorithm: Algorithm, framework: Framework) -> Iterator[str]:
 
 
 def refusals(algorithm: Algorithm, framework: Framework) -> Iterator[str]:
-    """Why `algorithm` as a whole cannot run inside `framework`; nothing if it can."""
+    """Reasons against running `algorithm` as a whole inside `framework`; none if it can."""
     yield from estimator_refusals(algorithm, framework)
     yield from loss_refusals(algorithm, framework)
     roles = [objective.role for objective in algorithm.objectives if objective.role != "policy"]
@@ -161,7 +161,7 @@ def policy_objective(algorithm: Algorithm, framework: Framework) -> Objective:
 
 
 def estimator_of(algorithm: Algorithm) -> tuple[Any, ...]:
-    """What determines the advantages of `algorithm`: two that are equal in it have the same advantages."""
+    """The parts of `algorithm` that determine its advantages: equal parts have the same advantages."""
     return algorithm.reads, algorithm.before, algorithm.select, algorithm.advantage
 
 
@@ -185,7 +185,7 @@ def _missing(part: str, reads: tuple[str, ...], passed: Collection[str], framewo
 
 
 def _needs_whole_step(objective: Objective) -> Iterator[str]:
-    """What a loss cannot do that is called with micro-batches of rows, and knows the counts of `mask` alone."""
+    """Reasons against a loss that is called with micro-batches of rows, and knows the counts of `mask` alone."""
     if objective.prepare is not unchanged:
         yield "its loss is prepared on whole optimizer steps"
     if objective.unit != "row":

@@ -121,7 +121,7 @@ class _Methods(_TRLTrainer):
         return prepare_step(self._objective, batch)
 
     def _whole_batch(self, output: Mapping[str, Any]) -> TensorDict:
-        """What `select` and the estimator read, of all processes."""
+        """The fields that `select` and the estimator read, of all processes."""
         batch = whole_batch(
             output,
             self._sampled,

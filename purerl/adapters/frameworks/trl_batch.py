@@ -33,7 +33,7 @@ _PREFIX = "purerl/"
 
 
 class Sampled(NamedTuple):
-    """What TRL computes while it samples, and does not return.
+    """Values that TRL computes while it samples, and does not return.
 
     rewards     float [rows of all processes, functions]; NaN where a function returned None
     truncated   bool [rows of this process]: the completion has no end token

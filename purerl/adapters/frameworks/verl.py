@@ -46,7 +46,7 @@ from purerl.types import Scalar, TensorDict
 __all__ = ["PREFIX", "Estimator", "PolicyLoss", "Registered", "read_variants", "register"]
 
 PREFIX = "purerl:"
-"""What the names in verl's configuration start with."""
+"""The prefix of our names in verl's configuration."""
 
 _MODES = {
     reductions.token_mean: "token-mean",

@@ -1,4 +1,4 @@
-"""Changing one part of an algorithm: what modifiers are made of.
+"""Functions that change one part of an algorithm, from which modifiers are composed.
 
 An algorithm is a value of nested tuples and `Bound` functions, so a part of it can be found and replaced.
 """

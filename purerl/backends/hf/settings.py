@@ -127,7 +127,7 @@ class TrainerConfig(training.Config):
         **one_of("none", "layers", "selective"),
     )
     compile: bool = setting(
-        "compile each layer with torch.compile; the first steps take minutes, and rows (with packing, their line) are "
+        "compile each layer with torch.compile; the first steps take minutes, and rows (with packing, their pack) are "
         "padded to multiples of 64 tokens",
         default=False,
         may_change="rounding",
@@ -154,7 +154,7 @@ class TrainerConfig(training.Config):
         **boolean(),
     )
     packing: bool = setting(
-        "read the rows of a micro-batch in one line, with attention within each row, so that nothing is computed for "
+        "read the rows of a micro-batch as one pack, with attention within each row, so that nothing is computed for "
         "padding; common prefixes are then computed for each row",
         default=False,
         may_change="rounding",

@@ -69,7 +69,7 @@ def adapter_rank(config: Config) -> int | None:
 
 
 def replayed_routes(config: Config) -> str:
-    """Who records the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
+    """The recorder of the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
     return config.replay_routes
 
 

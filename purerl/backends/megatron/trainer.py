@@ -54,7 +54,7 @@ def depends_on_length(config: Config) -> bool:
 
 
 def replayed_routes(config: Config) -> str:
-    """Who records the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
+    """The recorder of the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
     return config.replay_routes
 
 

@@ -1,4 +1,4 @@
-"""Who can reach a server: clients with a token, and nobody else. What it opens is on loopback or in a private folder.
+"""Access to a server: only for clients with a token. Its ports and files are on loopback or in a private folder.
 
 The token of a server that purerl starts is that of the run. The server gets it in its environment, and other ranks
 derive the same one, so no message, file or command line contains it. Its program is

@@ -82,7 +82,7 @@ class Instance(Protocol):
         ...
 
     def failure(self) -> tuple[str, bool] | None:
-        """Why another rank says that it has failed, and whether it is stalled."""
+        """The failure that another rank has reported, and whether it is stalled."""
         ...
 
     async def close(self) -> None:

@@ -31,7 +31,7 @@ _PROGRAM = "purerl_server of this version of purerl (purerl serve starts it)"
 
 
 class Owner(NamedTuple):
-    """Who has a lease.
+    """The owner of a lease.
 
     id    of the lease: all ranks of a run use the same
     run   the same for each start of the run in a directory, which only one process at a time works on; None without one

@@ -383,7 +383,7 @@ def _number(version: str) -> int:
 
 
 def _finish(answer: Answer, pending: PendingRequest) -> FinishReason:
-    """Why a request has ended: a stop token counts before the maximum length, also where engines see it otherwise."""
+    """The finish reason of a request: a stop token counts before the maximum length, also if the engine disagrees."""
     if answer.finish == "stop" or (pending.tokens and pending.tokens[-1] in pending.request.sampling.stop_tokens):
         return "stop"
     return "length"

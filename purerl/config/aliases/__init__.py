@@ -23,7 +23,7 @@ LIBRARIES = ("trl", "verl")
 
 
 class Dataset(NamedTuple):
-    """A type of data set: its columns, the formats that they may have, and what purerl uses it for.
+    """A type of data set: its columns, the formats that they may have, and the type of its examples in purerl.
 
     `extra_columns` are columns that only reward functions read.
     """
@@ -32,7 +32,7 @@ class Dataset(NamedTuple):
     columns: tuple[str, ...]
     extra_columns: tuple[str, ...]
     formats: tuple[str, ...]
-    purpose: str
+    example_type: str
 
 
 class Row(NamedTuple):

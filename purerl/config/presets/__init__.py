@@ -1,4 +1,4 @@
-"""Presets: what other libraries compute under the name of an algorithm, as a composition of ours.
+"""Presets: the variants of other libraries under the name of an algorithm, as compositions of ours.
 
 A preset is named ``algorithm@library``, for example ``grpo@verl``. There is one file for each library, with its version
 and a table for each preset:

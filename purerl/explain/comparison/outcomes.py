@@ -1,4 +1,4 @@
-"""What an algorithm computes of the rows of a step, and what changes if another one computes it."""
+"""Results of an algorithm on the rows of a step, and their changes if another algorithm replaces it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Computation", "Effect", "advantages_of", "effect_of", "effect_texts"
 
 
 class Computation(NamedTuple):
-    """What an algorithm computes of the rows of a step.
+    """Results of an algorithm on the rows of a step.
 
     advantage  [rows, time]; 0 in rows that are not kept, and if the algorithm computes none
     loss       of the policy
@@ -31,7 +31,7 @@ class Computation(NamedTuple):
 
 
 class Effect(NamedTuple):
-    """What changes on a batch if one algorithm is replaced by another.
+    """Changes of the results on a batch if one algorithm is replaced by another.
 
     advantage      root mean square of the change of the advantages, divided by that of the advantages
     loss           the loss of the policy, before and after
@@ -82,7 +82,7 @@ def in_all_rows(value: Tensor, keep: RowBool) -> Tensor:
 
 
 def effect_of(before: Computation, after: Computation) -> Effect:
-    """What changes from `before` to `after`, which have the same rows."""
+    """The changes from `before` to `after`, which have the same rows."""
     size = float(before.advantage.norm())
     norms = [math.hypot(*(float(value.norm()) for value in result.gradient.values())) for result in (before, after)]
     common = [name for name in before.gradient if name in after.gradient]

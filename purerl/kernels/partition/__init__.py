@@ -3,7 +3,7 @@
     rows.py           what a row costs, and rows by unit
     ranks.py          rows to ranks, so that all ranks take about as long
     microbatches.py   rows to rectangles: rows of similar length, padded to the longest of them
-    packs.py          rows to packs: rows in one line, without padding
+    packs.py          rows to packs, without padding
 
 `cost` is an integer per row that is proportional to the time that the row takes, and counts as 1 if it is smaller. It
 can be the number of tokens, or contain the cost of attention, which grows with the square of the length. Rows with the

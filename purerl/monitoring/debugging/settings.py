@@ -12,7 +12,7 @@ __all__ = ["Debug", "check_debug"]
 
 @frozen(kw_only=True)
 class Debug:
-    """What a run writes into its directory for debugging: profiles, memory snapshots, stacks."""
+    """Debugging outputs of a run in its directory: profiles, memory snapshots, stacks."""
 
     profile_steps: tuple[int, ...] = setting(
         "the steps that torch.profiler records, each in a file of the directory profile, for Perfetto or Chrome",

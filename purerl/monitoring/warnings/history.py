@@ -1,4 +1,4 @@
-"""What the checks of a run read: facts about the run, and a bounded part of its metrics."""
+"""Inputs of the checks of a run: facts about the run, and a bounded part of its metrics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SOLVED = 0.9  # of the way from the lowest to the highest reward of the run
 
 
 class Facts(NamedTuple):
-    """What the checks have to know beside the metrics.
+    """Facts about a run that its checks need beside the metrics.
 
     learns_from_rewards  whether the algorithm reads rewards; if not, they are only logged
     max_failure_rate     `reward_workers.max_failure_rate`

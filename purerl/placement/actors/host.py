@@ -28,7 +28,7 @@ from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_te
 from purerl.placement.actors.package import load_ray
 from purerl.placement.logs import RankLog
 from purerl.placement.process_group import process_group
-from purerl.placement.stacks import answer_requests
+from purerl.placement.stacks import start_stack_thread
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights
 from purerl.ranks import ranks_of_thread
@@ -82,7 +82,7 @@ class EngineHost:
             os.chdir(working_directory)
         self._log = RankLog(Path(directory), f"{name}-{rank}")
         self._log.redirect()
-        answer_requests(Path(directory), f"{name}-{rank}", threading.Event())
+        start_stack_thread(Path(directory), f"{name}-{rank}", threading.Event())
         self._rank, self._size = rank, size
         self._engines: dict[str, Any] = {}
         self._staged: dict[int, Any] = {}

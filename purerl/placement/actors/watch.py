@@ -97,7 +97,7 @@ class RayWatch:
             raise self._problem
 
     @property
-    def has_found(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether it is known that Ray has ended: then its functions wait in vain."""
         return self._problem is not None
 
@@ -106,20 +106,20 @@ class RayWatch:
         if not _is_of_ray(error):
             return None
         if self._problem is None:
-            self._problem = self._look(max_unreachable=0.0)
+            self._problem = self._poll_ray(max_unreachable=0.0)
         return self._problem
 
     # --- the thread --------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while self._problem is None and not self._is_over.wait(_PERIOD):
-            self._problem = self._problem or self._look(_MAX_UNREACHABLE)
+            self._problem = self._problem or self._poll_ray(_MAX_UNREACHABLE)
         if self._problem is not None and not self._is_over.wait(_GRACE):
             self._end_reporter()
             os.write(_STDERR, f"{escape(f'error: {self._problem}')}\n".encode())
             os._exit(1)
 
-    def _look(self, max_unreachable: float) -> EngineError | None:
+    def _poll_ray(self, max_unreachable: float) -> EngineError | None:
         has_raylet = self._raylet is None or not select.select([self._raylet], [], [], 0)[0]
         try:
             socket.create_connection(self._store, timeout=_CONNECT_TIMEOUT).close()
@@ -216,4 +216,4 @@ def explain_error(error: BaseException) -> EngineError | None:
 
 def has_lost_cluster() -> bool:
     """Whether it is known that the Ray of the run has ended."""
-    return any(watch.has_found for watch in _watches[-1:])
+    return any(watch.has_ended for watch in _watches[-1:])

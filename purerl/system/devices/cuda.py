@@ -1,4 +1,4 @@
-"""What torch can only do on devices that it calls "cuda": those of NVIDIA, and those of AMD with ROCm."""
+"""Features of torch that only devices called "cuda" have: those of NVIDIA, and those of AMD with ROCm."""
 
 from __future__ import annotations
 

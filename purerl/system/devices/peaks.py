@@ -47,7 +47,7 @@ PEAKS: dict[str, Peak] = {
     r"RTX 3090": Peak(71e12, 35.6e12, 35.6e12),
     r"MI300X": Peak(1307.4e12, 653.7e12, 163.4e12),
 }
-"""What the name of a device contains -> its peak. The first entry that matches counts."""
+"""Peak of a device by a part of its name. The first entry that matches counts."""
 
 
 def peak_flops(name: str, precision: Precision) -> float | None:

@@ -30,7 +30,7 @@ _CODE = "import sys; sys.path[:] = {path!r}; from purerl.system.workers.guard im
 
 
 class Death(NamedTuple):
-    """How a worker ended.
+    """The end of a worker.
 
     index         what it has written into its status file; rewards: index of the input that it was scoring, or `IDLE`
     is_awaiting   whether its watchdog was waiting for an awaitable that started earlier, and not for this call

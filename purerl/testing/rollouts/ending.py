@@ -15,7 +15,7 @@ _POLL = 0.01  # seconds
 
 
 def finished_draw_leaves_nothing(case: Case) -> None:
-    """When a workflow returns, it has no requests in flight, and all its tasks have ended."""
+    """A workflow that has returned has no requests in flight, and all its tasks have ended."""
     for draw in case.draws:
         with case.running([draw]) as running:
             outcome = running.outcome()

@@ -1,4 +1,4 @@
-"""When warnings are raised and when they end: once per cause, after a resume, and with bounded memory."""
+"""Begin and end of warnings: once per cause, after a resume, and with bounded memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What purerl asks of an accelerator, with kinds that this computer does not have."""
+"""Requirements on an accelerator, with kinds that this computer does not have."""
 
 from __future__ import annotations
 

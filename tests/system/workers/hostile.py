@@ -1,4 +1,4 @@
-"""What runs in worker processes and attacks the run: it writes into the socket and the status file of its worker."""
+"""Code in worker processes that attacks the run: it writes into the socket and the status file of its worker."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ ATTACKS: Mapping[str, Any] = {
     "an object of another class": lambda path: _framed(encode(ToolCall("a"))),
     "an object without fields": lambda path: _message('{"object": [["purerl.envs.protocol", "Observation"], {}]}'),
 }
-"""What is sent, by its name: functions of the path of a file that must not be created."""
+"""Hostile messages by name: functions of the path of a file that must not be created."""
 
 REPORTS: Mapping[str, Report | Loaded] = {
     "no calls": Report(0, 0, {}),
@@ -100,7 +100,7 @@ ANSWERS: Mapping[str, Any] = {
     "a component of the name of another metric": Observation(components={"mean": 1.0}),
     "done that is no boolean": Observation(done=1),  # pyright: ignore[reportArgumentType]
 }
-"""What is sent in place of an observation."""
+"""Hostile values in place of an observation."""
 
 STATUS_ATTACKS: Mapping[str, bytes] = {
     "a huge index": b"99999999",
@@ -108,7 +108,7 @@ STATUS_ATTACKS: Mapping[str, bytes] = {
     "no number": b"abcdefgh",
     "no text": b"\xff\xfe\x00\xff\xff\xff\xff\xff",
 }
-"""What is written into the status file."""
+"""Hostile contents of the status file."""
 
 
 def _descriptors(word: str) -> Iterator[int]:

@@ -22,7 +22,7 @@ _SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 @pytest.fixture(params=["default", "ignored"])
 def _signals(request: pytest.FixtureRequest) -> Iterator[None]:
-    """What a process inherits from a terminal, and from nohup or a script that starts it in the background."""
+    """The signal handlers that a process inherits from a terminal, and from nohup or a background script."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN if request.param == "ignored" else signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""The decoder of a causal language model of transformers: what reads tokens, without any head."""
+"""The decoder of a causal language model of transformers, without any head."""
 
 from __future__ import annotations
 

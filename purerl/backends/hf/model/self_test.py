@@ -261,7 +261,7 @@ def _cannot_read_images(name: str, got: str) -> ConfigError:
 
 
 def _cannot_pack(causal: PreTrainedModel, got: str) -> ConfigError:
-    need = "a model that reads rows in one line as it reads each of them"
+    need = "a model that reads the rows of a pack as it reads each of them"
     return ConfigError("packing", got=f"{type(causal).__name__}: {got}", need=need, do="leave packing out")
 
 

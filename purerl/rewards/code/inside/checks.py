@@ -156,7 +156,7 @@ def _count(tests: list[Test], functions: Functions, *, stops: bool) -> Report:
 
 
 def _run_test(test: Test, functions: Functions) -> str | None:
-    """Why a test fails; None if it passes."""
+    """The failure of a test; None if it passes."""
     try:
         problem = None if test() else "another value than expected"
     except (Exception, _Stop, SystemExit, KeyboardInterrupt) as error:  # of the tests
