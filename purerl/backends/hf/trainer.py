@@ -223,17 +223,8 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
         share = module.gathered(partial(verify, causal, share=may_share))
     if config.share_prefixes and updates and role == "policy" and not share:
         raise _cannot_share(causal)
-    return HFTrainer(
-        config,
-        module,
-        model=model,
-        updates=updates,
-        mesh=mesh,
-        share=share,
-        router_coefficient=coefficient,
-        adapter=adapter,
-        seed=seed,
-    )
+    options = {"share": share, "router_coefficient": coefficient, "adapter": adapter, "seed": seed}
+    return HFTrainer(config, module, model=model, updates=updates, mesh=mesh, **options)
 
 
 def _cannot_share(causal: PreTrainedModel) -> ConfigError:
