@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from purerl.backends.hf.small import word_tokenizer, write_small_model
 from tensordict import TensorDict
 from transformers import PreTrainedTokenizerFast
 

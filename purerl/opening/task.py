@@ -86,7 +86,17 @@ def open_task(
     _check_rewards(files, runner, needs, is_sampling=config.rollout is not None)
     check_learned(files, needs)
     tokenizer = _open_tokenizer(config.model, config.rollout, needs)
-    chat = _open_chat(config, files, tokenizer)
+    processor = open_processor(config.model, [files.examples, *files.others], config.environment)
+    sampled = [section for section in (config.rollout, config.evaluate) if section]
+    chat = open_run_chat(
+        config.data,
+        config.model,
+        files.examples,
+        files.others,
+        tokenizer,
+        processor,
+        needs_stop_token=any(not section.stop_strings for section in sampled),
+    )
     for name, role in needs.models.items():
         check_role_model(name, role)
     split = split_files(files, chat, config.data, config.evaluate, config.validation)
@@ -173,21 +183,6 @@ def _open_tokenizer(model: Model, rollout: Rollout | None, needs: Requirements) 
         if role.settings.model != model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
     return tokenizer
-
-
-def _open_chat(config: RunConfig, files: DataFiles, tokenizer: PreTrainedTokenizerBase) -> Chat:
-    """The chat that turns the rows of `files` into tokens. Raises: ConfigError as `open_run_chat`."""
-    processor = open_processor(config.model, [files.examples, *files.others], config.environment)
-    sampled = [section for section in (config.rollout, config.evaluate) if section]
-    return open_run_chat(
-        config.data,
-        config.model,
-        files.examples,
-        files.others,
-        tokenizer,
-        processor,
-        needs_stop_token=any(not section.stop_strings for section in sampled),
-    )
 
 
 def task_of_model(

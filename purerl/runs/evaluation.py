@@ -182,13 +182,17 @@ def evaluation_of_run(
     needs = requirements_of(config).without_scorers() if prompts else requirements_of(config)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     task = open_task(evolve(config, model=model), evolve(needs, models={}))
-    num_examples, evaluated = task.training.examples.num_rows, _evaluated_task(task, config, model, prompts)
+    num_examples, runner = task.training.examples.num_rows, task.rewards
+    if prompts:
+        needed = needs_reward(config.environment, config.rollout)
+        task = on_prompts(task, prompts, model, open_runner((), (), config.reward_workers, needs_reward=needed))
+    notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
     model = evolve(model, dtype=sampled_model(config.model, config.trainer).dtype)
     engines = partial(_open_engines_of_run, needs=needs, generator=(generator, model), checkpoint=checkpoint)
     workflow = config.rollout.workflow if config.rollout and config.environment is None else None
     interact = partial(with_interaction, environment=config.environment, workflow=workflow, seed=config.seed)
     return Evaluation(
-        task=evaluated,
+        task=evolve(task, training=None, notes=notes),
         model=model,
         generator=generator,
         settings=settings,
@@ -201,16 +205,6 @@ def evaluation_of_run(
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )
-
-
-def _evaluated_task(task: Task, config: RunConfig, model: Model, prompts: Sequence[TextOrMessages]) -> Task:
-    """The `task` of a run, without training, and with `prompts` in place of its problems, if there are any."""
-    runner = task.rewards
-    if prompts:
-        needed = needs_reward(config.environment, config.rollout)
-        task = on_prompts(task, prompts, model, open_runner((), (), config.reward_workers, needs_reward=needed))
-    notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
-    return evolve(task, training=None, notes=notes)
 
 
 def _open_engines_of_run(

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import torch
 from attrs import evolve
-from purerl.loop.devices import check_devices
 from transformers import AutoConfig, LlamaConfig, Qwen2Config, Qwen3Config, Qwen3MoeConfig
 
 from purerl.backends.megatron import trainer

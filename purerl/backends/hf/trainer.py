@@ -222,9 +222,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     with eager, refused_by_code(config, type(causal)):
         share = module.gathered(partial(verify, causal, share=may_share))
     if config.share_prefixes and updates and role == "policy" and not share:
-        need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
-        got = f"true, and {type(causal).__name__}"
-        raise ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
+        raise _cannot_share(causal)
     return HFTrainer(
         config,
         module,
@@ -236,6 +234,12 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
         adapter=adapter,
         seed=seed,
     )
+
+
+def _cannot_share(causal: PreTrainedModel) -> ConfigError:
+    need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
+    got = f"true, and {type(causal).__name__}"
+    return ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
 
 
 def _check_dtype(dtype: str, model: Model, *, is_trained: bool) -> None:

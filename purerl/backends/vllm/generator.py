@@ -43,7 +43,7 @@ __all__ = [
 
 
 def capabilities() -> Capabilities:
-    """Capabilities of vLLM with any model. Rounding differs beside other requests, but not in float32 on small models."""
+    """Capabilities with any model. Rounding differs beside other requests, but not in float32 on small models."""
     return Capabilities(seeded=True, sampling=SAMPLING_PARAMETERS)
 
 

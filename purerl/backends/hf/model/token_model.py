@@ -6,9 +6,9 @@ it. The score of a classifier at a token is from the hidden state of this token:
 
 Padding is on the right and attention is causal, so no token attends to padding, and hidden states of padding are not
 used. The backbone therefore runs without an attention mask, which is the fastest path; `self_test.py` verifies this for
-each model that is loaded. Rows can instead be packed into one sequence without padding (`packing.py`), or rows of a group that
-start with the same tokens share the computation of this prefix (`prefix.py`). Dropout is off also in training:
-otherwise the ratio of two policies would compare two random networks.
+each model that is loaded. Rows can instead be packed into one sequence without padding (`packing.py`), or rows of a
+group that start with the same tokens share the computation of this prefix (`prefix.py`). Dropout is off also in
+training: otherwise the ratio of two policies would compare two random networks.
 """
 
 from __future__ import annotations
