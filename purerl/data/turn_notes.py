@@ -144,7 +144,7 @@ class _Spelled:
 
     @classmethod
     def of(cls, chat: Chat) -> _Spelled:
-        """Those of `chat`: answers may have tokens such as ``<think>``, but neither BOS nor a stop token."""
+        """The tokens of `chat`: answers may have tokens such as ``<think>``, but neither BOS nor a stop token."""
         tokenizer = chat.tokenizer
         ends = [tokenizer.bos_token, tokenizer.eos_token, *chat.stop_strings]
         return cls(pattern_of(filter(None, ends)), None if chat.escapes else pattern_of(special_texts(tokenizer)))

@@ -150,7 +150,7 @@ def _text(shown: Shown) -> str | None:
 
 
 def _nearest(name: str, names: Sequence[str]) -> str | None:
-    """The one of `names` that is nearly `name`, or that other libraries call `name`."""
+    """The name in `names` that is nearly `name`, or that other libraries call `name`."""
     same = (each for group in _SYNONYMS if name in group for each in group if each in names and each != name)
     similar = [] if name in _MESSAGE_KEYS else get_close_matches(name, {*names} - {name}, n=1, cutoff=0.8)
     return next(chain(same, similar), None)

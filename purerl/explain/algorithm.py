@@ -1,4 +1,4 @@
-"""Everything about one algorithm, with its modifiers: for people who want to know what they run."""
+"""A description of one algorithm with its modifiers: its parts, settings, requirements and papers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Measures:
     validate: Callable[[LoopState], dict[str, float]] = lambda state: {}
 
     def evaluations_due(self, step: int, *, is_last: bool = False) -> list[str]:
-        """Those that are due after `step`: "evaluate", "validate", both, or none. After the last step both are."""
+        """The evaluations due after `step`: "evaluate", "validate", both, or none. After the last step both are due."""
         sections = {"evaluate": self.evaluation, "validate": self.validation}
         return [name for name, section in sections.items() if section and (is_last or section.is_due(step))]
 

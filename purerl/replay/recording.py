@@ -74,7 +74,7 @@ def open_recording(path: Path) -> Recording:
 
 
 def parse_steps(text: str | None, steps: Sequence[int]) -> tuple[int, ...]:
-    """Those of `steps` that `text` names: one number, FIRST-LAST, FIRST- or -LAST; all without `text`.
+    """The steps of `steps` that `text` names: one number, FIRST-LAST, FIRST- or -LAST; all without `text`.
 
     >>> parse_steps("2-", [1, 2, 3]), parse_steps("1", [1, 2, 3])
     ((2, 3), (1,))

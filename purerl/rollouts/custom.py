@@ -77,7 +77,7 @@ def check_workflow_settings(
 
 
 def requested_arguments(signature: inspect.Signature, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `values` for which there is a parameter; all of them if there is a parameter ``**kwargs``.
+    """The values of `values` for which there is a parameter; all of them if there is a parameter ``**kwargs``.
 
     >>> requested_arguments(inspect.signature(lambda chat, limit=3: None), {"chat": 1, "seed": 2})
     {'chat': 1}

@@ -181,7 +181,7 @@ class Engine:
 
 
 def _take_all(queue: deque[T]) -> list[T]:
-    """Everything in `queue`, to which another thread may append meanwhile."""
+    """All values in `queue`, to which another thread may append meanwhile."""
     return [queue.popleft() for _ in range(len(queue))]
 
 

@@ -54,7 +54,7 @@ class MissingSample(NamedTuple):
 
 
 def missing_samples(group: Group, samples: int) -> Iterator[MissingSample]:
-    """Those of the `samples` of `group` that failed, each once. If its workflow failed, all are missing."""
+    """The missing ones of the `samples` of `group`, each once. If its workflow failed, all are missing."""
     for k, rows in enumerate(samples_of(group.trajectories)):
         failed = [row for row in rows if row.result.failure is not None]
         if failed:

@@ -92,23 +92,23 @@ class EngineCapabilities:
 
     @property
     def trained(self) -> list[Capabilities]:
-        """Those of the trainers that read training rows: all but classifiers whose scores are rewards."""
+        """Capabilities of the trainers that read training rows: all but classifiers whose scores are rewards."""
         return [each for role, each in self.trainers.items() if not role.startswith(_SCORERS)]
 
     @property
     def sampling(self) -> list[Capabilities]:
-        """Those of the generator, if there is one."""
+        """Capabilities of the generator, if there is one."""
         return [self.generator] if self.generator else []
 
     @property
     def by_role(self) -> dict[str, Capabilities]:
-        """Those of all engines: of trainers and judges by role, and of the generator as "generator"."""
+        """Capabilities of all engines: of trainers and judges by role, and of the generator as "generator"."""
         engines = {**self.trainers, **self.judges}
         return engines if self.generator is None else {**engines, "generator": self.generator}
 
     @property
     def all(self) -> dict[str, Capabilities]:
-        """Those of all engines but judges, by what messages call them."""
+        """Capabilities of all engines but judges, by their names in messages."""
         trainers = {f"trainer of the {role}": each for role, each in self.trainers.items()}
         return trainers if self.generator is None else {**trainers, "generator": self.generator}
 

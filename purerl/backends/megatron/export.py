@@ -83,7 +83,7 @@ def read_heads(path: Path, heads: Mapping[str, nn.Linear], *, seed: int) -> None
 
 
 def _own(heads: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of `heads` that have files of their own; that of a classifier is among the weights of the model."""
+    """The heads of `heads` that have files of their own; that of a classifier is among the weights of the model."""
     return {name: head for name, head in heads.items() if name in HEADS}
 
 

@@ -104,7 +104,7 @@ class ServedModel:
 
 @frozen
 class FileWeights:
-    """Those weights in safetensors `files` whose names are in `names`; each is read when it is iterated."""
+    """The weights in safetensors `files` whose names are in `names`; each is read when it is iterated."""
 
     files: tuple[Path, ...]
     names: frozenset[str]

@@ -60,7 +60,7 @@ def cancelled_reward_leaves_nothing(case: Case) -> None:
 
 
 def _of_draw(keys: Iterable[str], key: str) -> list[str]:
-    """Those of `keys` that are of the draw with this key."""
+    """The keys of `keys` that belong to the draw with this key."""
     return [each for each in keys if each.startswith(f"{key}/")]
 
 

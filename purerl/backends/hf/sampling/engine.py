@@ -204,7 +204,7 @@ class HFGenerator:
         return ended
 
     def _with_stop_string(self, slots: Sequence[int]) -> Iterator[int]:
-        """Those of `slots` whose completion has one of its stop strings at the end."""
+        """The slots of `slots` whose completion ends with one of its stop strings."""
         all_strings = [self._slots[slot].pending.request.sampling.stop_strings for slot in slots]
         sizes = [window(strings) for strings in all_strings]
         sampled = self._sampled(slots, "ids", max(sizes))
