@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import nox
 
 nox.options.default_venv_backend = "none"
-nox.options.sessions = ["lint", "types", "tests"]
+nox.options.sessions = ["lint", "checks"]
 
 # More threads than cores slow each other down, because OpenMP's threads spin while they wait. If Python may not store
 # what it compiles, each of the thousands of processes compiles purerl again.
@@ -38,7 +39,7 @@ _QUICK = (
 )
 # Sessions of `nightly`, and their arguments, if they are not those by default.
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
-_NIGHTLY = dict.fromkeys(("lint", "types", "tests", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
+_NIGHTLY = dict.fromkeys(("lint", "checks", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
     "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": ["tests/ray"],
     "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
 }  # fmt: skip
@@ -79,10 +80,26 @@ def nightly(session: nox.Session) -> None:
         session.notify(name, posargs=arguments)
 
 
+_PYRIGHT = ("pyright", "--pythonpath", sys.executable)
+
+
 @nox.session
 def types(session: nox.Session) -> None:
     """Types."""
-    _python(session, "pyright", "--pythonpath", sys.executable)
+    _python(session, *_PYRIGHT)
+
+
+@nox.session
+def checks(session: nox.Session) -> None:
+    """`tests`, and `types` beside them: pyright uses one core, and so does the collection of tests in a new clone."""
+    command, pipe = [sys.executable, "-m", *_PYRIGHT], subprocess.PIPE
+    with subprocess.Popen(command, text=True, stdout=pipe, stderr=subprocess.STDOUT) as pyright:  # noqa: S603 -- ours
+        try:
+            tests(session)
+        finally:
+            print(pyright.communicate()[0])  # noqa: T201 -- the result
+    if pyright.returncode:
+        session.error("pyright has found errors")
 
 
 @nox.session

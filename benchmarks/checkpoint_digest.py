@@ -86,7 +86,7 @@ def measure(settings: RunConfig, folder: Path, repetitions: int) -> Mapping[str,
     checkpoints = folder / "checkpoints"
     with opened_steps(settings, folder / "run", {}) as opened:
         steps = [seconds(opened.step) for _ in range(STEPS)]
-        trainers, saved = opened.run.trainers, asdict(opened.state, recurse=False)
+        trainers, saved = opened.run.engines.trainers, asdict(opened.state, recurse=False)
 
         def save() -> None:
             commit(checkpoints, STEPS, saved, trainers, keep=1)

@@ -1,4 +1,4 @@
-"""The table of docs/servers.md: with which models an engine uses the weights that it is sent.
+"""The table of docs/how-to/servers.md: with which models an engine uses the weights that it is sent.
 
     python -m benchmarks.engine_models --engine vllm=engines/vllm/bin/python [--models tied,untied]
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from purerl.backends.hf.generator import HFGenerator
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.data.chat import Chat, Prompt, open_chat
 from purerl.envs.hosts import open_host
 from purerl.envs.protocol import Observation, ToolCall

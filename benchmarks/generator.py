@@ -26,8 +26,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from purerl.backends.hf.generator import Config, HFGenerator
-from purerl.backends.hf.sampling.cache import cache_argument
+from purerl.backends.hf.generator import Config
+from purerl.backends.hf.model.past_cache import cache_argument
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.protocols import Request, Sampling, generate
 from purerl.settings import Model
 

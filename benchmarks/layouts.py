@@ -1,4 +1,4 @@
-"""The planned memory of layouts for models of 1.5 to 671 billion parameters: the table of docs/layouts.md.
+"""The planned memory of layouts for models of 1.5 to 671 billion parameters: the table of docs/explanation/layouts.md.
 
     python -m benchmarks.layouts
 

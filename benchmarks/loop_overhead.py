@@ -95,8 +95,9 @@ def measure(folder: Path, steps: int) -> list[dict[str, float]]:
     settings, times, measured = config(folder, steps), {}, []
     functions = {settings.rewards[0].function: timed(reward, times, "reward")}
     with opened_steps(settings, folder / "run", functions) as opened:
-        trainer = opened.run.trainers["policy"]
-        parts = {"generate": (opened.run.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
+        engines = opened.run.engines
+        trainer = engines.trainers["policy"]
+        parts = {"generate": (engines.generator, "submit", "collect"), "forward": (trainer.module, "forward")}
         parts |= {"backward": (torch.Tensor, "backward"), "optimizer": (trainer.optimizer, "step")}
         for part, (owner, *methods) in parts.items():
             for method in methods:

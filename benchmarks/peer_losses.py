@@ -1,6 +1,6 @@
 """The losses of verl, TRL and OpenRLHF, tested with the laws of `purerl.testing.check_objective`.
 
-    .nox/oracle/bin/python -m benchmarks.peer_losses [--batches 5] [--library verl] > docs/peer_losses.md
+    .nox/oracle/bin/python -m benchmarks.peer_losses [--batches 5] [--library verl] > docs/explanation/peer_losses.md
 
 The environment is that of `nox -s oracle`. The losses are the libraries' own functions with their default settings.
 TRL computes its loss in a method of the trainer, which runs here without a model. The losses of OpenRLHF are imported
@@ -72,12 +72,13 @@ INTRODUCTION = """\
 # Losses of other libraries
 
 The losses of verl {verl}, TRL {trl} and OpenRLHF {openrlhf}, with their default settings, tested with the laws as in
-[Testing your own loss](own_losses.md). The command that makes this page is
-`.nox/oracle/bin/python -m benchmarks.peer_losses > docs/peer_losses.md`.
+[Testing your own loss](../how-to/own_losses.md). The command that makes this page is
+`.nox/oracle/bin/python -m benchmarks.peer_losses > docs/explanation/peer_losses.md`.
 
 A law is stricter than what a library promises. Some of these failures cannot happen in the library's own trainer,
 which never has NaN at a masked-out token or a rank without rows. They matter when a loss is used elsewhere.
-*On purpose* are laws from which the algorithm of purerl is exempt, too ([the reasons](laws.md#exemptions)). Losses of
+*On purpose* are laws from which the algorithm of purerl is exempt, too
+([the reasons](../reference/laws.md#exemptions)). Losses of
 verl and TRL return metrics as numbers, so the laws of execution ({not_run}) are left out for all. Of TRL's losses,
 those that divide by `num_items_in_batch` are added up over micro-batches, and of the others the mean is taken,
 weighted by rows. Those of OpenRLHF get the counts of the step, as from its trainers, and are added up.

@@ -45,6 +45,7 @@ import purerl
 from purerl.algos import grpo, ppo
 from purerl.algos.modifiers import kl_loss
 from purerl.backends.hf import generator, trainer
+from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
@@ -120,7 +121,7 @@ def configurations(root: Path) -> dict[str, Callable[[], RunConfig]]:
     return {
         "full": base,
         "critic and reference": lambda: base(with_reference),
-        "lora": lambda: base(settings={"lora": trainer.Lora(rank=16)}, num_layers=16),
+        "lora": lambda: base(settings={"lora": Lora(rank=16)}, num_layers=16),
         "recompute, vocabulary": lambda: base(settings={"recompute": "layers"}, vocab_size=32768),
         "bfloat16 autocast": lambda: base(settings={"mixed_precision": "bfloat16"}),
         "sharded": lambda: base(settings=sharded | {"recompute": "layers"}, vocab_size=8192, num_layers=12),

@@ -33,7 +33,8 @@ from typing import Any
 import torch
 
 from benchmarks.generator import VOCABULARY, tiny_model
-from purerl.backends.hf.generator import Config, HFGenerator
+from purerl.backends.hf.generator import Config
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.data.chat import Prompt
 from purerl.protocols import Request, Sampling, generate
 from purerl.recipes.addition import character_tokenizer

@@ -17,7 +17,7 @@ is run.
 
 The results are stored in benchmarks/results/staleness.json: for each seed the accuracy of greedy decoding on 250
 held-out numbers. Runs whose results are stored are not repeated. docs/images/staleness.py makes the figure and the
-table of docs/asynchronous.md.
+table of docs/explanation/asynchronous.md.
 """
 
 from __future__ import annotations

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
 from attrs import define
 
+from purerl.config.paths import resolve_paths
+from purerl.config.requirements import schedule_of
 from purerl.config.schema import RunConfig
-from purerl.loop.paths import resolve_paths
 from purerl.loop.record import StepLog
 from purerl.loop.remaining_steps import advance
-from purerl.loop.run import Run, open_run, prepare
-from purerl.loop.state import LoopState
+from purerl.loop.resume import Checkpoints
+from purerl.loop.run import Run, open_run
+from purerl.loop.state import Ending, LoopState
 from purerl.loop.train import claim_directory
 from purerl.monitoring.trackers.trackers import Trackers
 from purerl.monitoring.warnings.run import Monitor
+from purerl.opening.inputs import prepare
+from purerl.placement.join import SINGLE_PROCESS
 from purerl.ranks import ONE_RANK
 from purerl.rewards.adapters import RewardFunction
 from purerl.store.background import CheckpointWriter
@@ -31,11 +35,12 @@ class Steps:
     run: Run
     state: LoopState
     log: StepLog
-    writer: CheckpointWriter
+    checkpoints: Checkpoints
+    ending: Ending
 
     def step(self) -> dict[str, Any]:
         """Do one step, and return its record."""
-        self.state, record = advance(self.run, self.state, self.log, self.writer)
+        self.state, record = advance(self.run, self.state, self.log, self.checkpoints, self.ending)
         return record
 
 
@@ -44,15 +49,14 @@ def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFu
     """A new run in the directory `path`. An existing one is replaced."""
     directory = claim_directory(path, config, fresh=True)
     prepare(config, directory.path)
-    run = open_run(resolve_paths(config, directory.path), directory, functions)
-    state = LoopState(transform=run.learner.algorithm.advantage.init())
-    directory.log({"step": 0})
-    try:
-        with run.rewards, frozen_objects():
-            run.rewards.start(run.runtime.run_here)
+    with ExitStack() as stack:
+        stack.callback(directory.release)
+        run = open_run(resolve_paths(config, directory.path), directory, functions, SINGLE_PROCESS, stack)
+        state = LoopState(transform=run.learner.algorithm.advantage.init())
+        directory.log({"step": 0})
+        ending = Ending(schedule_of(config).num_steps(run.task.training.examples.num_rows), config.stop_when)
+        with run.task.rewards, frozen_objects():
+            run.task.rewards.start(run.engines.runtime.run_here)
             log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)
-            with CheckpointWriter(ONE_RANK, background=run.config.checkpoint.background) as writer:
-                yield Steps(run, state, log, writer)
-    finally:
-        run.close()
-        directory.release()
+            with CheckpointWriter(ONE_RANK, background=config.checkpoint.background) as writer:
+                yield Steps(run, state, log, Checkpoints(run, directory, config.checkpoint, writer, ONE_RANK), ending)

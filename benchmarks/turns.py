@@ -44,7 +44,8 @@ from attrs import evolve
 
 from benchmarks.environments import TURNS, Episodes
 from benchmarks.generator import VOCABULARY, tiny_model
-from purerl.backends.hf.generator import Config, HFGenerator
+from purerl.backends.hf.generator import Config
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
 from purerl.system.process import frozen_objects

@@ -12,8 +12,9 @@ sys.path.insert(0, str(HERE.parent))
 
 import purerl  # noqa: E402 - the path has to be set first
 from docs import generate  # noqa: E402
+from docs.generate.annotations import import_annotations  # noqa: E402
 from docs.generate.llms import llms_txt  # noqa: E402
-from docs.generate.reference import as_rst  # noqa: E402
+from docs.generate.modules import as_rst  # noqa: E402
 from purerl import types  # noqa: E402
 
 project = "purerl"
@@ -23,7 +24,7 @@ myst_enable_extensions = ["dollarmath"]
 myst_heading_anchors = 3  # links to headings, as on GitHub
 mathjax_path = "https://cdn.jsdelivr.net/npm/mathjax@3/es5/tex-chtml.js"
 mathjax3_config = {"chtml": {"displayAlign": "left", "displayIndent": "1.5em"}}
-exclude_patterns = ["_build", "frameworks/table.md", "modifiers/table.md"]  # included by frameworks.md and modifiers.md
+exclude_patterns = ["_build", "reference/*/table.md"]  # frameworks.md and modifiers.md include them
 
 html_theme = "furo"
 html_title = f"purerl {version}"
@@ -84,7 +85,8 @@ _NAVIGATION: dict[str, str] = {}
 
 def setup(app: Any) -> None:
     """Write the generated pages before Sphinx reads the pages."""
-    generate.write(HERE)
+    import_annotations()
+    generate.write(HERE / "reference")
     (HERE / "llms.txt").write_text(llms_txt(HERE), encoding="utf-8")
     # Pages stay in use until the end, and torch has a million objects: collections took half of the time, for nothing.
     gc.collect()

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from purerl.backends.requests import PendingRequest
 from purerl.data.chat import Prompt
-from purerl.loop.window import Window, num_due, oldest_version
+from purerl.loop.window import Window, num_due
 from purerl.protocols import Capabilities, Completion, Request, Sampling, Weights
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -166,7 +166,7 @@ class Run:
         before = {*window.in_flight, *(group.draw for group in window.waiting)}, window.num_draws
         for _ in range(self.max_rounds):
             count = self.batch_size - len(kept)
-            groups = window.take(count, self.step, num_kept=len(kept))
+            groups = window.take_groups(count, self.step, num_kept=len(kept))
             assert len(groups) == count, "take never returns too few"
             self.check_groups(groups)
             kept += [group for group in groups if not self.is_dropped(group.draw)]
@@ -193,7 +193,7 @@ class Run:
         assert numbers == sorted(numbers)
         self.taken += numbers
         for group in groups:
-            age = self.step - oldest_version(group, self.step)
+            age = self.step - group.oldest_version(self.step)
             assert 0 <= age <= self.max_staleness, f"draw {group.draw} has tokens that are {age} steps old"
 
     @property
@@ -357,7 +357,7 @@ def _cpu_seconds(order: str, num_extra: int, batch_size: int) -> float:
         order=order,  # pyright: ignore[reportArgumentType]
         num_extra=num_extra,
     )
-    assert len(window.take(batch_size, 0)) == batch_size
+    assert len(window.take_groups(batch_size, 0)) == batch_size
     window.cancel_surplus(0)
     runtime.close()
     return time.process_time() - start

@@ -14,14 +14,15 @@ from contextlib import redirect_stderr, redirect_stdout, suppress
 from importlib.metadata import PackageNotFoundError, version
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import attrs
 from attrs import evolve, frozen
 
+from purerl.backends.plugin import GeneratorPlugin, engine_plugin
 from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
-from purerl.plugins import find, names
+from purerl.plugins import names
 from purerl.system.private_files import private_folder
 
 if TYPE_CHECKING:
@@ -194,14 +195,17 @@ def _engine(group: str, kind: str, python: str | None = None) -> Finding:
     No model is loaded. What is missing is an error only if `python` names an environment.
     """
     try:
-        plugin = find(group, kind)
-        capabilities = getattr(plugin, "capabilities", None)
-        text = _describe(capabilities()) if capabilities else "its capabilities are known when it loads a model"
+        plugin = engine_plugin(group, kind)
+        text = (
+            _describe(plugin.capabilities())
+            if plugin.capabilities
+            else "its capabilities are known when it loads a model"
+        )
         installed = _version(kind) if python is None else version_in(python, kind)
         if installed is not None:
             text = f"{installed}: {text}"
-        problem = _missing(plugin, python) if group == "generator" else ""
-        if not problem and hasattr(plugin, "VERSION"):
+        problem = _missing(plugin, python) if isinstance(plugin, GeneratorPlugin) else ""
+        if not problem and plugin.VERSION is not None:
             problem = _other_version(kind, plugin.VERSION, installed)
         if problem:
             state = "missing" if python is None else "bad"
@@ -211,17 +215,16 @@ def _engine(group: str, kind: str, python: str | None = None) -> Finding:
     return Finding("engines", f"{group} {kind}", "good", text)
 
 
-_OWN_ENVIRONMENT = "docs/servers.md shows how to install it into an environment of its own"
+_OWN_ENVIRONMENT = "docs/how-to/servers.md shows how to install it into an environment of its own"
 
 
-def _missing(plugin: Any, python: str | None) -> str:
+def _missing(plugin: GeneratorPlugin, python: str | None) -> str:
     """What the engine `plugin` needs, with its default settings and `python`; empty if nothing is missing."""
     try:
         config = plugin.Config()
         if python is not None:
             config = evolve(config, server=evolve(config.server, python=python))
-        if hasattr(plugin, "check"):
-            plugin.check(config)
+        plugin.check(config)
     except ConfigError as error:
         return str(error).partition("got:  ")[2].splitlines()[0]
     return ""
@@ -272,7 +275,8 @@ def _sandbox() -> Iterator[Finding]:
                 layer.do,
             )
     except SandboxError as error:
-        yield Finding("sandbox", "a program", "missing", " ".join(str(error).split()), "see docs/sandbox.md")
+        text = " ".join(str(error).split())
+        yield Finding("sandbox", "a program", "missing", text, "see docs/explanation/sandbox.md")
 
 
 # --- computations ------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Everything that purerl raises on purpose.
+"""The exceptions of purerl.
 
     PurerlError
     ├── InputError (also a ValueError)   something that was given is wrong; nothing has been done yet

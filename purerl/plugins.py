@@ -18,38 +18,15 @@ The arguments of these functions are
 `role` is the role of the model, such as "critic". `outputs` are the outputs that the run needs from the model.
 `updates` is the number of optimizer steps of the run, 0 for a model that is not trained.
 
-A plugin may have further attributes:
+What else a plugin may define is listed, with its defaults, by the classes `TrainerPlugin` and `GeneratorPlugin` of
+`purerl.backends.plugin` for engines. Others may have
 
-    check(config, *, role, outputs, updates)    of a trainer: raises ConfigError if it does not fit the run, before a
-                                                model is loaded. `updates` is None if the number is not known yet
-    check_installed(config)                     of a trainer: raises ConfigError if its library is not installed,
-                                                before a model is loaded
-    check_device(config)                        of a trainer: raises ConfigError if this process has no device for it;
-                                                without this function the setting `device` is checked
-    check_ranks(config, ranks)                  of a trainer: raises ConfigError if its settings do not fit this number
-                                                of ranks, before a model is loaded
-    check_model(config, *, model, outputs, is_trained)
-                                                of a trainer: raises ConfigError for a model that does not have the
-                                                outputs, which is read from its files without loading it
-    check(config)                               of a tracker, a generator or a kind of reward: raises ConfigError if its
-                                                library is not installed, before a model is loaded
+    check(config)           of a tracker or a kind of reward: raises ConfigError if its library is not installed
     columns(config), data_sources(config), seconds(config)
-                                                of a kind of reward: the columns of the data that it reads, the rows
-                                                that it is for, and how long a call may take, see
-                                                `purerl.rewards.sources`
-    depends_on_length(config)                   of a trainer: whether learning rates depend on the number of optimizer
-                                                steps of the run; without this function they are assumed to
-    compute_dtype(config)                       of a trainer: the dtype of its matrix products, in which the generator
-                                                samples by default, if it is not that of the weights; else None
-    replayed_routes(config)                     of a trainer: who records the experts that the policy replays:
-                                                "old_logp", "generator", or "off"; without this function "off"
-    returns_routes(config)                      of a generator: whether completions have `routes`; without this
-                                                function they have none
-    command(config, *, model, host, port)       of a generator that is a server: how one is started by itself, for
-                                                `purerl serve`
-    capabilities()                              of an engine: the `Capabilities` that it has with any model
-    preview(config, *, model)                   of an engine: its `Capabilities` with this model, which is not loaded;
-                                                raises ConfigError for what `build` refuses and can be seen without
+                            of a kind of reward: the columns of the data that it reads, the rows that it is for, and how
+                            long a call may take, see `purerl.rewards.sources`
+
+The class Config may be in another module than the plugin, if it has an attribute PLUGIN with the plugin's address.
 
 The *kind* of a plugin is its name: the name of a module of purerl (``grpo``, ``hf``), a name that a distribution
 declares as an entry point in one of the groups ``purerl.algorithms``, ``purerl.modifiers``, ``purerl.trainers``,
@@ -151,17 +128,27 @@ def find(group: str, kind: str) -> Any:
 def kind_of(config: Any) -> str:
     """The kind of the plugin that `config` is a Config of. It is the inverse of `find`.
 
-    Raises: ConfigError if the module of its class has no plugin with this class as Config.
+    A class with an attribute PLUGIN of its own belongs to the plugin with this address. Any other class belongs to its
+    module, or to a class in that module.
+
+    Raises: ConfigError if there is no plugin with this class as Config.
     """
+    named: str | None = vars(type(config)).get("PLUGIN")
+    if named is not None:
+        return _kinds().get(named, named)
     module = sys.modules[type(config).__module__]
     classes = {f":{name}": value for name, value in vars(module).items() if isinstance(value, type)}
     for suffix, value in {"": module, **classes}.items():
         if getattr(value, "Config", None) is type(config):
             address = _FILES.get(module.__name__, module.__name__) + suffix
-            kinds = {known: kind for group in GROUPS for kind, known in addresses(group).items()}
-            return kinds.get(address, address)
+            return _kinds().get(address, address)
     need = f"the Config of a plugin: the attribute Config of {type(config).__module__}, or of a class in it"
     raise ConfigError(f"{type(config).__qualname__} is not the Config of a plugin", got=repr(config), need=need)
+
+
+def _kinds() -> dict[str, str]:
+    """Kind by address, of all plugins that have a short name."""
+    return {address: kind for group in GROUPS for kind, address in addresses(group).items()}
 
 
 def names(group: str) -> list[str]:

@@ -300,7 +300,7 @@ def check_members(group: dist.ProcessGroup | None = None) -> None:
 
 
 def _stranger(name: str, got: str) -> EngineError:
-    need, do = "only the processes of the run", "let nobody else reach the ports of the run (docs/scaling.md)"
+    need, do = "only the processes of the run", "let nobody else reach the ports of the run (docs/how-to/scaling.md)"
     return EngineError(f"the members of the process group {name!r}", got=got, need=need, do=do)
 
 

@@ -1,4 +1,4 @@
-"""How the next token of a sequence is chosen, in a request to any generator."""
+"""Sampling parameters: how the next token of a sequence is chosen, in a request to any generator."""
 
 from __future__ import annotations
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import fcntl
 import functools
 import hashlib
 import json
@@ -151,10 +152,14 @@ def must_run(sessions: Iterable[str]) -> Iterator[str]:
 
 
 def record(session: str) -> None:
-    """Write the digest of the files of `session`, which has passed."""
-    passed = json.loads(PASSED.read_text(encoding="utf-8")) if PASSED.exists() else {}
-    passed[session] = digest(closure(*SESSIONS[session]))
-    PASSED.write_text(json.dumps(passed, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+    """Write the digest of the files of `session`, which has passed. Others may end at the same time."""
+    found = digest(closure(*SESSIONS[session]))
+    with PASSED.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        passed = json.loads(file.read() or "{}") | {session: found}
+        file.truncate(0)
+        file.write(json.dumps(passed, indent=2, sort_keys=True) + "\n")
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -2,18 +2,21 @@
 signals, a good order in parallel, and a sound machine.
 """
 
+import gc
 import os
 import random
 import signal
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import hypothesis
 import pytest
 import torch
 
 from purerl.system.process import frozen_objects
+from tests.collection import one_after_another
 from tests.forks import WORKERS
 from tests.machine import MACHINE_TESTS, faults, reset_signals
 
@@ -34,6 +37,17 @@ def pytest_configure(config: pytest.Config) -> None:
     reset_signals()
     if "gpu" not in config.option.markexpr.replace("not gpu", ""):
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without the garbage collector, which would visit what is imported again and again and free nothing."""
+    gc.disable()
+    try:
+        with one_after_another(Path(__file__).parent.rglob("test_*.py")):
+            return (yield)
+    finally:
+        gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.library.import_rules import imports
+from tests.library.sources import nodes, shared
 
 __all__ = ["tests_of"]
 
@@ -70,15 +71,21 @@ def _module(path: Path) -> str:
 @cache
 def _names(path: Path) -> frozenset[str]:
     """The modules that a file imports, or names in a text."""
-    package = ".".join(path.relative_to(ROOT).parent.parts)
-    imported = {each.module for each in imports(path.read_text(encoding="utf-8"), package)}
-    return frozenset(imported | {text.partition(":")[0] for text in _texts(path)})
+    return _contents(path)[0] | {text.partition(":")[0] for text in _texts(path)}
+
+
+def _texts(path: Path) -> frozenset[str]:
+    return _contents(path)[1]
 
 
 @cache
-def _texts(path: Path) -> frozenset[str]:
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    return frozenset(node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str))
+def _contents(path: Path) -> tuple[frozenset[str], frozenset[str]]:
+    """The modules that a file imports, and the texts in it."""
+    code, package = path.read_text(encoding="utf-8"), ".".join(path.relative_to(ROOT).parent.parts)
+    with shared():
+        imported = frozenset(each.module for each in imports(code, package))
+        constants = [node.value for node in nodes(code) if isinstance(node, ast.Constant)]
+    return imported, frozenset(value for value in constants if isinstance(value, str))
 
 
 def _first_sentence(path: Path) -> str:

@@ -1,6 +1,7 @@
-"""Every estimator and loss, and the same function of verl, torchrl and OpenRLHF; see `requirements.txt`.
+r"""Every estimator and loss, and the same function of verl, torchrl and OpenRLHF; see `requirements.txt`.
 
-    .venv-peers/bin/python -m benchmarks.peers [--only NAME ...] [--shapes 64x1024 ...] [--seconds 1] > docs/speed.md
+    .venv-peers/bin/python -m benchmarks.peers [--only NAME ...] [--shapes 64x1024 ...] [--seconds 1] \
+        > docs/reference/speed.md
 
 CPU time in one process with one thread. The libraries are called alternately, and the minimum of each is printed. The
 default shapes are three sizes of batches, and 4,096 short rows for functions over groups. `bandwidth` is the time of
@@ -131,7 +132,7 @@ def main() -> None:
 
 HEAD = """# Speed
 
-    .venv-peers/bin/python -m benchmarks.peers > docs/speed.md
+    .venv-peers/bin/python -m benchmarks.peers > docs/reference/speed.md
 
 This page compares functions of purerl with the same functions of other libraries. The file
 `benchmarks/peers/requirements.txt` describes the environment. Times are milliseconds of CPU time, with one thread and

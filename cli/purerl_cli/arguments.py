@@ -111,8 +111,8 @@ def change_environment(
     if not settings:
         return None
     from purerl.config.overrides import apply
+    from purerl.config.stored import read_config
     from purerl.envs.settings import EnvironmentSettings
-    from purerl.opening.start_checkpoint import read_config
     from purerl.settings import in_section
 
     environment = read_config(run).environment

@@ -48,13 +48,20 @@ def _is_installed(engines: Sequence[str]) -> bool:
 
 def _interpreter(engine: str) -> tuple[str, str]:
     """The kind of a generator and its interpreter. Raises ConfigError for a generator that is no server."""
-    from purerl.plugins import find, names
+    from purerl.plugins import names
 
     kind, _, python = engine.partition("=")
-    kinds = [kind for kind in names("generator") if hasattr(find("generator", kind), "command")]
+    kinds = [*filter(_is_server, names("generator"))]
     if kind not in kinds or not python:
         raise ConfigError("--engine", got=repr(engine), need=f"KIND=PYTHON, and the kind {' or '.join(kinds)}")
     return kind, python
+
+
+def _is_server(kind: str) -> bool:
+    from purerl.backends.plugin import GeneratorPlugin, engine_plugin
+
+    plugin = engine_plugin("generator", kind)
+    return isinstance(plugin, GeneratorPlugin) and plugin.command is not None
 
 
 def _is_healthy(run: Path) -> bool:

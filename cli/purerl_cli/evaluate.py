@@ -284,9 +284,9 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
 
     if (checkpoint := evaluation.checkpoint) is not None:
         typer.echo(f"the run is not finished: its checkpoint of step {int(checkpoint.name)} is evaluated", err=True)
-    for note in evaluation.notes:
+    for note in evaluation.task.notes:
         typer.echo(f"note: {escape(note)}", err=True)
-    totals = {name: data.num_rows for name, data in evaluation.problems.items()}
+    totals = {name: data.num_rows for name, data in evaluation.task.problems.items()}
     with EvaluationProgress(totals) as progress:
         return run_evaluation(evaluation, progress)
 
@@ -358,8 +358,8 @@ def _prepare(
     settings |= parse_sampling(settings.pop("sampling", ()))
     _check_source(model, run, {**of_model, **source, **others})
     from purerl.backends.hf import generator
+    from purerl.config.generators import change_generator
     from purerl.evaluation.settings import Evaluate
-    from purerl.loop.generators import change_generator
     from purerl.rewards.settings import Gate, Reward
     from purerl.runs.evaluation import evaluation_of_model, evaluation_of_run
     from purerl.settings import Model

@@ -96,8 +96,7 @@ def plan(
     from purerl.system.memory_use import parse_bytes
 
     config = resolve(recipe, settings or ())
-    check_settings(config)
-    check_ranks(config, ranks)
+    check_ranks(config.placement, check_settings(config), ranks)
     options: dict[str, Any] = {
         "ranks": ranks,
         "memory": parse_bytes(memory) if memory else None,

@@ -18,7 +18,7 @@ from purerl_cli.output import with_debug
 
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
-    from purerl.config.schema import RunConfig
+    from purerl.composition import Composition
     from purerl.replay import Numbers, Recording
     from purerl.replay.scoring import Scorer
 
@@ -62,13 +62,13 @@ def replay(
 
     No model is loaded. Without options the run's own algorithm is replayed, which gives its recorded advantages.
     """
-    from purerl.config.check import algorithm_of
+    from purerl.config.requirements import requirements_of
     from purerl.replay import mean_of, measure, notes, open_recording, parse_steps
     from purerl.replay import replay as replayed_steps
 
     recording = open_recording(run)
-    config = _changed(recording.config, algorithm, settings or ())
-    other, chosen = algorithm_of(config), parse_steps(steps, recording.steps)
+    config = evolve(recording.config, algorithm=_changed(recording.config.algorithm, algorithm, settings or ()))
+    other, chosen = requirements_of(config).algorithm, parse_steps(steps, recording.steps)
     numbers, missing, recorded_missing = [], {}, {}
     with ExitStack() as stack:
         score = stack.enter_context(_scorer(recording, reward, other)) if reward else None
@@ -91,13 +91,11 @@ def replay(
         typer.echo(f"note: {note}")
 
 
-def _changed(config: RunConfig, name: str | None, settings: Sequence[str]) -> RunConfig:
-    """`config` with the algorithm `name`, if it is given, and with `settings` of the algorithm changed."""
+def _changed(composition: Composition, name: str | None, settings: Sequence[str]) -> Composition:
+    """`composition`, or the algorithm `name`, if it is given, with `settings` changed."""
     from purerl.explain.algorithm import composition_changed, composition_named
 
-    if name is None:
-        return evolve(config, algorithm=composition_changed(config.algorithm, settings))
-    return evolve(config, algorithm=composition_named(name, settings))
+    return composition_changed(composition, settings) if name is None else composition_named(name, settings)
 
 
 def _scorer(recording: Recording, rewards: Sequence[str], algorithm: Algorithm) -> AbstractContextManager[Scorer]:

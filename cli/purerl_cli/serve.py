@@ -47,19 +47,21 @@ def serve(
     PURERL_SERVER_TOKEN, or of the file that PURERL_SERVER_TOKEN_FILE names. Without them, a server on loopback makes
     one, and prints the path of the file that has it.
     """
+    from purerl.backends.plugin import generator_plugin
     from purerl.backends.serving.access import private_environment
     from purerl.backends.vllm import generator as vllm
     from purerl.config.check import check_generator
-    from purerl.loop.generators import change_generator
-    from purerl.plugins import find, kind_of
+    from purerl.config.generators import change_generator
+    from purerl.plugins import kind_of
     from purerl.settings import Model
 
     config = change_generator(vllm.Config(), {}, generator_settings or ())
     check_generator(config)
-    kind = kind_of(config)
-    command = getattr(find("generator", kind), "command", None)
+    command = generator_plugin(config).command
     if command is None:
-        raise ConfigError("kind", got=kind, need="an engine that is a server", do="set kind=vllm or kind=sglang")
+        raise ConfigError(
+            "kind", got=kind_of(config), need="an engine that is a server", do="set kind=vllm or kind=sglang"
+        )
     if getattr(config.server, "urls", ()):
         raise ConfigError("server.urls has no effect", need="a server that is started", do="leave server.urls out")
     token, token_file = _token(host, port)
@@ -116,8 +118,8 @@ def _path_of(model: str, step: str | None) -> str:
         return model
     if step is None and (run / "final").exists():
         return str(run / "final")
-    from purerl.opening.start_checkpoint import Origin, find_checkpoint
+    from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
     from purerl.runs.export import export_model
 
-    folder = run / "export" / find_checkpoint(Origin(run, step or "latest")).name
+    folder = run / "export" / find_checkpoint(StartCheckpoint(run, step or "latest")).name
     return str(folder if folder.exists() else export_model(run, step or "latest"))

@@ -137,7 +137,11 @@ def _settings(module: Any) -> str:
 
 def _modifiers(name: str) -> str:
     links = ", ".join(f"[{modifier}](../modifiers/{modifier}.md)" for modifier in accepted(name))
-    return f"These [modifiers](../modifiers.md) change it, with their default settings: {links}." if links else ""
+    return (
+        f"These [modifiers](../../how-to/modifiers.md) change it, with their default settings: {links}."
+        if links
+        else ""
+    )
 
 
 def _usage(name: str) -> str:

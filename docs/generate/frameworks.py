@@ -28,7 +28,7 @@ COLUMNS = ("verl: advantages", "verl: loss", "TRL", "tinker", "prime-rl: loss", 
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of the tables, which docs/frameworks.md includes."""
+    """(name, Markdown) of the tables, which docs/how-to/frameworks.md includes."""
     found = {name: availability(name) for name in names("algorithm")}
     rows = [[_linked(name), *("no" if reasons else "yes" for reasons in parts)] for name, parts in found.items()]
     for row, name in zip(rows, found, strict=True):
@@ -67,4 +67,4 @@ def _with_bypass(name: str) -> list[str]:
 
 
 def _linked(name: str) -> str:
-    return f"[{name}](algorithms/{name}.md)"
+    return f"[{name}](../reference/algorithms/{name}.md)"

@@ -22,7 +22,8 @@ def index(entries: list[Entry]) -> str:
 
 _INTRODUCTION = """\
 purerl has {count} algorithms, each in its own file in `purerl/algos/`. An algorithm is a composition of functions that
-other algorithms use too. The tables list these functions. [Modifiers](../modifiers.md) change parts of any algorithm.
+other algorithms use too. The tables list these functions. [Modifiers](../../how-to/modifiers.md) change parts of any
+algorithm.
 
 The curves show the gradient of the loss with respect to the log-probability of a token, as a function of the
 importance ratio, for advantages of 1 and -1. An algorithm has no curve if this gradient depends on anything else, or if

@@ -26,7 +26,7 @@ _FIRST = ("grpo", "ppo", "rloo", "dpo")
 
 
 def pages() -> Iterator[tuple[str, str]]:
-    """(name, Markdown) of the table, which docs/modifiers.md includes, and of the page of each modifier."""
+    """(name, Markdown) of the table, which docs/how-to/modifiers.md includes, and of the page of each modifier."""
     yield "table", overview()
     yield from ((name, page(name)) for name in names("modifier"))
 
@@ -56,7 +56,7 @@ def _modified(modifier: str, algorithm: str) -> Algorithm | ConfigError:
 def overview() -> str:
     """A row for each modifier, and the list of their pages for the sidebar."""
     head = ["modifier", "what it does", "main field", "other settings", "source"]
-    pages_of_modifiers = [f"{name} <modifiers/{name}>" for name in names("modifier")]
+    pages_of_modifiers = [f"{name} <../reference/modifiers/{name}>" for name in names("modifier")]
     toctree = "\n".join(["```{toctree}", ":hidden:", "", *pages_of_modifiers, "```"])
     return f"{table(head, map(_row, names('modifier')))}\n\n{toctree}\n"
 
@@ -65,7 +65,7 @@ def _row(name: str) -> list[str]:
     module = find("modifier", name)
     first, *others = [*map(_setting, attrs.fields(module.Config)), ""]
     title = re.split(r"(?<=\.)\s", inspect.getdoc(module) or "", maxsplit=1)[0]
-    link = f"[{name}](modifiers/{name}.md)"
+    link = f"[{name}](../reference/modifiers/{name}.md)"
     return [link, linked(title), first, "<br>".join(filter(None, others)), linked(sources(module))]
 
 

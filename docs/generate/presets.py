@@ -15,7 +15,7 @@ __all__ = ["pages"]
 _INTRODUCTION = """# Is my GRPO your GRPO?
 
 Libraries compute different things under the same name. A *preset* is what another library computes with its default
-settings, as one of our algorithms with [modifiers](../modifiers.md):
+settings, as one of our algorithms with [modifiers](../../how-to/modifiers.md):
 
 ```sh
 purerl train addition --set algorithm.kind=grpo@trl          # another library's GRPO
@@ -25,8 +25,9 @@ purerl algo diff grpo grpo@verl --run runs/addition          # the same on the r
 ```
 
 Any setting of a preset can be changed: `--set algorithm.kind=grpo@verl --set algorithm.clip_high=0.28`. A
-[modifier](../modifiers.md) that is added beside the name of a preset has the library's defaults: in `grpo@trl`,
-`--set algorithm.kl_loss=0.04` has the estimator importance_k3, as TRL's `beta`, and in `sapo@verl` a token mean.
+[modifier](../../how-to/modifiers.md) that is added beside the name of a preset has the library's defaults: in
+`grpo@trl`, `--set algorithm.kl_loss=0.04` has the estimator importance_k3, as TRL's `beta`, and in `sapo@verl` a
+token mean.
 
 *executed* means that advantages, loss and gradient are compared with the library's own code, by `nox -s oracle`: in
 float64, float32 and bfloat16, on random batches with tool outputs, with rows without a counted token, with log-ratios

@@ -47,7 +47,7 @@ def curves_of(results: Mapping[str, Any]) -> dict[tuple[int, str], Curves]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """The table of docs/asynchronous.md: mean accuracies at some steps, with intervals."""
+    """The table of docs/explanation/asynchronous.md: mean accuracies at some steps, with intervals."""
     lines = ["| staleness | correction | seeds | " + " | ".join(f"step {step}" for step in TABLE_STEPS) + " |"]
     lines += ["|---" * (3 + len(TABLE_STEPS)) + "|"]
     for (staleness, correction), curves in curves_of(results).items():

@@ -1,1 +1,1 @@
-"""Adapters: environments, tools, data sets and rewards of other libraries, in purerl's interfaces. One file each."""
+"""Environments, tools, data sets and rewards of other libraries in purerl's interfaces, a file for each library."""

@@ -73,7 +73,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         metrics={"ref_kl": of_fields(k3, "logp", "ref_logp")},
     )
     advantage = stateless(write_field("advantage", of_fields(_optimal_advantage, "reward", "optimal_value", "mask")))
-    return Algorithm(("reward", "optimal_value"), advantage, (policy,))
+    return Algorithm(reads=("reward", "optimal_value"), advantage=advantage, objectives=(policy,))
 
 
 def _optimal_advantage(reward: TokenFloat, value: RowFloat, mask: TokenBool) -> TokenFloat:

@@ -73,4 +73,4 @@ def algorithm(config: Config = Config()) -> Algorithm:
     policy = clipped_policy(token_level_ratio, sequence_mean_of_token_sum, **clip)
     limits = {"low": config.min_reward, "high": config.max_reward}
     advantage = outcome_advantage(bind(beta_normalized_advantage, **limits))
-    return Algorithm(("reward",), advantage, (policy,), min_group_size=2)
+    return Algorithm(reads=("reward",), advantage=advantage, objectives=(policy,), min_group_size=2)

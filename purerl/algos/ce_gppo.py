@@ -71,4 +71,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
     settings = {name: getattr(config, name) for name in ("clip_low", "clip_high", "low_coef", "high_coef")}
     weight = of_fields(gradient_preserving_weight, "logp", "old_logp", "advantage", **settings)
     policy = weighted_policy(weight, token_mean, behavior="old_logp")
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )

@@ -66,4 +66,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         token_mean,
         behavior="old_logp",
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )

@@ -66,4 +66,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
     clip = {"clip_low": config.clip_low, "clip_high": config.clip_high}
     weight = of_fields(double_sided_weight, "logp", "rollout_logp", **clip)
     policy = weighted_policy(weight, token_mean, behavior="rollout_logp")
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )

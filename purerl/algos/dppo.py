@@ -100,4 +100,9 @@ def with_divergence(divergence: Callable[[TokenFloat, TokenFloat], TokenFloat], 
         ratio_cap=config.ratio_cap,
     )
     policy = weighted_policy(weight, token_mean, behavior="rollout_logp")
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )

@@ -64,4 +64,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
     squares = of_fields(k2, "logp", "old_logp")
     penalty = Term("penalty", squares, token_mean, weight=config.beta, follows_policy=True)
     policy = policy._replace(terms=(*policy.terms, penalty))
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",), advantage=outcome_advantage(group_centered_advantage), objectives=(policy,), min_group_size=2
+    )

@@ -105,9 +105,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
     )
     outputs = (*policy.outputs, "log_partition")
     return Algorithm(
-        ("reward",),
-        outcome_advantage(group_normalized_advantage),
-        (policy._replace(outputs=outputs),),
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy._replace(outputs=outputs),),
         min_group_size=2,
     )
 

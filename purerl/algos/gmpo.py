@@ -85,7 +85,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl, "ratio": ratio},
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )
 
 
 def _geometric_surrogate(batch: TensorDict, *, ratio: Callable) -> TokenFloat:

@@ -72,4 +72,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         clip_low=config.clip_low,
         clip_high=config.clip_high,
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )

@@ -76,7 +76,10 @@ def algorithm(config: Config = Config()) -> Algorithm:
         metrics={"approx_kl": approx_kl},
     )
     return Algorithm(
-        ("reward",), outcome_advantage(group_centered_advantage), (policy._replace(unit="group"),), min_group_size=2
+        reads=("reward",),
+        advantage=outcome_advantage(group_centered_advantage),
+        objectives=(policy._replace(unit="group"),),
+        min_group_size=2,
     )
 
 

@@ -68,7 +68,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
     # Every token has the value of its row, so the mean over tokens is the value of the row.
     penalty = Term("penalty", _squared_log_ratio, sequence_mean_of_token_mean, weight=config.beta)
     policy = policy._replace(terms=(*policy.terms, penalty))
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",), advantage=outcome_advantage(group_centered_advantage), objectives=(policy,), min_group_size=2
+    )
 
 
 def _squared_log_ratio(batch: TensorDict) -> TokenFloat:

@@ -77,7 +77,12 @@ def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBoo
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build KL-Cov from `config`."""
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (_policy(config),), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(_policy(config),),
+        min_group_size=2,
+    )
 
 
 def _policy(config: Config) -> Objective:

@@ -82,8 +82,8 @@ def algorithm(config: Config = Config()) -> Algorithm:
         second_moment_outliers, "old_logp", "rollout_logp", "advantage", "mask", moment_bound=config.moment_bound
     )
     return Algorithm(
-        ("reward",),
-        outcome_advantage(group_normalized_advantage),
-        (drop_tokens(policy, choice, "old_logp"),),
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(drop_tokens(policy, choice, "old_logp"),),
         min_group_size=2,
     )

@@ -62,4 +62,6 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build RAFT++ from `config`."""
     policy = clipped_policy(token_level_ratio, sequence_mean_of_token_mean, clip_low=1.0, clip_high=config.clip_high)
-    return Algorithm(("reward",), outcome_advantage(best_of_group_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",), advantage=outcome_advantage(best_of_group_advantage), objectives=(policy,), min_group_size=2
+    )

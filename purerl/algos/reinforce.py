@@ -55,4 +55,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("advantage",),
         metrics={},
     )
-    return Algorithm(("reward",), chain(return_advantage(discount=config.discount)), (policy,))
+    return Algorithm(
+        reads=("reward",), advantage=chain(return_advantage(discount=config.discount)), objectives=(policy,)
+    )

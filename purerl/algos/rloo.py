@@ -50,4 +50,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("advantage",),
         metrics={},
     )
-    return Algorithm(("reward",), chain(outcome_advantage(leave_one_out_advantage)), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=chain(outcome_advantage(leave_one_out_advantage)),
+        objectives=(policy,),
+        min_group_size=2,
+    )

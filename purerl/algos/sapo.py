@@ -69,7 +69,12 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
     )
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )
 
 
 def _soft_gate_surrogate(batch: TensorDict, **gates: float) -> TokenFloat:

@@ -69,7 +69,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         reads=("old_logp", "advantage"),
         metrics={"approx_kl": approx_kl},
     )
-    return Algorithm(("reward",), outcome_advantage(win_rate_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",), advantage=outcome_advantage(win_rate_advantage), objectives=(policy,), min_group_size=2
+    )
 
 
 def _sppo_loss(batch: TensorDict, *, eta: float) -> TokenFloat:

@@ -75,7 +75,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
         metrics={"approx_kl": approx_kl},
     )
     advantage = outcome_advantage(group_standardized_advantage)
-    return Algorithm(("reward",), advantage, (policy._replace(unit="group"),), min_group_size=2)
+    return Algorithm(
+        reads=("reward",), advantage=advantage, objectives=(policy._replace(unit="group"),), min_group_size=2
+    )
 
 
 def _cross_entropy(batch: TensorDict, *, eta: float) -> TokenFloat:

@@ -61,4 +61,6 @@ def algorithm(config: Config = Config()) -> Algorithm:
         sequence_mean_of_token_sum,
         behavior="rollout_logp",
     )
-    return Algorithm(("reward",), outcome_advantage(group_centered_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",), advantage=outcome_advantage(group_centered_advantage), objectives=(policy,), min_group_size=2
+    )

@@ -67,4 +67,9 @@ def algorithm(config: Config = Config()) -> Algorithm:
     bounds = {"clip_low": config.clip_low, "ratio_cap": config.ratio_cap}
     weight = of_fields(unbounded_positive_weight, "logp", "old_logp", "advantage", **bounds)
     policy = weighted_policy(weight, token_mean, behavior="old_logp")
-    return Algorithm(("reward",), outcome_advantage(group_normalized_advantage), (policy,), min_group_size=2)
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy,),
+        min_group_size=2,
+    )

@@ -1,1 +1,1 @@
-"""Engines: a folder each. `<engine>.trainer` and `<engine>.generator` expose ``Config`` and ``build``."""
+"""Engines, a folder each: `<engine>.trainer` and `<engine>.generator` define ``Config`` and ``build``."""

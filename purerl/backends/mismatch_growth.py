@@ -8,10 +8,12 @@ smallest limit is 1e-3, and 1e-4 for an engine in the process of the trainer in 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from purerl.protocols import Capabilities
 from purerl.settings import above_zero, setting
+
+if TYPE_CHECKING:
+    from purerl.protocols import Capabilities
 
 __all__ = ["growth_setting", "mismatch_limit"]
 
@@ -34,6 +36,7 @@ def growth_setting() -> Any:
 def mismatch_limit(level: float, growth: float | None, capabilities: Capabilities, *, is_narrow: bool) -> float:
     """The difference above which the mismatch has grown, in nats. `is_narrow`: one of both computes in 16 bits.
 
+    >>> from purerl.protocols import Capabilities
     >>> engine = Capabilities()
     >>> mismatch_limit(1e-6, None, engine, is_narrow=False), mismatch_limit(0.02, None, engine, is_narrow=True)
     (0.001, 0.06)

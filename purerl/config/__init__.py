@@ -1,1 +1,1 @@
-"""What a run is, and how it is written, read and checked."""
+"""The configuration of a run: its settings, TOML files, and checks of settings that depend on each other."""

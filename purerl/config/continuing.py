@@ -20,14 +20,13 @@ from typing import Any
 
 from attrs import frozen
 
-from purerl.config.check import algorithm_of
+from purerl.backends.plugin import trainer_plugin
 from purerl.config.listing import leaves
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.config.tables import differences, show
 from purerl.errors import RunDirectoryError
-from purerl.plugins import find, kind_of
 
 __all__ = ["Change", "check_changes", "describe_changes"]
 
@@ -97,9 +96,9 @@ def _is_allowed(change: Change, config: RunConfig) -> bool:
 
 def _depends_on_length(config: RunConfig) -> bool:
     """Whether the learning rate of a model depends on the number of steps of the run, or may depend on it."""
-    roles = model_roles(config, algorithm_of(config)).values()
+    roles = requirements_of(config).models.values()
     trainers = [role.settings.trainer for role in roles if role.is_trained]
-    return any(getattr(find("trainer", kind_of(t)), "depends_on_length", lambda _: True)(t) for t in trainers)
+    return any(trainer_plugin(each).depends_on_length(each) for each in trainers)
 
 
 def _need(refused: Sequence[Change]) -> str:
@@ -109,7 +108,8 @@ def _need(refused: Sequence[Change]) -> str:
             "the same length or a greater one; a greater one only if past learning rates do not depend on it: "
             "lr_scheduler=constant, or lr_scheduler_steps set from the start"
         )
-    return "the same settings, except for those that change nothing in past steps, which docs/continuing.md lists"
+    allowed = "those that change nothing in past steps, which docs/how-to/continuing.md lists"
+    return f"the same settings, except for {allowed}"
 
 
 def _remedy(path: Path, refused: Sequence[Change]) -> str:

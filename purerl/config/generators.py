@@ -1,88 +1,93 @@
-"""Checks of the settings of generators."""
+"""The settings of generators: checks, and changes by a user."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-from attrs import evolve
+from attrs import evolve, fields_dict, frozen
 
-from purerl.backends.serving.settings import ServerSettings
+from purerl.backends.plugin import generator_plugin, trainer_plugin
+from purerl.backends.serving.settings import ServerSettings, check_updates_in_flight
+from purerl.config.overrides import apply
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
-from purerl.settings import Model, in_section, no_effect
-from purerl.system.devices.kinds import BETWEEN_DEVICES
-
-if TYPE_CHECKING:
-    from purerl.config.schema import RunConfig
+from purerl.placement.settings import Placement
+from purerl.plugins import kind_of
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model, in_section, no_effect, setting
 
 __all__ = [
+    "change_generator",
     "check_adapter_rank",
     "check_generator",
     "check_mismatch_growth",
-    "check_updates_in_flight",
+    "check_serving",
     "is_narrow",
     "sampled_model",
 ]
 
 
 def check_generator(settings: object, key: str = "generator") -> None:
-    """Raise ConfigError for the settings of a generator, at `key`, that its own `check` refuses, if it has one."""
-    check_settings = getattr(find("generator", kind_of(settings)), "check", None)
-    if check_settings is not None:
-        with in_section(key, type(settings)):
-            check_settings(settings)
+    """Raise ConfigError for the settings of a generator, at `key`, that its own `check` refuses."""
+    plugin = generator_plugin(settings)
+    with in_section(key, type(settings)):
+        plugin.check(settings)
 
 
 def check_adapter_rank(settings: object, rank: int | None) -> None:
-    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none.
-
-    A generator that can tell has a function `check_adapter_rank` in its module.
-    """
-    check = getattr(find("generator", kind_of(settings)), "check_adapter_rank", None)
-    if check is not None:
-        with in_section("generator", type(settings)):
-            check(settings, rank)
+    """Raise ConfigError for a generator that cannot load the adapter of `rank` that is trained; None: there is none."""
+    plugin = generator_plugin(settings)
+    with in_section("generator", type(settings)):
+        plugin.check_adapter_rank(settings, rank)
 
 
-def sampled_model(config: RunConfig) -> Model:
-    """The model of `config` as the generator loads it, unless its own settings name a dtype: as the trainer computes.
-
-    A trainer that computes in another dtype than that of the weights has a function `compute_dtype` in its module.
-    """
-    compute_dtype = getattr(find("trainer", kind_of(config.trainer)), "compute_dtype", None)
-    dtype = compute_dtype(config.trainer) if compute_dtype else None
-    return evolve(config.model, dtype=dtype) if dtype else config.model
+def sampled_model(model: Model, trainer: object) -> Model:
+    """The policy's `model` as the generator loads it, unless its own settings name a dtype: as `trainer` computes."""
+    dtype = trainer_plugin(trainer).compute_dtype(trainer)
+    return evolve(model, dtype=dtype) if dtype else model
 
 
-def check_updates_in_flight(config: RunConfig) -> None:
-    """Refuse servers that sleep while they have requests, and settings of updates of weights that have no effect."""
-    server, rollout = getattr(config.generator, "server", None), config.rollout
-    if not isinstance(server, ServerSettings) or rollout is None:
-        return
-    in_flight = {name: value for name in ("max_staleness", "num_extra_groups") if (value := getattr(rollout, name))}
-    for name, value in in_flight.items() if server.sleep_level else ():
-        got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
-        do = "set generator.server.sleep_level=0, and give the servers devices of their own"
-        raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
-    if server.stale_cache and not in_flight:
-        need = "requests that run while weights change: rollout.max_staleness or rollout.num_extra_groups above 0"
-        raise no_effect("generator.server.stale_cache", True, need)  # noqa: FBT003 - the value
-    if config.placement.kind == "ray" and server.weight_transfer in BETWEEN_DEVICES:
-        need = 'placement.kind = "local": weights reach the actors of a generator in the memory of their hosts'
-        raise no_effect("generator.server.weight_transfer", server.weight_transfer, need)
+def check_serving(generator: object, rollout: Rollout | None, placement: Placement) -> None:
+    """Refuse settings of a generator with servers as `check_updates_in_flight`. Raises: ConfigError."""
+    server = getattr(generator, "server", None)
+    if isinstance(server, ServerSettings) and rollout is not None:
+        names = ("max_staleness", "num_extra_groups")
+        in_flight = {name: value for name in names if (value := getattr(rollout, name))}
+        check_updates_in_flight(server, in_flight, has_actors=placement.kind == "ray")
 
 
-def is_narrow(config: RunConfig) -> bool:
-    """Whether the trainer or the generator computes in 16 bits, as far as settings say."""
-    generator = config.generator
-    dtypes = {sampled_model(config).dtype, getattr(generator, "dtype", None)}
+def is_narrow(model: Model, trainer: object, generator: object) -> bool:
+    """Whether the `trainer` of the policy's `model` or the `generator` computes in 16 bits, as far as settings say."""
+    dtypes = {sampled_model(model, trainer).dtype, getattr(generator, "dtype", None)}
     dtypes.add(getattr(getattr(generator, "server", None), "dtype", None))
     return not dtypes <= {"float32", "float64", None}
 
 
-def check_mismatch_growth(config: RunConfig) -> None:
+def check_mismatch_growth(generator: object, rollout: Rollout | None) -> None:
     """Refuse `generator.max_mismatch_growth` where log-probabilities are of other weights than the trainer's."""
-    growth, rollout = getattr(config.generator, "max_mismatch_growth", None), config.rollout
+    growth = getattr(generator, "max_mismatch_growth", None)
     if growth is not None and (rollout is None or rollout.max_staleness or rollout.recorded):
         need = "completions that are sampled with the weights of their step: rollout.max_staleness = 0"
         raise no_effect("generator.max_mismatch_growth", growth, need)
+
+
+@frozen
+class _Sampler:
+    """A section with an engine that samples, for settings that name its kind."""
+
+    generator: Any = setting("the engine that samples completions", plugin="generator")
+
+
+def change_generator(generator: Any, changes: Mapping[str, Any], settings: Sequence[str] = ()) -> Any:
+    """The Config of an engine, changed by `settings`, as KEY=VALUE, and then by `changes`.
+
+    Raises: ConfigError for a setting that it does not have, and if the engine is not installed.
+    """
+    if settings:
+        generator = apply(_Sampler(generator), [f"generator.{text}" for text in settings]).generator
+        check_generator(generator)
+    for name, value in changes.items():
+        if name not in fields_dict(type(generator)):
+            need = f"a generator with this setting; {kind_of(generator)} has none"
+            raise ConfigError(f"generator.{name} has no effect", got=repr(value), need=need, do="leave it out")
+    return evolve(generator, **changes)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from purerl.config.check import accuracy_rewards_of, algorithm_of
-from purerl.config.reward_roles import judge_roles
-from purerl.config.roles import model_roles
+from purerl.config.check import accuracy_rewards_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.plugins import kind_of
+from purerl.rollouts.settings import Rollout
 
 __all__ = ["plan"]
 
@@ -28,14 +28,15 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     """Label -> text, or None if there is nothing to show."""
     rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
     updates, steps = config.minibatches * config.ppo_epochs, config.max_steps
-    engines = {name: role.settings.trainer for name, role in model_roles(config, algorithm_of(config)).items()}
-    engines |= {name: role.generator for name, role in judge_roles(config).items()}
+    needs = requirements_of(config)
+    engines = {name: role.settings.trainer for name, role in needs.models.items()}
+    engines |= {name: role.generator for name, role in needs.judges.items()}
     return {
         "prepare data": config.prepare_data,
         "data": _data(config.data),
         "models": ", ".join(f"{name} ({kind_of(engine)})" for name, engine in engines.items()),
         "generator": config.generator and kind_of(config.generator),
-        "step": f"{_source(config)}: {rows:,} rows; optimizer steps: {updates:,}",
+        "step": f"{_source(config.batch_size, config.rollout)}: {rows:,} rows; optimizer steps: {updates:,}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
         "evaluation": config.evaluate and _evaluation(config.evaluate),
         "accuracy": describe_accuracy(accuracy_rewards_of(config)),
@@ -45,13 +46,13 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     }
 
 
-def _source(config: RunConfig) -> str:
-    if config.rollout is None:
-        return f"{config.batch_size:,} examples"
-    if config.rollout.recorded is not None:
-        return f"{config.batch_size:,} groups that {config.rollout.recorded} has recorded"
-    tokens = f"at most {config.rollout.max_tokens:,} tokens"
-    return f"{config.batch_size:,} prompts x {config.rollout.samples_per_prompt} completions of {tokens}"
+def _source(batch_size: int, rollout: Rollout | None) -> str:
+    if rollout is None:
+        return f"{batch_size:,} examples"
+    if rollout.recorded is not None:
+        return f"{batch_size:,} groups that {rollout.recorded} has recorded"
+    tokens = f"at most {rollout.max_tokens:,} tokens"
+    return f"{batch_size:,} prompts x {rollout.samples_per_prompt} completions of {tokens}"
 
 
 def _data(data: Data) -> str:

@@ -13,24 +13,25 @@ from purerl.algos.algebra import Algorithm
 from purerl.algos.modifiers import bypass, clipped_surrogate, importance_weight
 from purerl.algos.parts.behavior import has_policy_ratio, has_rollout_ratio, is_policy_gradient, weights_rollouts
 from purerl.composition import with_modifiers
-from purerl.config.schema import RunConfig
+from purerl.config.requirements import Requirements, StepSchedule
 from purerl.errors import ConfigError
+from purerl.rollouts.settings import Rollout
 
 __all__ = ["check_reuse"]
 
 
-def check_reuse(config: RunConfig, algorithm: Algorithm, kind: str) -> None:
+def check_reuse(needs: Requirements, rollout: Rollout | None) -> None:
     """Refuse several optimizer steps per step, and stale rollouts, if the policy gradient is then biased.
 
-    It depends on what `algorithm`, with its modifiers, computes. Raises: ConfigError that names a modifier or an
+    It depends on what the algorithm, with its modifiers, computes. Raises: ConfigError that names a modifier or an
     algorithm that corrects for it.
     """
-    updates, staleness = config.ppo_epochs * config.minibatches, config.rollout.max_staleness if config.rollout else 0
-    recorded = config.rollout.recorded if config.rollout else None
+    algorithm, kind = needs.algorithm, needs.kind
+    staleness, recorded = (rollout.max_staleness, rollout.recorded) if rollout else (0, None)
     if not is_policy_gradient(algorithm):
         return
-    if updates > 1 and not has_policy_ratio(algorithm):
-        raise _refusal_of_updates(config, algorithm, kind, updates)
+    if needs.schedule.updates_per_step > 1 and not has_policy_ratio(algorithm):
+        raise _refusal_of_updates(needs.schedule, algorithm, kind)
     if (staleness or recorded) and not _accounts_for_staleness(algorithm):
         remedies = [bypass.Config(), importance_weight.Config()]
         names = [_name_of(each) for each in remedies if _is_remedy(algorithm, each, _accounts_for_staleness)]
@@ -54,19 +55,19 @@ def _accounts_for_staleness(algorithm: Algorithm) -> bool:
     return weights_rollouts(algorithm) or has_rollout_ratio(algorithm)
 
 
-def _refusal_of_updates(config: RunConfig, algorithm: Algorithm, kind: str, updates: int) -> ConfigError:
-    by_size = config.minibatch_size is not None
+def _refusal_of_updates(schedule: StepSchedule, algorithm: Algorithm, kind: str) -> ConfigError:
+    by_size = schedule.minibatch_size is not None
     whole = {
-        "ppo_epochs": (config.ppo_epochs, 1),
-        "minibatch_size": (config.minibatch_size, config.batch_size if by_size else None),
-        "num_minibatches": (None if by_size else config.minibatches, None if by_size else 1),
+        "ppo_epochs": (schedule.ppo_epochs, 1),
+        "minibatch_size": (schedule.minibatch_size, schedule.batch_size if by_size else None),
+        "num_minibatches": (None if by_size else schedule.minibatches, None if by_size else 1),
     }
     wrong = {name: pair for name, pair in whole.items() if pair[0] != pair[1]}
     values = ", ".join(f"{name} = {value}" for name, (value, _) in wrong.items())
     settings = " and ".join(f"{name}={value}" for name, (_, value) in wrong.items())
     return ConfigError(
         next(iter(wrong)),
-        got=f"{updates} optimizer steps with the rows of a step: {values}",
+        got=f"{schedule.updates_per_step} optimizer steps with the rows of a step: {values}",
         need=f"1: the policy loss of {kind} has no ratio to the policy that sampled the rows, "
         "so only the first optimizer step has an unbiased gradient",
         do=f"set {settings}, or {_alternative(algorithm, clipped_surrogate.Config(), has_policy_ratio)}",

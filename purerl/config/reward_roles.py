@@ -1,54 +1,21 @@
-"""The models whose scores are rewards: `roles.rewards`, and what their settings must be."""
+"""Checks of `roles.rewards`, the models whose scores are rewards."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
-
-from attrs import evolve
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from purerl.config.generators import check_generator
-from purerl.config.schema import Role, RunConfig
+from purerl.config.requirements import REWARDS
+from purerl.config.schema import Role
 from purerl.errors import ConfigError, nearest
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.rewards.components import check_component
 from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.settings import Gate, Reward
 from purerl.settings import in_section, no_effect
 
-__all__ = [
-    "REWARDS",
-    "check_not_reward",
-    "check_reward_roles",
-    "check_role_names",
-    "is_reward",
-    "judge_roles",
-    "reward_roles",
-]
-
-REWARDS = "rewards"
-"""The name of the table in `roles`."""
-
-
-def reward_roles(config: RunConfig) -> Mapping[str, Role]:
-    """The settings of the models whose scores are rewards, by their names."""
-    models = config.roles.get(REWARDS, {})
-    return models if isinstance(models, Mapping) else {}
-
-
-def is_reward(role: str) -> bool:
-    """Whether `role`, a name in `model_roles`, is that of a model whose scores are rewards."""
-    return role.startswith(f"{REWARDS}.")
-
-
-def judge_roles(config: RunConfig) -> dict[str, Role]:
-    """The settings of the models that are judges by their roles, "rewards.NAME". None of them has a trainer."""
-    default = find("generator", "hf").Config
-    return {
-        f"{REWARDS}.{name}": evolve(own, generator=own.generator or default())
-        for name, own in reward_roles(config).items()
-        if own.judge is not None
-    }
+__all__ = ["check_not_reward", "check_reward_roles", "check_role_names"]
 
 
 def check_not_reward(name: str, role: Role) -> None:
@@ -59,20 +26,22 @@ def check_not_reward(name: str, role: Role) -> None:
             raise no_effect(f"roles.{name}.{setting}", value, need)
 
 
-def check_reward_roles(config: RunConfig) -> None:
-    """Refuse models in `roles.rewards` that are not named, without a model, or with settings of other roles.
+def check_reward_roles(
+    models: Role | Mapping[str, Role] | None, rewards: Sequence[Reward | Gate], *, is_sampling: bool
+) -> None:
+    """Refuse `models` in `roles.rewards` that are not named, without a model, or with settings of other roles.
 
     And models that no reward or gate names, and rewards and gates that name none of them.
     """
-    models, key = config.roles.get(REWARDS), f"roles.{REWARDS}"
-    check_role_names((*config.rewards, *config.gates), reward_roles(config))
+    key = f"roles.{REWARDS}"
+    check_role_names(rewards, models if isinstance(models, Mapping) else ())
     if models is None:
         return
     if isinstance(models, Role) or not models:
         raise ConfigError(key, got="no names", need="models by name", do=f"set {key}.NAME.model")
-    if config.rollout is None and config.evaluate is None:
+    if not is_sampling:
         raise no_effect(key, ", ".join(models), "rollout or evaluate")
-    used = {reward.role for reward in (*config.rewards, *config.gates)}
+    used = {reward.role for reward in rewards}
     for name, settings in models.items():
         check_component(name)
         if settings.model is None:

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from purerl.config.reward_roles import judge_roles
-from purerl.config.schema import RunConfig
+from purerl.config.schema import Role
 from purerl.errors import ConfigError
+from purerl.placement.settings import Placement
 
 __all__ = ["check_servers"]
 
 
-def check_servers(config: RunConfig) -> None:
+def check_servers(generator: Any, judges: Mapping[str, Role], placement: Placement) -> None:
     """Refuse servers that several generators would use, of policy and judges, or several actors of one."""
-    generators = {"generator": config.generator}
-    generators |= {f"roles.{name}.generator": role.generator for name, role in judge_roles(config).items()}
+    generators = {"generator": generator}
+    generators |= {f"roles.{name}.generator": role.generator for name, role in judges.items()}
     users: dict[str, str] = {}
-    for generator, settings in generators.items():
-        key, urls = f"{generator}.server.urls", _urls_of(settings)
+    for owner, settings in generators.items():
+        key, urls = f"{owner}.server.urls", _urls_of(settings)
         if urls:
-            _check_actors(config, key)
+            _check_actors(placement, key)
         for url in urls:
             if users.setdefault(url, key) != key:
                 need = f"a server of its own; {users[url]} has this one, and each would load its model into it"
@@ -31,9 +32,9 @@ def _urls_of(settings: Any) -> list[str]:
     return [url.rstrip("/") for url in getattr(getattr(settings, "server", None), "urls", ())]
 
 
-def _check_actors(config: RunConfig, key: str) -> None:
+def _check_actors(placement: Placement, key: str) -> None:
     """Refuse several actors of a generator that uses servers which run already: each would send them weights."""
-    actors = config.placement.generators
+    actors = placement.generators
     if actors is not None and actors.count > 1:
         need = f"one process, which sends the weights to all servers of {key}"
         do = "set placement.generators.count to 1: it uses all of them"

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["SHORT", "UNSET", "Table", "differences", "flat", "read_table", "show", "with_kind"]
+__all__ = [
+    "SHORT",
+    "UNSET",
+    "Table",
+    "check_same_on_ranks",
+    "differences",
+    "flat",
+    "read_table",
+    "show",
+    "with_kind",
+]
 
 Table = dict[str, Any]
 
@@ -66,6 +76,19 @@ def differences(a: Table, b: Table) -> list[tuple[str, Any, Any]]:
     """
     in_a, in_b = flat(a), flat(b)
     return [(key, in_a.get(key), in_b.get(key)) for key in in_a | in_b if in_a.get(key) != in_b.get(key)]
+
+
+def check_same_on_ranks(tables: Sequence[Table]) -> None:
+    """Raise ConfigError if the configurations of the ranks differ: it names a setting that differs."""
+    different = [(rank, *each) for rank, table in enumerate(tables) for each in differences(tables[0], table)]
+    if different:
+        rank, key, first, other = different[0]
+        raise ConfigError(
+            key,
+            got=f"{show(first)} on rank 0, {show(other)} on rank {rank}",
+            need="the same configuration on every rank",
+            do="start every rank with the same command, and let all of them read the same files",
+        )
 
 
 def _has_kind(value: Any) -> bool:

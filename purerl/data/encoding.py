@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 
 from purerl.data.special_tokens import encode, is_marked
 
-if TYPE_CHECKING:
-    from purerl.data.chat import Chat
-
-__all__ = ["decode", "encode_continuation", "encode_rendered", "encode_strings"]
+__all__ = ["Encoding", "decode", "encode_continuation", "encode_rendered", "encode_strings"]
 
 
-def encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+class Encoding(Protocol):
+    """The part of `purerl.data.chat.Chat` that decides how texts are encoded."""
+
+    @property
+    def tokenizer(self) -> Any: ...
+    @property
+    def escapes(self) -> bool: ...
+    @property
+    def first_tokens(self) -> tuple[int, ...]: ...
+    @property
+    def line_break_tokens(self) -> tuple[int, ...]: ...
+    @property
+    def absorbing_tokens(self) -> frozenset[int]: ...
+
+
+def encode_strings(chat: Encoding, texts: Sequence[str]) -> list[list[int]]:
     """Tokenize plain-text prompts, with the special tokens that the tokenizer adds before a text.
 
     They are not added to a text that begins with them. Those that it adds after a text would end the prompt.
@@ -26,7 +38,7 @@ def encode_strings(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
     return [ids if first and ids[: len(first)] == [*first] else [*first, *ids] for ids in encoded]
 
 
-def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
+def encode_rendered(chat: Encoding, texts: Sequence[str]) -> list[list[int]]:
     """Tokenize the results of `render`. The chat template has already added the special tokens."""
     if chat.escapes and any(map(is_marked, texts)):
         return [encode(chat.tokenizer, text).tokens for text in texts]
@@ -37,7 +49,7 @@ def encode_rendered(chat: Chat, texts: Sequence[str]) -> list[list[int]]:
     return [encoding.ids for encoding in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
 
-def encode_continuation(chat: Chat, text: str) -> list[int]:
+def encode_continuation(chat: Encoding, text: str) -> list[int]:
     """Tokenize rendered `text` that follows other tokens.
 
     Some tokenizers add a space at the start of a text. It is avoided by a character before it, whose tokens are removed
@@ -52,7 +64,7 @@ def encode_continuation(chat: Chat, text: str) -> list[int]:
     return next(filter(None, candidates), own)
 
 
-def _encode_after(chat: Chat, character: str, text: str) -> list[int] | None:
+def _encode_after(chat: Encoding, character: str, text: str) -> list[int] | None:
     """The tokens of `text` after `character`; None if it is not their prefix, or if there is a space of its own."""
     before, joined = encode_rendered(chat, [character, character + text])
     shown, alone = (decode(chat, tokens, skip_special_tokens=False) for tokens in (joined, before))
@@ -60,12 +72,12 @@ def _encode_after(chat: Chat, character: str, text: str) -> list[int] | None:
     return joined[len(before) :] if _is_prefix(chat, before, joined) and has_space == text[:1].isspace() else None
 
 
-def _is_prefix(chat: Chat, before: Sequence[int], joined: Sequence[int]) -> bool:
+def _is_prefix(chat: Encoding, before: Sequence[int], joined: Sequence[int]) -> bool:
     """Whether `joined` are the tokens `before`, and those of all text that follows."""
     return bool(before) and joined[: len(before)] == [*before] and before[-1] not in chat.absorbing_tokens
 
 
-def decode(chat: Chat, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
+def decode(chat: Encoding, tokens: Sequence[int], *, skip_special_tokens: bool) -> str:
     """The text of `tokens`."""
     # transformers checks the type of each element of a list, which takes longer than decoding.
     return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)

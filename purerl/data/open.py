@@ -9,11 +9,11 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from attrs import evolve, field, frozen
+from attrs import evolve
 
-from purerl.data.chat import Chat, check_settings, open_chat, text_note
+from purerl.data.chat import Chat, check_settings, open_chat
 from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
     NOT_RENAMED,
@@ -43,13 +43,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NUMBER_COLUMNS",
-    "RunData",
+    "DataSplit",
     "check_first_rows",
     "check_labels",
     "check_numbers",
     "check_sources",
     "file_digests",
-    "notes",
     "open_data",
     "open_run_chat",
     "prompt_format_of",
@@ -69,20 +68,13 @@ NUMBER_COLUMNS: Mapping[str, str] = {
 """Columns of numbers that an algorithm may read as fields of a row, with what to do if there is none."""
 
 
-@frozen
-class RunData:
-    """The training data of a run, its evaluation problems by name, its validation set, and how they become tokens.
-
-    `counts` has the numbers of training rows: all (`rows`), those left out (`too_long`, `validation`), those with a
-    `truncated` prompt, and those that are used (`examples`); and of evaluation `problems`. `notes` are on the files.
-    """
+class DataSplit(NamedTuple):
+    """The training data, the validation set that is split off, evaluation problems by name, and numbers of rows."""
 
     examples: DataSet
+    held_out: DataSet | None
     problems: Mapping[str, DataSet]
-    chat: Chat
-    counts: Mapping[str, int] = field(factory=dict)
-    validation: DataSet | None = None
-    notes: tuple[str, ...] = ()
+    counts: Mapping[str, int]
 
 
 def read_data(settings: Data, purpose: ExampleType, problems: Iterable[DataSet] = ()) -> DataSet:
@@ -163,11 +155,11 @@ def open_data(
     *,
     max_problems: int | None,
     is_evaluated: bool,
-) -> RunData:
+) -> DataSplit:
     """`examples` without rows that are too long and without the validation set.
 
     Without `problems`, an evaluated run has the first `max_problems` of the validation set. All its rows are
-    `validation`.
+    `held_out`.
 
     Raises: DataError if no row remains.
     """
@@ -188,7 +180,7 @@ def open_data(
     counts["examples"] = examples.num_rows
     if problems:
         counts["problems"] = sum(data.num_rows for data in problems.values())
-    return RunData(examples, problems, chat, counts, held_out)
+    return DataSplit(examples, held_out, problems, counts)
 
 
 def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSet, dict[str, int]]:
@@ -298,16 +290,8 @@ def open_run_chat(
     return chat
 
 
-def notes(data: RunData) -> str | None:
-    """What a user should know about the data of a run before its first step, in lines; None if there is nothing."""
-    used = [data.examples, *data.problems.values(), *([data.validation] if data.validation else [])]
-    is_text = any(each.example_format.prompt_format == "text" for each in used)
-    lines = [summary(data.counts), *data.notes, text_note(data.chat.tokenizer) if is_text else None]
-    return "\n".join(filter(None, lines)) or None
-
-
 def summary(counts: Mapping[str, int]) -> str | None:
-    """What was left out or truncated, in one line; None if nothing was.
+    """Rows that are left out or truncated, in one line; None without any.
 
     >>> summary({"rows": 10, "too_long": 1, "examples": 9})
     '9 of 10 rows are used for training (1 with a prompt that is too long)'

@@ -11,7 +11,16 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.settings import at_least, no_effect, one_of, setting
 
-__all__ = ["TRUNCATED_SIDES", "Data", "Order", "SpecialTokens", "Truncation", "UnusedColumns", "to_data"]
+__all__ = [
+    "TRUNCATED_SIDES",
+    "Data",
+    "Order",
+    "SpecialTokens",
+    "Truncation",
+    "UnusedColumns",
+    "check_truncation",
+    "to_data",
+]
 
 SpecialTokens = Literal["keep", "escape"]
 Order = Literal["shuffled", "sequential"]
@@ -115,3 +124,13 @@ class Data:
 def to_data(value: str | Data) -> Data:
     """A file name as the section that it stands for."""
     return Data(files=(value,)) if isinstance(value, str) else value
+
+
+def check_truncation(settings: Data, *, renders_messages: bool) -> None:
+    """Refuse truncated prompts where a conversation is rendered again: its tokens would not be the truncated ones.
+
+    `renders_messages` says whether there is an environment or a workflow. Raises: ConfigError.
+    """
+    if renders_messages and settings.truncation in TRUNCATED_SIDES:
+        need, do = "drop or error with an environment or a workflow, which render messages themselves", "leave it out"
+        raise ConfigError("data.truncation", got=settings.truncation, need=need, do=do)

@@ -1,1 +1,1 @@
-"""Environments: what answers the turns of a model."""
+"""Environments that respond to a model's turns."""

@@ -43,7 +43,7 @@ async def _close_nothing() -> None:
 
 @frozen
 class Source:
-    """Where environments come from.
+    """The source of environments.
 
     name   of the environment, for messages
     build  creates the object of an episode
@@ -89,7 +89,7 @@ class LocalEpisode:
         return self._checked(await self._call(self._environment.step, text, calls))
 
     async def end(self, reason: EndReason, text: str) -> Observation | None:
-        """What the environment returns at the end; None if it has no method `end`."""
+        """The observation of the environment at the end; None if it has no method `end`."""
         if not hasattr(self._environment, "end"):
             return None
         value = await self._call(self._environment.end, reason, text)

@@ -51,5 +51,5 @@ def timed_out(name: str, seconds: float, stack: str = "") -> EnvironmentFailure:
 
 
 def died(name: str, sentences: Sequence[str]) -> EnvironmentFailure:
-    """What the environment `name` runs in has ended."""
+    """The failure of the environment `name` whose process has ended."""
     return EnvironmentFailure(Failure(name, "died", shorten("; ".join(sentences) + "\n")))

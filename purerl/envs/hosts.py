@@ -1,4 +1,4 @@
-"""Where the code of environments runs: in worker processes, in threads, in the event loop, or on another machine."""
+"""Hosts of the code of environments: worker processes, threads, the event loop, or another machine."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _ROLES = ("system", "user", "assistant", "tool")
 
 @frozen
 class Declared:
-    """What the settings declare about all observations.
+    """The declarations of the settings about all observations.
 
     has_states  each turn has a state
     players     number of players

@@ -17,7 +17,7 @@ from purerl.data.chat import Chat, Messages, Prompt, add_system_prompt
 from purerl.data.messages import with_functions
 from purerl.data.turn_tokens import Tools, Turns, open_turns
 from purerl.envs.protocol import ToolCall
-from purerl.envs.turns import Turn, text_of, turn_of
+from purerl.envs.turn import Turn, text_of, turn_of
 from purerl.errors import ConfigError, DataError
 from purerl.protocols import FinishReason
 

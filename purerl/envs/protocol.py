@@ -37,7 +37,7 @@ class ToolCall:
 
 @frozen(kw_only=True)
 class Observation:
-    """What an environment answers.
+    """The answer of an environment.
 
     messages    chat messages that follow the turn, such as ``{"role": "user", "content": ...}`` or
                 ``{"role": "tool", "content": ..., "tool_call_id": ..., "name": ...}``. With plain-text prompts their

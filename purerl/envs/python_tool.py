@@ -1,4 +1,4 @@
-"""Tools that run Python code which the model writes, in a sandbox (docs/sandbox.md).
+"""Tools that run Python code which the model writes, in a sandbox (docs/explanation/sandbox.md).
 
     purerl.envs.python_tool:python       each call is a new interpreter: no variables remain
     purerl.envs.python_tool:Interpreter  an interpreter for each episode, which keeps variables and files
@@ -47,7 +47,7 @@ def run_program(
     max_characters: int = 1000,
     settings: SandboxSettings = _DEFAULT,
 ) -> str:
-    """What the program `code` prints, with the value of its last line if that is an expression, and its traceback.
+    """The output of the program `code`, with the value of its last line if that is an expression, and its traceback.
 
     timeout         seconds after which it is ended, with all processes that it has started
     max_memory      MiB of memory of all of them together

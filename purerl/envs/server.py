@@ -151,7 +151,8 @@ class _Handler(BaseHTTPRequestHandler):
     def handle_any(self) -> None:
         if not hmac.compare_digest(self.headers.get("Authorization", "").encode(errors="replace"), self.authorization):
             self.close_connection = True  # the body has not been read
-            return self._send(401, {"error": f"the token is missing or wrong; see {VARIABLE} in docs/environments.md"})
+            remedy = f"see {VARIABLE} in docs/how-to/environments.md"
+            return self._send(401, {"error": f"the token is missing or wrong; {remedy}"})
         self.connection.settimeout(_SOCKET_TIMEOUT)
         length = self.headers.get("Content-Length", "0")
         if not length.isdigit() or int(length) > _MAX_BODY:

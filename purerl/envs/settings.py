@@ -16,7 +16,7 @@ __all__ = ["EnvironmentSettings", "functions_of", "name_of_source", "servers_of"
 
 @frozen(kw_only=True)
 class EnvironmentSettings:
-    """What a run interacts with in several turns: an environment, or tools.
+    """The environment, or the tools, of a run with several turns.
 
     Exactly one source must be set: `factory`, `url`, or `tools` and `mcp`, which can be combined.
     """
@@ -129,7 +129,7 @@ def _check_source(settings: EnvironmentSettings) -> None:
     names = [name for name, value in given.items() if value]
     if len(names) != 1:
         got, need = ", ".join(names) or "none of them", "exactly one of them"
-        raise ConfigError("factory, tools, mcp or url", got=got, need=need, do="see docs/environments.md")
+        raise ConfigError("factory, tools, mcp or url", got=got, need=need, do="see docs/how-to/environments.md")
 
 
 def _check_effects(settings: EnvironmentSettings) -> None:
@@ -165,7 +165,7 @@ def servers_of(settings: EnvironmentSettings) -> tuple[str, ...]:
 
 
 def name_of_source(settings: EnvironmentSettings) -> str:
-    """What the environment is called in messages.
+    """The name of the environment in messages.
 
     >>> name_of_source(EnvironmentSettings(tools=("tools.py:add", "tools.py:now")))
     'tools.py:add, tools.py:now'

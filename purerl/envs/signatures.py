@@ -1,4 +1,4 @@
-"""What an environment and its methods must accept."""
+"""The arguments that an environment and its methods must accept."""
 
 from __future__ import annotations
 

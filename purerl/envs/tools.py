@@ -69,7 +69,7 @@ def methods_of(tools: Any) -> list[Callable[..., Any]]:
 
 
 def to_text(value: Any) -> str:
-    """What the model reads: a string as it is, everything else as JSON.
+    """The text that the model reads: a string as it is, everything else as JSON.
 
     >>> to_text("4"), to_text({"sum": 4}), to_text(None)
     ('4', '{"sum": 4}', 'null')

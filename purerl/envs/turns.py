@@ -9,36 +9,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
-from attrs import evolve, frozen
+from attrs import frozen
 
 from purerl.data.chat import Chat, Messages, Prompt
-from purerl.data.encoding import decode
-from purerl.data.turn_tokens import Tools, Turns, open_turns, without_stop_tokens
-from purerl.envs.protocol import Message, ToolCall
+from purerl.data.turn_tokens import Tools, Turns, open_turns
 from purerl.envs.tool_formats import ToolFormat, find_tool_format, parse_calls
+from purerl.envs.turn import Turn, text_of, turn_of
 from purerl.errors import ConfigError
 from purerl.protocols import FinishReason
 
-__all__ = ["TemplateRenderer", "Turn", "TurnRenderer", "open_renderer", "text_of", "turn_of"]
-
-
-@frozen
-class Turn:
-    """What the model said in a turn.
-
-    text     without special tokens
-    calls    of tools, in their order
-    message  of the role "assistant". Its content has no tool calls if all of them could be read; they are in
-             "tool_calls" then, each with "name", "arguments" and "id"
-    """
-
-    text: str
-    calls: tuple[ToolCall, ...]
-    message: Message
+__all__ = ["TemplateRenderer", "TurnRenderer", "open_renderer"]
 
 
 class TurnRenderer(Protocol):
-    """What a workflow of several turns needs. `tools` are JSON schemas; None: those given to `open_renderer`."""
+    """Rendering for a workflow of several turns. `tools` are JSON schemas; None: those given to `open_renderer`."""
 
     def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
         """The conversation so far, up to and including the header of the next assistant turn.
@@ -48,7 +32,7 @@ class TurnRenderer(Protocol):
         ...
 
     def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
-        """What the sampled `tokens` say. Their calls get ids from `turn`, the index of the turn in its episode."""
+        """Parse the sampled `tokens`. Their calls get ids from `turn`, the index of the turn in its episode."""
         ...
 
     def following(
@@ -150,21 +134,3 @@ class TemplateRenderer:
         )
         is_text = self.chat.prompt_format == "text"  # its messages are joined to the conversation as they are
         return turn_of(self.chat, tokens, finish, turn, {"content": written if is_text else content}, calls)
-
-
-def text_of(chat: Chat, tokens: Sequence[int]) -> str:
-    """What was written in a turn: its text with special tokens, but without the stop tokens at its end."""
-    return decode(chat, without_stop_tokens(chat, tokens), skip_special_tokens=False)
-
-
-def turn_of(
-    chat: Chat, tokens: Sequence[int], finish: FinishReason, turn: int, contents: Message, calls: Sequence[ToolCall]
-) -> Turn:
-    """The turn `tokens` with these `calls`, which get their ids; its message has the items of `contents`."""
-    calls = [evolve(call, id=f"call{turn:03d}{index:02d}") for index, call in enumerate(calls)]
-    if finish == "length" and calls and calls[-1].error:
-        calls[-1] = evolve(calls[-1], error=f"{calls[-1].error} (the turn reached the maximum number of tokens)")
-    message = {"role": "assistant", **contents}
-    if calls and not any(call.error for call in calls):
-        message["tool_calls"] = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
-    return Turn(decode(chat, tokens, skip_special_tokens=True), tuple(calls), message)

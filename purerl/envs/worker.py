@@ -45,7 +45,7 @@ _WATCHDOG_GRACE = 2.0  # seconds added to the timeout of a call until the watchd
 
 @frozen
 class HostTask:
-    """What a worker needs to know.
+    """The task of a worker.
 
     load      returns the source of environments, given a function that makes a `Call` with some timeout
     timeout   of one call, in seconds

@@ -1,1 +1,1 @@
-"""Results of an evaluation: the metrics of each data set, and the statistics that they are computed with."""
+"""Evaluations: attempts at problems, the metrics of each data set, and their statistics."""

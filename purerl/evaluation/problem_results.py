@@ -1,6 +1,6 @@
 """Results of an evaluation: completions with their rewards, and the metrics computed from them.
 
-docs/metrics.md lists the metrics, docs/evaluation.md explains how they are estimated.
+docs/reference/metrics.md lists the metrics, docs/how-to/evaluation.md explains how they are estimated.
 """
 
 from __future__ import annotations

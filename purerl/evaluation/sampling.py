@@ -6,9 +6,10 @@ from collections.abc import Sequence
 
 from attrs import fields_dict
 
+from purerl.backends.plugin import generator_plugin
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
 from purerl.protocols import Sampling
 
 __all__ = ["check_sampling", "sampling_of"]
@@ -25,11 +26,10 @@ def check_sampling(settings: Evaluate, generator: object) -> None:
 
     An engine that does not state its capabilities without a model refuses the requests.
     """
-    kind = kind_of(generator)
-    capabilities = getattr(find("generator", kind), "capabilities", None)
-    if capabilities is None:
+    plugin = generator_plugin(generator)
+    if plugin.capabilities is None:
         return
-    supported = capabilities().sampling
+    kind, supported = kind_of(generator), plugin.capabilities().sampling
     for name in sorted(sampling_of(settings, ()).parameters - supported):
         need = f"a sampling parameter of the generator {kind!r}: {', '.join(sorted(supported)) or 'it has none'}"
         do = "leave it out, or choose another generator: `purerl doctor` lists what each of them has"

@@ -6,7 +6,7 @@ import inspect
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from attrs import fields_dict, frozen
@@ -24,7 +24,7 @@ from purerl.settings import (
     setting,
 )
 
-__all__ = ["Evaluate", "Validation", "check_answer_extractor", "check_evaluation"]
+__all__ = ["Evaluate", "Validation", "check_answer_extractor", "check_evaluation", "check_validation"]
 
 
 def _is_json_object(text: str) -> bool:
@@ -213,6 +213,20 @@ def check_evaluation(
         raise no_effect(key, validation_fraction, need, f"{do} or {names.replace(' and ', ' or ')} out")
     if evaluate is not None:
         check_answer_extractor(evaluate)
+
+
+def check_validation(settings: Validation | None, reads: Collection[str], kind: str, *, is_sampling: bool) -> None:
+    """Refuse the validation of an algorithm, called `kind`, that has no loss on held-out data.
+
+    `reads` are the fields that the algorithm reads; `is_sampling`: it learns from completions of the policy. Raises:
+    ConfigError.
+    """
+    if settings is not None and is_sampling:
+        need = "an algorithm that learns from data: completions of the policy have no held-out loss"
+        raise no_effect("validation", settings, need, "leave it out, and set evaluate")
+    if settings is not None and "old_logp" in reads:
+        need = f"a loss that is relative to a fixed model; {kind} compares the policy with itself before an update"
+        raise no_effect("validation", settings, need)
 
 
 def check_answer_extractor(settings: Evaluate) -> None:

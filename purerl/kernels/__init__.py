@@ -1,1 +1,1 @@
-"""Tensor operations, a package for each: its contract, and for a fast path the reference that it must equal."""
+"""Tensor operations, a package for each: its contract, its reference, and fast implementations that must equal it."""

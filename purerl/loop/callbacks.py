@@ -25,7 +25,7 @@ def _check_callable(_: object, attribute: Attribute[Any], value: object) -> None
 
 @frozen(kw_only=True)
 class Callbacks:
-    """What is called after a step, in this order.
+    """Functions that are called after a step, in this order.
 
     on_step        with the record of the step: its number `step`, and its metrics
     on_evaluation  with the same record if the policy was evaluated or validated; also with that of step 0, before the
@@ -36,9 +36,8 @@ class Callbacks:
     `should_stop` is called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised.
 
     All others are called when everything about the step is on disk: its record, its rollouts and its checkpoint, if it
-    is not written in the background. They
-    run in the process of the run, which waits for them. In an initial run only `should_stop` is called. If the run is
-    resumed, the steps after the last checkpoint are repeated, with the same calls.
+    is not written in the background. They run in the process of the run, which waits for them. In an initial run only
+    `should_stop` is called. A run that is resumed repeats the steps after its last checkpoint, with the same calls.
     """
 
     on_step: OnRecord | None = field(default=None, validator=_check_callable)

@@ -7,13 +7,15 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.config.requirements import Requirements
 from purerl.data.answers import TokenizedExample
 from purerl.data.chat import Chat, Prompt
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
-from purerl.rollouts.examples import scored_at_end
+from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences, scored_at_end
+from purerl.rollouts.row_images import RowImages
 from purerl.rollouts.types import Draw
 
-__all__ = ["Sampler"]
+__all__ = ["Sampler", "examples_workflow"]
 
 
 @frozen
@@ -79,3 +81,14 @@ class Sampler:
     def scored_answers(self, draw: Draw) -> list[TokenizedExample]:
         """The same for a classifier, which is scored at the last token."""
         return [scored_at_end(answer) for answer in self.answers(draw)]
+
+
+def examples_workflow(needs: Requirements, sampler: Sampler) -> Demonstrations | Preferences | LabeledCompletions:
+    """The workflow of an algorithm that learns from the data of `sampler`."""
+    images = RowImages(sampler.chat)
+    if needs.example_type == "demonstrations":
+        return Demonstrations(sampler.answers, sampler.row_fields, images)
+    if needs.example_type == "labels":
+        return LabeledCompletions(sampler.answers, sampler.mismatched_answer, sampler.labeled_fields, images)
+    answers = sampler.scored_answers if needs.trains_classifier else sampler.answers
+    return Preferences(answers, sampler.row_fields, images)

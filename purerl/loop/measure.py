@@ -1,32 +1,127 @@
-"""When the policy of a run is evaluated and validated: before training, at intervals, and after the last step."""
+"""Evaluations and validations of the policy of a run: before training, at intervals, and after the last step."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
+from attrs import evolve, frozen
+
+from purerl.config.check import accuracy_rewards_of
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
-from purerl.loop.run import Run
+from purerl.evaluation.attempts import attempt_problems, num_attempts
+from purerl.evaluation.problem_results import as_rows, metrics
+from purerl.evaluation.settings import Evaluate, Validation
+from purerl.loop.draws import Sampler, examples_workflow
 from purerl.loop.state import Clock, LoopState
+from purerl.loop.step import Learner
+from purerl.loop.validation import Validator
+from purerl.ranks import Ranks
+from purerl.rollouts.opened import Engines, Task
+from purerl.store.directory import RunDirectory
+from purerl.store.evaluations import write_evaluation
+from purerl.store.failures import RunFailures
 
-__all__ = ["due", "measure", "measure_rest"]
-
-
-def due(config: RunConfig, step: int, *, is_last: bool = False) -> list[str]:
-    """What is due after `step`: "evaluate", "validate", both, or nothing. After the last step everything is."""
-    sections = {"evaluate": config.evaluate, "validate": config.validation}
-    return [name for name, section in sections.items() if section and (is_last or section.is_due(step))]
-
-
-def measure(run: Run, state: LoopState, names: Sequence[str], clock: Clock) -> dict[str, float]:
-    """The metrics of an evaluation of the generator's weights and of a validation of the policy, as `names` say."""
-    metrics: dict[str, float] = {}
-    for name in names:
-        with clock(name):
-            metrics |= run.evaluate(step=state.step) if name == "evaluate" else run.validate(state)
-    return metrics
+__all__ = ["Evaluator", "Measures", "open_measures"]
 
 
-def measure_rest(run: Run, state: LoopState, done: Sequence[str], clock: Clock) -> dict[str, float]:
-    """What an evaluation or a validation that ends the run leaves: the other one, of the same policy."""
-    rest = [name for name in due(run.config, state.step, is_last=True) if name not in done]
-    return measure(run, state, rest, clock)
+@frozen
+class Measures:
+    """The evaluation and the validation of a policy.
+
+    evaluation, validation  their settings; None: there is none
+    evaluate                number of a step -> metrics of the weights of the generator
+    validate                state of the loop -> metrics of the policy on held-out data
+    """
+
+    evaluation: Evaluate | None
+    validation: Validation | None
+    evaluate: Callable[[int], dict[str, float]] = lambda step: {}
+    validate: Callable[[LoopState], dict[str, float]] = lambda state: {}
+
+    def evaluations_due(self, step: int, *, is_last: bool = False) -> list[str]:
+        """Those that are due after `step`: "evaluate", "validate", both, or none. After the last step both are."""
+        sections = {"evaluate": self.evaluation, "validate": self.validation}
+        return [name for name, section in sections.items() if section and (is_last or section.is_due(step))]
+
+    def run_evaluations(self, state: LoopState, names: Sequence[str], clock: Clock) -> dict[str, float]:
+        """The metrics of those with these `names`."""
+        results: dict[str, float] = {}
+        for name in names:
+            with clock(name):
+                results |= self.evaluate(state.step) if name == "evaluate" else self.validate(state)
+        return results
+
+    def run_remaining_evaluations(self, state: LoopState, done: Sequence[str], clock: Clock) -> dict[str, float]:
+        """The metrics of those that are not `done`, of the same policy, when the others have ended the run."""
+        names = [name for name in self.evaluations_due(state.step, is_last=True) if name not in done]
+        return self.run_evaluations(state, names, clock)
+
+
+@frozen(kw_only=True)
+class Evaluator:
+    """Evaluates the weights of the generator on the problems of `task`, and stores the attempts.
+
+    accuracy_rewards  the functions that decide which attempts are correct
+    max_failure_rate  the share of the attempts that may fail
+    """
+
+    settings: Evaluate
+    task: Task
+    engines: Engines
+    accuracy_rewards: Sequence[str]
+    max_failure_rate: float
+    seed: int
+    directory: RunDirectory
+    ranks: Ranks
+
+    def __call__(self, step: int) -> dict[str, float]:
+        """The metrics after `step`. Raises: RewardError or RolloutError if too many attempts fail."""
+        settings, task = self.settings, self.task
+        failures = RunFailures(self.directory, settings.samples_per_prompt, self.max_failure_rate)
+        failures.start(step)
+        failures.expect(num_attempts(task.problems, settings))
+        results = attempt_problems(
+            task,
+            self.engines,
+            settings,
+            accuracy_rewards=self.accuracy_rewards,
+            seed=self.seed,
+            on_group=lambda name, group: failures.add(group),
+            on_missing=failures.add_missing,
+            ranks=self.ranks,
+        )
+        if self.directory.is_owner:
+            write_evaluation(self.directory.evaluations, step, as_rows(results))
+        return metrics(results, settings)
+
+
+def open_measures(
+    config: RunConfig,
+    needs: Requirements,
+    task: Task,
+    engines: Engines,
+    learner: Learner,
+    directory: RunDirectory,
+    *,
+    ranks: Ranks,
+) -> Measures:
+    """The evaluation on the problems of `task`, and the validation on its held-out data, as far as there are any."""
+    measures, held_out = Measures(config.evaluate, config.validation), task.training.held_out
+    if held_out is not None:
+        sampler = Sampler(held_out, task.chat, config.seed, needs.teachers, needs.number_columns)
+        validator = Validator(learner, sampler, examples_workflow(needs, sampler), config.batch_size)
+        measures = evolve(measures, validate=validator)
+    if config.evaluate is None or engines.generator is None:
+        return measures
+    evaluator = Evaluator(
+        settings=config.evaluate,
+        task=task,
+        engines=engines,
+        accuracy_rewards=accuracy_rewards_of(config),
+        max_failure_rate=config.reward_workers.max_failure_rate,
+        seed=config.seed,
+        directory=directory,
+        ranks=ranks,
+    )
+    return evolve(measures, evaluate=evaluator)

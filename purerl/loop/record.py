@@ -1,33 +1,43 @@
-"""The one place that records a step: metrics, rollouts, completions, evaluations, and warnings."""
+"""Recording a step: metrics, rollouts, samples of completions, evaluations, and warnings."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, fingerprint
+from purerl.errors import EngineError
 from purerl.loop.metrics import time_metrics
 from purerl.loop.metrics.throughput import Throughput
-from purerl.loop.records import to_record
-from purerl.loop.shown import log_completions, log_evaluation, texts_and_rewards
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.step import Step
+from purerl.monitoring.trackers.protocol import Tracker
 from purerl.monitoring.trackers.trackers import Trackers
+from purerl.monitoring.warnings.checks import mismatch_growth
 from purerl.monitoring.warnings.run import Monitor
+from purerl.rewards.results import component_columns
+from purerl.rollouts.types import Trajectory
 from purerl.store.directory import RunDirectory
-from purerl.store.rollouts import Metadata, write_rollouts
+from purerl.store.evaluations import read_evaluation
+from purerl.store.records import to_record
+from purerl.store.rollouts import Metadata, total_reward, write_rollouts
 
-__all__ = ["StepLog"]
+__all__ = ["StepLog", "log_evaluation_samples"]
+
+_MAX_SAMPLES = 16
+T = TypeVar("T")
 
 
 @frozen
 class StepLog:
     """Records steps in `directory` and in `trackers`. `monitor` looks for signs that the run does not learn.
 
-    rollouts_of  the algorithm whose rollouts are stored; None if nothing is sampled
-    throughput   what the trainers compute in a step
+    rollouts_of       the algorithm whose rollouts are stored; None if nothing is sampled
+    throughput        the work of the trainers in a step
+    ends_on_mismatch  whether a training-inference mismatch that has grown too much ends the run
     """
 
     directory: RunDirectory
@@ -35,6 +45,7 @@ class StepLog:
     monitor: Monitor
     rollouts_of: Algorithm | None
     throughput: Throughput = Throughput()
+    ends_on_mismatch: bool = False
 
     def record(self, number: int, metrics: Mapping[str, Any]) -> dict[str, Any]:
         """The record of step `number`, as it is written to metrics.jsonl."""
@@ -44,6 +55,8 @@ class StepLog:
         """Write the rollouts and the record of `step`, which began in the state `before`; return the whole record.
 
         Everything is on disk before trackers get it.
+
+        Raises: EngineError if the training-inference mismatch has grown too much.
         """
         self.directory.check_lock()
         number, tokens = step.state.step, 0
@@ -52,15 +65,53 @@ class StepLog:
             if self.rollouts_of is not None:
                 with clock("store"):
                     metadata = Metadata(fingerprint(self.rollouts_of), before.transform)
-                    texts = texts_and_rewards(step.trajectories)
+                    texts = _texts_and_rewards(step.trajectories)
                     write_rollouts(self.directory.rollouts, number, step.batch, texts, metadata)
         times = time_metrics(clock, record.get("rollout/tokens", tokens), is_sampling=self.rollouts_of is not None)
         rates = self.throughput.metrics(step.batch, record.get("rollout/tokens") or 0.0, clock)
         record = {**record, **times, **rates}
         self.directory.log(record)
-        log_completions(self.trackers, number, step.trajectories)
-        log_evaluation(self.trackers, number, self.directory.evaluations)
+        _log_completion_samples(self.trackers, number, step.trajectories)
+        log_evaluation_samples(self.trackers, number, self.directory.evaluations)
         self.trackers.log(record)
         for warning in self.monitor.observe(record):
             self.trackers.warn(warning.step, warning.name, warning.message)
+        history = self.monitor.history
+        text = mismatch_growth(history) if self.ends_on_mismatch else None
+        if text is not None:
+            need = f"at most {history.facts.mismatch_limit:.2g} nats, by generator.max_mismatch_growth"
+            do = "look for warnings in the log of the engine, or raise the limit; the same command resumes the run"
+            raise EngineError(text, need=need, do=do)
         return record
+
+
+def _log_completion_samples(tracker: Tracker, step: int, trajectories: Sequence[Trajectory]) -> None:
+    """Log some completions of `step`, with the components of a reward after it; nothing if none was sampled."""
+    samples = _evenly([trajectory for trajectory in trajectories if trajectory.texts])
+    pairs = zip(_texts_and_rewards(samples), samples, strict=True)
+    rows = [texts | {"reward": total_reward(sample.fields)} for texts, sample in pairs]
+    if rows:
+        tracker.completions(step, [dict(sorted(row.items(), key=_is_component)) for row in rows])
+
+
+def _is_component(item: tuple[str, Any]) -> bool:
+    return item[0].startswith("reward/")
+
+
+def log_evaluation_samples(tracker: Tracker, step: int, folder: Path) -> None:
+    """Log some completions of the evaluation after `step`, which is stored in `folder`; nothing if there was none."""
+    if rows := _evenly(read_evaluation(folder, step)):
+        tracker.evaluation_completions(step, rows)
+
+
+def _texts_and_rewards(trajectories: Sequence[Trajectory]) -> list[dict[str, Any]]:
+    """The texts of each row and the values of its reward components, as ``reward/<name>``."""
+    components = component_columns([trajectory.result for trajectory in trajectories])
+    names = dict.fromkeys(name for trajectory in trajectories for name in trajectory.texts)
+    texts = [{name: trajectory.texts.get(name) for name in names} for trajectory in trajectories]
+    return [text | values for text, values in zip(texts, components, strict=True)]
+
+
+def _evenly(rows: Sequence[T]) -> list[T]:
+    """At most `_MAX_SAMPLES` of `rows`, at equal distances."""
+    return [*rows[:: max(1, len(rows) // _MAX_SAMPLES)][:_MAX_SAMPLES]]

@@ -2,87 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 from attrs import asdict, evolve, frozen
 
 from purerl.config.continuing import describe_changes
 from purerl.errors import EngineError
+from purerl.evaluation.problem_results import is_measurement
 from purerl.loop.run import Run
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Contents
-from purerl.opening.expert_routes import records_of, route_store
+from purerl.opening.expert_routes import records_of
 from purerl.opening.start_checkpoint import check_length
 from purerl.ranks import Ranks
-from purerl.rollouts.types import Group
 from purerl.store.background import CheckpointWriter
 from purerl.store.best import best_step
 from purerl.store.checkpoint import clean, restore, saved_steps
 from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
-from purerl.store.groups import read_groups, read_routes, write_groups, write_routes
+from purerl.store.groups import WaitingGroups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 
-__all__ = ["best_of", "describe_start", "resume", "save_before_stop", "save_checkpoint", "saved_if_sampling_fails"]
+__all__ = ["Checkpoints", "best_of", "describe_start", "resume"]
 
-_WAITING, _FILE, _ROUTES = "waiting", "groups.parquet", "routes.safetensors"
-
-
-@frozen
-class _WaitingGroups:
-    """Groups that have not been trained yet, which every rank has. They are written like the state of a trainer.
-
-    `routes` are the records of the experts of their rows, by number, on rank 0.
-    """
-
-    groups: Sequence[Group]
-    routes: Mapping[int, np.ndarray]
-
-    def write(self, path: Path, ranks: Ranks) -> dict[str, str]:
-        """Write them into `path`, on rank 0."""
-        if not ranks.is_first:
-            return {}
-        routes = {_ROUTES: write_routes(path / _ROUTES, self.routes)} if self.routes else {}
-        return {_FILE: write_groups(path / _FILE, self.groups), **routes}
+_WAITING = "waiting"
+"""The folder of a checkpoint with the groups that wait."""
 
 
-def resume(run: Run, directory: RunDirectory) -> LoopState:
+def resume(run: Run, directory: RunDirectory, settings: Checkpoint, ranks: Ranks, max_steps: int) -> LoopState:
     """Load the newest checkpoint, and remove what was written after it. Without one, the state before the first step.
 
     A model that the checkpoint does not have keeps its initial weights; this happens only if the run started from a
     checkpoint of another run. Draws that were in flight are sampled again, with the weights after this step.
 
-    Raises: CheckpointError if the checkpoint is one of other models; ConfigError if a run that started from another one
-    has no step to do.
+    Raises: CheckpointError if the checkpoint is one of other models; ConfigError if a run of `max_steps` that started
+    from another one has no step to do.
     """
-    config, ranks = run.config, run.context.ranks
     origin, path = ranks.on_first(lambda: (directory.origin, checkpoint_to_resume(directory)), "choosing a checkpoint")
     initial = LoopState(transform=run.learner.algorithm.advantage.init())
     if path is None:
         ranks.on_first(lambda: rewind_to(None, directory), "removing later records")
-        run.load_weights(0, Clock())
+        run.engines.load_weights(0, Clock())
         return initial
-    trainers = {role: trainer for role, trainer in run.trainers.items() if (path / role).is_dir()}
+    trainers = {role: trainer for role, trainer in run.engines.trainers.items() if (path / role).is_dir()}
     state = LoopState(**restore(path, trainers))
-    if origin is not None and origin["step"] == state.step:
-        check_length(state.step, run.max_steps)
-        state = state if origin["same_advantage"] else evolve(state, transform=initial.transform)
-    ranks.on_first(lambda: _discard_later(config.checkpoint, directory, path), "removing later records")
-    run.load_weights(state.step, Clock())
-    waiting = read_groups(path / _WAITING / _FILE) if (path / _WAITING).is_dir() else []
-    in_flight = state.in_flight
-    if origin is not None and origin["step"] == state.step:  # other data or settings: nothing was sampled with them
-        in_flight, waiting = (*(group.draw for group in waiting), *in_flight), []
-    store, file = route_store(config, directory), path / _WAITING / _ROUTES
+    start = origin if origin is not None and origin["step"] == state.step else None
+    if start is not None:
+        check_length(state.step, max_steps)
+        state = state if start["same_advantage"] else evolve(state, transform=initial.transform)
+    ranks.on_first(lambda: _discard_later(settings, directory, path), "removing later records")
+    run.engines.load_weights(state.step, Clock())
+    waiting, in_flight, store = WaitingGroups.read(path / _WAITING), state.in_flight, run.source.routes
+    if start is not None:  # other data or settings: nothing was sampled with them
+        waiting, in_flight = WaitingGroups(), (*(group.draw for group in waiting.groups), *in_flight)
     if store is not None:
-        records = read_routes(file) if waiting and file.exists() else {}
-        ranks.on_first(lambda: store.replace_all(records), "the experts of waiting groups")
-    run.source.window.restore(state.num_draws, in_flight, waiting, step=state.step)
+        ranks.on_first(lambda: store.replace_all(waiting.routes), "the experts of waiting groups")
+    run.source.window.restore(state.num_draws, in_flight, waiting.groups, step=state.step)
     return state
 
 
@@ -103,52 +83,78 @@ def describe_start(state: LoopState, directory: RunDirectory) -> str:
     return "; ".join(filter(None, [start, describe_changes(directory.changes)]))
 
 
-def save_checkpoint(run: Run, state: LoopState, directory: RunDirectory, writer: CheckpointWriter) -> None:
-    """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones; `writer` says how.
+@frozen
+class Checkpoints:
+    """Writes the checkpoints of `run` into `directory`, by `writer`, which says how."""
 
-    If sampling can be repeated exactly, the groups of everything in flight are collected first: then a resumed run is
-    equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
-    """
-    window, images = run.source.window, run.data.chat.store
-    if _is_repeatable(run):
-        window.drain()
-    if images is not None:
-        images.sync()
-    writer.write(partial(_stage, run, state, directory, window.contents, in_background=writer.background))
+    run: Run
+    directory: RunDirectory
+    settings: Checkpoint
+    writer: CheckpointWriter
+    ranks: Ranks
 
+    def is_due(self, record: Mapping[str, Any], *, is_last: bool) -> bool:
+        """Whether there is a checkpoint after the step with this record: at an interval, the best, or the last one."""
+        number = record["step"]
+        if is_last or number % self.settings.every == 0:
+            return True
+        steps = (*self.writer.steps_in_flight, number)
+        return any(map(is_measurement, record)) and best_of(self.directory, self.settings, *steps) == number
 
-def _stage(
-    run: Run, state: LoopState, directory: RunDirectory, contents: Contents, *, in_background: bool
-) -> StagedCheckpoint:
-    settings, waiting, ranks = run.config.checkpoint, contents.waiting, run.context.ranks
-    routes = records_of(waiting if ranks.is_first else (), route_store(run.config, directory))
-    unflushed = range(max(saved_steps(directory.checkpoints), default=0), state.step + 1)
-    return stage(
-        directory.checkpoints,
-        state.step,
-        asdict(evolve(state, in_flight=contents.in_flight), recurse=False),
-        run.trainers,
-        {_WAITING: _WaitingGroups(waiting, routes)} if waiting else {},
-        keep=settings.keep,
-        protected=_protected(directory, settings, state.step),
-        flush_records=partial(directory.sync, unflushed),
-        ranks=ranks,
-        in_background=in_background,
-    )
+    def save(self, state: LoopState) -> None:
+        """Write a checkpoint of `state`, whose metrics have been logged, and remove old ones.
 
+        If sampling can be repeated exactly, the groups of everything in flight are collected first: then a resumed run
+        is equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
+        """
+        source, images = self.run.source, self.run.task.chat.store
+        if source.is_repeatable:
+            source.window.drain()
+        if images is not None:
+            images.sync()
+        self.writer.write(partial(self._stage, state, source.window.contents, in_background=self.writer.background))
 
-def _is_repeatable(run: Run) -> bool:
-    """Whether draws in flight wait only for rewards when a step ends, so that their order and weights are determined.
+    def _stage(self, state: LoopState, contents: Contents, *, in_background: bool) -> StagedCheckpoint:
+        waiting, directory = contents.waiting, self.directory
+        routes = records_of(waiting if self.ranks.is_first else (), self.run.source.routes)
+        unflushed = range(max(saved_steps(directory.checkpoints), default=0), state.step + 1)
+        return stage(
+            directory.checkpoints,
+            state.step,
+            asdict(evolve(state, in_flight=contents.in_flight), recurse=False),
+            self.run.engines.trainers,
+            {_WAITING: WaitingGroups(waiting, routes)} if waiting else {},
+            keep=self.settings.keep,
+            protected=_protected(directory, self.settings, state.step),
+            flush_records=partial(directory.sync, unflushed),
+            ranks=self.ranks,
+            in_background=in_background,
+        )
 
-    This is the case if the engine works inside of the steps of a run, and nothing else takes time while it samples.
-    """
-    rollout, environment, engine = run.config.rollout, run.config.environment, run.runtime.engine
-    if rollout is None or engine is None or rollout.order != "drawn":
-        return False
-    if environment is not None and not environment.is_in_event_loop:
-        return False
-    capabilities = engine.generator.capabilities
-    return run.runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant
+    def save_before_stop(self, state: LoopState) -> None:
+        """Write a checkpoint, unless there is one of this step or it is the first one; wait until it is complete."""
+        self.writer.wait()
+        is_saved = self.ranks.on_first(lambda: state.step in saved_steps(self.directory.checkpoints), "stopping")
+        if state.step and not is_saved:
+            self.save(state)
+            self.writer.wait()
+
+    @contextmanager
+    def saved_if_sampling_fails(self, state: LoopState) -> Iterator[None]:
+        """Write a checkpoint of `state` if the block, which samples the next step, raises EngineError.
+
+        Everything that was in flight before the block is sampled again. Nothing is written with several ranks, because
+        the others do not know of the failure yet.
+        """
+        contents = self.run.source.window.contents
+        try:
+            yield
+        except EngineError:
+            if self.ranks.size == 1 and state.step:
+                self.writer.wait()
+                if state.step not in saved_steps(self.directory.checkpoints):
+                    self.writer.write(partial(self._stage, state, contents, in_background=False))
+            raise
 
 
 def _protected(directory: RunDirectory, settings: Checkpoint, *steps: int) -> list[int]:
@@ -162,32 +168,3 @@ def best_of(directory: RunDirectory, settings: Checkpoint, *steps: int) -> int |
     if settings.best is None:
         return None
     return best_step(directory.records(), saved_steps(directory.checkpoints).union(steps), settings)
-
-
-def save_before_stop(run: Run, state: LoopState, directory: RunDirectory, writer: CheckpointWriter) -> None:
-    """Write a checkpoint, unless there is one of this step or it is the first one, and wait until it is complete."""
-    writer.wait()
-    is_saved = run.context.ranks.on_first(lambda: state.step in saved_steps(directory.checkpoints), "stopping")
-    if state.step and not is_saved:
-        save_checkpoint(run, state, directory, writer)
-        writer.wait()
-
-
-@contextmanager
-def saved_if_sampling_fails(
-    run: Run, state: LoopState, directory: RunDirectory, writer: CheckpointWriter
-) -> Iterator[None]:
-    """Write a checkpoint of `state` if the block, which samples the next step, raises EngineError.
-
-    Everything that was in flight before the block is sampled again. Nothing is written with several ranks, because the
-    others do not know of the failure yet.
-    """
-    contents = run.source.window.contents
-    try:
-        yield
-    except EngineError:
-        if run.context.ranks.size == 1 and state.step:
-            writer.wait()
-            if state.step not in saved_steps(directory.checkpoints):
-                writer.write(partial(_stage, run, state, directory, contents, in_background=False))
-        raise

@@ -1,4 +1,4 @@
-"""Where the rows of a step come from: groups that the policy has sampled, or examples of the data.
+"""Sources of training rows: groups that the policy has sampled, or examples of the data.
 
 A source is called with the state of the loop and a clock. It takes groups from a window, advances `num_draws`, and
 returns the rows and its metrics.
@@ -6,39 +6,41 @@ returns the rows and its metrics.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from itertools import chain
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-import torch
 from attrs import evolve, frozen
 
 from purerl.algos.algebra import Algorithm, keep_all, reads_of, select_rows
-from purerl.algos.parts.shaping import overlong_penalty
 from purerl.batch import collate
+from purerl.config.requirements import Requirements
+from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet
-from purerl.loop.failures import RunFailures
+from purerl.envs.settings import EnvironmentSettings
+from purerl.expert_routes import RouteStore
+from purerl.loop.draws import Sampler, examples_workflow
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
-from purerl.loop.model_rewards import ModelRewards
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
-from purerl.rewards.results import RewardResult
+from purerl.opening.expert_routes import route_store
+from purerl.opening.recorded import RecordedGroups
+from purerl.ranks import Ranks
+from purerl.rewards.results import components_of
+from purerl.rollouts.distributed import distributed
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
-from purerl.rollouts.settings import Overlong, Rollout
+from purerl.rollouts.opened import Engines, Task
+from purerl.rollouts.rollouts import Rollouts
+from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.sampled import length_penalty, sampling_workflow
+from purerl.rollouts.scoring.models import ModelRewards
+from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Group, Trajectory
+from purerl.store.directory import RunDirectory
+from purerl.store.failures import RunFailures
 
-__all__ = ["ExampleSource", "RolloutSource", "Source", "components_of", "length_penalty"]
-
-
-class Source(Protocol):
-    """Makes the rows of one step, of groups from its window."""
-
-    @property
-    def window(self) -> Window: ...
-
-    def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]: ...
+__all__ = ["ExampleSource", "RolloutSource", "Source", "open_source"]
 
 
 @frozen
@@ -48,11 +50,13 @@ class ExampleSource:
     window: Window
     failures: RunFailures
     batch_size: int
+    routes: RouteStore | None = None
+    is_repeatable: bool = False
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         self.failures.start(state.step + 1)
         self.failures.expect(self.batch_size)
-        groups = self.window.take(self.batch_size, state.step)
+        groups = self.window.take_groups(self.batch_size, state.step)
         rows = [trajectory for group in groups for trajectory in group.trajectories]
         failed = sum(group.failure is not None for group in groups)
         metrics = {"rollout/failed": float(failed)} if failed else {}
@@ -65,6 +69,11 @@ class RolloutSource:
 
     Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
     reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
+    `components` are the names of the reward functions, each with that of its own component.
+
+    routes         the experts of the rows of groups that wait; None if none are replayed
+    is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
+                   determined
     """
 
     window: Window
@@ -75,6 +84,8 @@ class RolloutSource:
     data: DataSet
     model_rewards: ModelRewards
     components: Mapping[str, str]
+    routes: RouteStore | None
+    is_repeatable: bool
 
     def __call__(self, state: LoopState, clock: Clock) -> tuple[LoopState, list[Trajectory], dict[str, float]]:
         groups: list[Group] = []
@@ -85,7 +96,7 @@ class RolloutSource:
             count = self.batch_size - num_kept
             self.failures.expect(count * self.settings.samples_per_prompt)
             with clock("rollout"):
-                taken = self.window.take(count, state.step, num_kept=num_kept)
+                taken = self.window.take_groups(count, state.step, num_kept=num_kept)
             if self.model_rewards.models:
                 with clock("reward"):
                     taken = self.model_rewards(
@@ -132,15 +143,13 @@ class RolloutSource:
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
-        functions = {"score": _scores, "components": self._components}
-        columns = {name: f(trajectories) for name, f in functions.items() if name in reads_of(self.algorithm)}
+        reads, results = reads_of(self.algorithm), [trajectory.result for trajectory in trajectories]
+        columns: dict[str, list[Any]] = {"score": _scores(trajectories)} if "score" in reads else {}
+        columns |= {"components": components_of(results, self.components)} if "components" in reads else {}
         if not columns:
             return [*trajectories]
         added = (dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True))
         return [evolve(t, fields={**t.fields, **new}) for t, new in zip(trajectories, added, strict=True)]
-
-    def _components(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
-        return components_of([trajectory.result for trajectory in trajectories], self.components)
 
 
 def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
@@ -150,35 +159,60 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
 
 
-def components_of(results: Sequence[RewardResult], rewards: Mapping[str, str]) -> list[list[float]]:
-    """The weighted reward components of each of `results`, in one order for all: that of `rewards`.
-
-    `rewards` are the names of the reward functions, each with that of its own component. A component that a row does
-    not have is NaN, and so is that of a function that applies to none of the rows. Components of others come first.
-    """
-    known = dict.fromkeys(name for result in results for name in result.weighted_components)
-    found = {function: _names_of(function, results) or [own] for function, own in rewards.items()}
-    of_rewards = dict.fromkeys(chain.from_iterable(found.values()))
-    names = [*(name for name in known if name not in of_rewards), *of_rewards]
-    return [[result.weighted_components.get(name, math.nan) for name in names] for result in results]
-
-
-def _names_of(function: str, results: Sequence[RewardResult]) -> list[str]:
-    """The components of `function` in `results`."""
-    return [*dict.fromkeys(name for result in results for name in result.by_function.get(function, ()))]
-
-
-def length_penalty(settings: Overlong | None, max_tokens: int) -> Callable[[int], float]:
-    """The penalty for the length of a completion with this number of tokens; 0 without `settings`."""
-    if settings is None:
-        return lambda length: 0.0
-
-    def penalty(length: int) -> float:
-        tokens = torch.tensor([length], dtype=torch.float64)
-        return overlong_penalty(tokens, max_length=max_tokens, buffer=settings.buffer, factor=settings.factor).item()
-
-    return penalty
-
-
 def _number_of_groups(trajectories: Sequence[Trajectory]) -> int:
     return len({trajectory.fields["group"] for trajectory in trajectories})
+
+
+Source = ExampleSource | RolloutSource
+
+
+def open_source(
+    config: RunConfig, needs: Requirements, task: Task, engines: Engines, directory: RunDirectory, ranks: Ranks
+) -> Source:
+    """The source of the rows of each step: completions of the policy, or examples."""
+    rollout, data, size = config.rollout, task.training.examples, config.batch_size
+    sampler = Sampler(data, task.chat, config.seed, needs.teachers, needs.number_columns)
+    if rollout is None:
+        failures = RunFailures(directory, 1, 1.0)  # of images; all others are learned from
+        rollouts = Rollouts(engines.runtime, examples_workflow(needs, sampler))
+        window = Window(rollouts, sampler.draw_examples, batch_size=size, on_group=failures.add)
+        return ExampleSource(window, failures, size)
+    if rollout.recorded is not None:
+        workflow = RecordedGroups(Path(rollout.recorded), config.seed)
+        draw = workflow.draw
+    else:
+        has_baseline, draw = "greedy_score" in reads_of(needs.algorithm), sampler.draw
+        capabilities, fields = engines.capabilities(), sampler.row_fields
+        workflow = sampling_workflow(rollout, task, capabilities, fields, has_baseline=has_baseline)
+    routes = route_store(config, directory)
+    failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
+    window = Window(
+        distributed(Rollouts(engines.runtime, workflow, routes), ranks),
+        draw,
+        batch_size=size,
+        max_staleness=rollout.max_staleness,
+        order=rollout.order,
+        num_extra=rollout.num_extra_groups,
+        on_group=failures.add,
+    )
+    return RolloutSource(
+        window=window,
+        failures=failures,
+        settings=rollout,
+        algorithm=needs.algorithm,
+        batch_size=size,
+        data=data,
+        model_rewards=engines.scorers,
+        components=task.rewards.components,
+        routes=routes,
+        is_repeatable=_is_repeatable(rollout, config.environment, engines.runtime),
+    )
+
+
+def _is_repeatable(rollout: Rollout, environment: EnvironmentSettings | None, runtime: Runtime) -> bool:
+    """Whether the engine works inside of the steps of a run, and nothing else takes time while it samples."""
+    is_in_event_loop = environment is None or environment.is_in_event_loop
+    if runtime.engine is None or rollout.order != "drawn" or not is_in_event_loop:
+        return False
+    capabilities = runtime.engine.generator.capabilities
+    return runtime.is_in_step and capabilities.seeded and capabilities.batch_invariant

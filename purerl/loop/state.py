@@ -1,16 +1,18 @@
-"""What changes from step to step, and time by phase."""
+"""Loop state, the end of a run, and a timer of phases."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from attrs import define, field, frozen
 from torch.profiler import record_function
 
-__all__ = ["Clock", "LoopState"]
+from purerl.config.schema import StopWhen
+
+__all__ = ["Clock", "Ending", "LoopState"]
 
 
 @frozen
@@ -27,6 +29,19 @@ class LoopState:
     num_draws: int = 0
     transform: Any = ()
     in_flight: tuple[int, ...] = ()
+
+
+@frozen
+class Ending:
+    """The end of a run: after `max_steps` steps, or earlier, when a metric is high enough."""
+
+    max_steps: int
+    stop_when: StopWhen | None = None
+
+    def is_over(self, record: Mapping[str, Any]) -> bool:
+        """Whether the run is over after the step with this record. A metric without a value is not high enough."""
+        value = record.get(self.stop_when.metric) if self.stop_when else None
+        return record["step"] >= self.max_steps or (value is not None and value >= self.stop_when.at_least)
 
 
 @define

@@ -1,17 +1,21 @@
-"""What is returned by a finished run."""
+"""The summary of a finished run."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from attrs import field, frozen
 
 from purerl.evaluation.problem_results import is_measurement
+from purerl.loop.metrics.throughput import measured_by
+from purerl.loop.resume import best_of
 from purerl.store.checkpoint import path_of
+from purerl.store.directory import RunDirectory
+from purerl.store.settings import Checkpoint
 
-__all__ = ["Summary", "evaluation_in"]
+__all__ = ["Summary", "summarize"]
 
 
 @frozen
@@ -50,6 +54,22 @@ class Summary:
         return self.directory / "final"
 
 
-def evaluation_in(record: Mapping[str, Any]) -> dict[str, float]:
+def summarize(
+    settings: Checkpoint, directory: RunDirectory, record: Mapping[str, Any], memory: Sequence[Mapping[str, int]]
+) -> Summary:
+    """Write the summary of the finished run, whose last record this is. `memory` is the peak memory of each rank."""
+    records = directory.records()
+    summary = {
+        "steps": record["step"],
+        "before": _evaluation_in(records[0]),
+        "after": _evaluation_in(record),
+        "best_step": best_of(directory, settings),
+        "measured": measured_by(records, memory),
+    }
+    directory.finish(summary)
+    return Summary(directory.path, **summary)
+
+
+def _evaluation_in(record: Mapping[str, Any]) -> dict[str, float]:
     """The metrics of evaluations and validations in the record of a step."""
     return {name: value for name, value in record.items() if is_measurement(name) and value is not None}

@@ -20,7 +20,7 @@ __all__ = ["Schedule", "loop_objectives", "score", "scored_fields", "split", "un
 
 @frozen
 class Schedule:
-    """How the rows of a step are used: passes over them, mini-batches of each pass, and the seed of the split.
+    """The use of the rows of a step: passes over them, mini-batches of each pass, and the seed of the split.
 
     In the first `critic_warmup` steps only the critic is trained.
     """

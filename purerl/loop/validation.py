@@ -11,14 +11,11 @@ import math
 from collections.abc import Mapping, Sequence
 
 import torch
-from attrs import evolve, frozen
+from attrs import frozen
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_advantages, compute_loss, merge, prepare_step
 from purerl.batch import STRUCTURE, with_fields
-from purerl.data.columns import ExampleType
-from purerl.data.examples import DataSet, read_examples
 from purerl.errors import ImageError
-from purerl.evaluation.settings import Validation
 from purerl.kernels.masks import count_true
 from purerl.loop.draws import Sampler
 from purerl.loop.metrics import means
@@ -29,21 +26,9 @@ from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Prefere
 from purerl.rollouts.types import Draw, Trajectory
 from purerl.types import TensorDict, TokenFloat
 
-__all__ = ["Validator", "read_held_out", "select_held_out"]
+__all__ = ["Validator"]
 
 _LOG = logging.getLogger(__name__)
-
-
-def read_held_out(settings: Validation | None, purpose: ExampleType, columns: Mapping[str, str]) -> DataSet | None:
-    """The held-out examples that `settings` name; None if they name none. Raises DataError as `read_examples`."""
-    return read_examples(settings.data, purpose, columns=columns) if settings is not None and settings.data else None
-
-
-def select_held_out(settings: Validation | None, held_out: DataSet | None) -> DataSet | None:
-    """The examples of `held_out` that a validation uses; None if there is no validation."""
-    if settings is None or held_out is None:
-        return None
-    return evolve(held_out, parts=(held_out.indices[: settings.max_examples],), weights=(1.0,))
 
 
 @frozen

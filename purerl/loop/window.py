@@ -1,4 +1,4 @@
-"""Which draws are in flight, which groups wait, and which of them are trained next.
+"""The draws in flight, the groups that wait, and the selection of those that are trained next.
 
 At most ``(1 + max_staleness) * batch_size`` groups are in flight, wait, or are part of the current step. A draw that is
 submitted at step k is therefore trained at step k + max_staleness at the latest, if groups are trained in the order of
@@ -19,7 +19,7 @@ from purerl.rollouts.distributed import Supplier
 from purerl.rollouts.settings import Order
 from purerl.rollouts.types import Draw, Group
 
-__all__ = ["Contents", "Window", "num_due", "oldest_version"]
+__all__ = ["Contents", "Window", "num_due"]
 
 
 @frozen
@@ -57,12 +57,12 @@ class Window:
         self.num_draws = 0
         self._version: dict[int, int] = {}  # of the weights when the draw was submitted
         self._waiting: dict[int, Group] = {}  # in the order in which they finished
-        self._again: deque[int] = deque()  # draws that are sampled again before new ones are drawn
+        self._to_resample: deque[int] = deque()  # draws that are sampled again before new ones are drawn
 
     @property
     def in_flight(self) -> list[int]:
         """The numbers of the draws that are being sampled, or are sampled again as soon as the limit permits."""
-        return [*self._rollouts.in_flight, *self._again]
+        return [*self._rollouts.in_flight, *self._to_resample]
 
     @property
     def waiting(self) -> list[Group]:
@@ -71,7 +71,7 @@ class Window:
 
     @property
     def contents(self) -> Contents:
-        """What a checkpoint needs."""
+        """The part of a checkpoint that describes the window."""
         return Contents(tuple(self.in_flight), tuple(self.waiting))
 
     def restore(self, num_draws: int, in_flight: Sequence[int], waiting: Sequence[Group], *, step: int) -> None:
@@ -80,7 +80,7 @@ class Window:
         The draws `in_flight` are sampled again, before new ones are drawn. So are those of `waiting` whose groups would
         be too old when it is their turn, because fewer groups may wait than when the checkpoint was written.
         """
-        versions = {group.draw: oldest_version(group, step) for group in waiting}
+        versions = {group.draw: group.oldest_version(step) for group in waiting}
         numbers = [*in_flight, *versions]
         turn = sorted(numbers, key=lambda n: (0 if self._is_in_order else versions.get(n, step), n))
         too_old = {
@@ -91,20 +91,20 @@ class Window:
         self.num_draws = num_draws
         self._waiting = {group.draw: group for group in waiting if group.draw not in too_old}
         self._version = {number: versions[number] for number in self._waiting}
-        self._again = deque(sorted(number for number in numbers if number not in self._waiting))
+        self._to_resample = deque(sorted(number for number in numbers if number not in self._waiting))
 
     def _submit(self, draws: Sequence[Draw], step: int) -> None:
         self._version.update((draw.number, step) for draw in draws)
         self._rollouts.submit(draws)
 
-    def take(self, count: int, step: int, *, num_kept: int = 0) -> list[Group]:
+    def take_groups(self, count: int, step: int, *, num_kept: int = 0) -> list[Group]:
         """`count` groups for the step after `step`, in the order of their draws; it has `num_kept` others already.
 
         Groups that are missing are submitted first, and later ones, as far as the limit permits.
         """
         limit = (1 + self._max_staleness) * self._batch_size + self._num_extra
         missing = max(0, limit - num_kept - len(self._version))
-        again = [self._again.popleft() for _ in range(min(missing, len(self._again)))]
+        again = [self._to_resample.popleft() for _ in range(min(missing, len(self._to_resample)))]
         new = range(self.num_draws, self.num_draws + missing - len(again))
         self.num_draws = new.stop
         repeated = [draw for first, number in _ranges(again) for draw in self._draw(first, number)]
@@ -123,12 +123,12 @@ class Window:
         """The first `count` groups that finish; but groups that would become too old otherwise are waited for."""
         number_due = {} if self._num_extra else num_due(self._last_steps(), step, self._batch_size)
         due = {e: min(number, count) for e, number in number_due.items()}
-        choice, new = _Choice(count, due), [*self._waiting]
+        selection, new = _Selection(count, due), [*self._waiting]
         while True:
             for number in new:
-                choice.offer(number, self._version[number] + self._max_staleness)
-            if choice.remaining == 0 or not (new := self._collect(None)):
-                return choice.numbers
+                selection.consider(number, self._version[number] + self._max_staleness)
+            if selection.remaining == 0 or not (new := self._collect(None)):
+                return selection.numbers
 
     def _last_steps(self) -> dict[int, int]:
         """The last step at which each draw may be trained."""
@@ -142,10 +142,10 @@ class Window:
         last_steps = self._last_steps()
         by_preference = sorted(last_steps, key=lambda number: (number in self._waiting, -number))
         due = num_due(last_steps, step, self._batch_size)
-        choice = _Choice(max(due.values(), default=0), due)
+        selection = _Selection(max(due.values(), default=0), due)
         for number in by_preference:
-            choice.offer(number, last_steps[number])
-        surplus = choice.numbers
+            selection.consider(number, last_steps[number])
+        surplus = selection.numbers
         self._rollouts.cancel([number for number in surplus if number not in self._waiting])
         for number in surplus:
             del self._version[number]
@@ -167,11 +167,11 @@ class Window:
 
 
 @define
-class _Choice:
-    """Chooses `count` of the draws that are offered: the first ones, as far as they leave room for those that are due.
+class _Selection:
+    """Selects `count` of the considered draws: the first ones, unless draws that are due need their places.
 
     due      for each step e, how many draws must be chosen whose last step is at most e
-    numbers  those that were chosen
+    numbers  the draws that were selected
     """
 
     count: int
@@ -180,11 +180,11 @@ class _Choice:
 
     @property
     def remaining(self) -> int:
-        """How many are missing."""
+        """The number of draws that are missing."""
         return self.count - len(self.numbers)
 
-    def offer(self, number: int, last_step: int) -> None:
-        """Choose the draw `number`, unless its place is needed. A draw that is refused would be refused later too."""
+    def consider(self, number: int, last_step: int) -> None:
+        """Select the draw `number`, unless its place is needed. A draw that is refused would be refused later too."""
         due = {e: needed - (last_step <= e) for e, needed in self.due.items()}
         if self.remaining > max([0, *due.values()]):
             self.numbers.append(number)
@@ -192,7 +192,7 @@ class _Choice:
 
 
 def num_due(last_steps: Mapping[int, int], step: int, batch_size: int) -> dict[int, int]:
-    """How many draws must be trained in the step after `step`, so that every step can train `batch_size` of them.
+    """The number of draws that the step after `step` must train, so that every step can train `batch_size` of them.
 
     `last_steps` has the last step at which each draw may be trained. Of the draws with a last step up to e, at most
     batch_size * (e - step) can be trained in later steps. The result has the number of the others for each e, where
@@ -212,10 +212,3 @@ def _ranges(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
     for _, pairs in groupby(enumerate(sorted(numbers)), lambda pair: pair[1] - pair[0]):
         members = [number for _, number in pairs]
         yield members[0], len(members)
-
-
-def oldest_version(group: Group, default: int) -> int:
-    """The version of the oldest weights that sampled a token of `group`; `default` if it has no sampled tokens."""
-    rows = [trajectory.fields for trajectory in group.trajectories]
-    versions = [v for row in rows for v, sampled in zip(row["version"], row["action"], strict=True) if sampled]
-    return min(versions, default=default)

@@ -2,34 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from attrs import evolve
 
-from purerl.config.check import algorithm_of
-from purerl.config.roles import models_by_role
-from purerl.config.schema import Role, RunConfig
+from purerl.config.paths import map_models
+from purerl.config.requirements import requirements_of
+from purerl.config.schema import RunConfig
 from purerl.errors import RunDirectoryError
 from purerl.models.fingerprint import changed_files, fingerprint
 from purerl.settings import Model
 from purerl.store.directory import RunDirectory
 from purerl.store.objects import read_facts
 
-__all__ = ["identify_models", "map_models", "pin_commits", "pin_recorded"]
-
-
-def map_models(config: RunConfig, function: Callable[[Model], Model]) -> RunConfig:
-    """`config` with the result of `function` in place of each model that is set, its initial run excepted."""
-
-    def in_role(role: Role | Mapping[str, Role]) -> Any:
-        if not isinstance(role, Role):
-            return {name: in_role(part) for name, part in role.items()}
-        return evolve(role, model=role.model and function(role.model))
-
-    roles = {name: in_role(role) for name, role in config.roles.items()}
-    return evolve(config, model=function(config.model), roles=roles)
+__all__ = ["identify_models", "pin_commits", "pin_recorded"]
 
 
 def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dict[str, dict[str, Any]]:
@@ -64,7 +52,7 @@ def pin_commits(
 
 def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
     """`config` with the commits that the run in the directory `run` has recorded. Nothing is compared."""
-    models, recorded = models_by_role(config, algorithm_of(config)), read_facts(run).get("models", {})
+    models, recorded = requirements_of(config).all_models(), read_facts(run).get("models", {})
     return pin_commits(config, models, {name: recorded.get(name, {}) for name in models})
 
 

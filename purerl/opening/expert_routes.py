@@ -24,7 +24,7 @@ __all__ = ["drop_trained", "records_of", "route_store", "use_routes"]
 
 def route_store(config: RunConfig, directory: RunDirectory) -> RouteStore | None:
     """The store of a run in `directory` whose policy replays the experts of the generator; otherwise None."""
-    return RouteStore(directory.routes.absolute()) if replayed_routes(config) == "generator" else None
+    return RouteStore(directory.routes.absolute()) if replayed_routes(config.trainer) == "generator" else None
 
 
 def use_routes(config: RunConfig, directory: RunDirectory, policy: Trainer) -> None:

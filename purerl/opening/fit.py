@@ -1,11 +1,12 @@
-"""The lengths of the rows that a run draws, and what its engines can read."""
+"""Checks that a task fits the devices of this computer and its engines, before the first step."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Any
 
+from purerl.backends.plugin import engine_plugin
 from purerl.config.schema import RunConfig
-from purerl.data.examples import indices_of_draws
+from purerl.data.examples import DataSet, indices_of_draws
 from purerl.data.limits import (
     check_answer_lengths,
     check_lengths,
@@ -13,41 +14,91 @@ from purerl.data.limits import (
     check_problem_lengths,
     min_limit,
 )
-from purerl.data.open import RunData
+from purerl.evaluation.settings import Evaluate
+from purerl.opening.images import check_images
+from purerl.plugins import kind_of
 from purerl.protocols import Capabilities
+from purerl.rollouts.opened import EngineCapabilities, Task, Training
+from purerl.rollouts.settings import Rollout
+from purerl.settings import in_section
 
-__all__ = ["check_row_lengths"]
+__all__ = ["check_devices", "check_fit", "check_problems_fit", "lengths_of"]
 
 
-def check_row_lengths(
-    config: RunConfig,
-    data: RunData,
+def check_devices(config: RunConfig) -> None:
+    """Raise ConfigError if torch cannot use the device of the trainer or the generator, also those of an initial run.
+
+    Actors of Ray may have other devices than this process, so theirs are checked when they start.
+    """
+    if config.placement.kind == "ray":
+        return
+    for prefix, phase in (("initial_run.", config.initial_run), ("", config)):
+        for name in ("trainer", "generator"):
+            settings = getattr(phase, name, None)
+            if settings is not None:
+                with in_section(f"{prefix}{name}", type(settings)):
+                    engine_plugin(name, kind_of(settings)).check_device(settings)
+
+
+def lengths_of(config: RunConfig, max_steps: int) -> dict[str, Any]:
+    """The arguments of `check_fit` that a run of `max_steps` has."""
+    return {
+        "rollout": config.rollout,
+        "evaluate": config.evaluate,
+        "max_prompt_tokens": config.data.max_prompt_tokens,
+        "draws": max_steps * config.batch_size,
+        "seed": config.seed,
+    }
+
+
+def check_fit(
+    task: Task,
+    capabilities: EngineCapabilities,
     *,
-    max_steps: int,
-    trainers: Iterable[Capabilities],
-    generator: Capabilities | None,
+    rollout: Rollout | None,
+    evaluate: Evaluate | None,
+    max_prompt_tokens: int | None,
+    draws: int,
+    seed: int,
 ) -> None:
-    """Refuse rows that are too long, and prompts that leave no room for a completion. Raises DataError."""
-    rollout, max_prompt_tokens, draws = config.rollout, config.data.max_prompt_tokens, max_steps * config.batch_size
-    limit = min_limit(*trainers, *([generator] if rollout and generator else []))
-    if limit is not None and rollout is None:
-        is_labeled = bool(data.examples.example_format.label)
-        check = check_mismatched_lengths if is_labeled else check_answer_lengths
-        # The mismatched answer of the last draw is that of one of the next two.
-        check(data.chat, data.examples, _drawn(data, config.seed, draws + 2 * is_labeled), limit=limit)
-        if data.validation is not None:
-            check_answer_lengths(data.chat, data.validation, data.validation.indices, limit=limit)
-    elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
-        room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
-        do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
-        indices = _drawn(data, config.seed, draws * (1 + rollout.max_resample_rounds))
-        check_lengths(data.chat, data.examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
-    if config.evaluate is not None and generator is not None:
-        limit, new_tokens = generator.max_sequence_length, config.evaluate.max_tokens
-        check_problem_lengths(data.chat, data.problems, new_tokens=new_tokens, limit=limit)
+    """Refuse engines that cannot read the images of `task`, rows that are too long, and prompts without room.
+
+    max_prompt_tokens  longest prompt that is used; None: any
+    draws              number of training rows that are drawn, with this `seed`
+
+    Raises: ConfigError for engines; DataError for rows.
+    """
+    check_images(task.chat, capabilities.all)
+    if task.training is not None:
+        limit = min_limit(*capabilities.trained, *(capabilities.sampling if rollout else []))
+        if limit is not None and rollout is None:
+            _check_answers(task, task.training, draws=draws, seed=seed, limit=limit)
+        elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
+            room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
+            do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
+            examples = task.training.examples
+            indices = _drawn(examples, seed, draws * (1 + rollout.max_resample_rounds))
+            check_lengths(task.chat, examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
+    if evaluate is not None:
+        check_problems_fit(task, evaluate, capabilities.generator)
 
 
-def _drawn(data: RunData, seed: int, draws: int) -> set[int]:
+def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities | None) -> None:
+    """Refuse problems that leave no room for a completion, as far as `generator` is known. Raises: DataError."""
+    limit = generator and generator.max_sequence_length
+    check_problem_lengths(task.chat, task.problems, new_tokens=settings.max_tokens, limit=limit)
+
+
+def _check_answers(task: Task, training: Training, *, draws: int, seed: int, limit: int) -> None:
+    examples, held_out = training.examples, training.held_out
+    is_labeled = bool(examples.example_format.label)
+    check = check_mismatched_lengths if is_labeled else check_answer_lengths
+    # The mismatched answer of the last draw is that of one of the next two.
+    check(task.chat, examples, _drawn(examples, seed, draws + 2 * is_labeled), limit=limit)
+    if held_out is not None:
+        check_answer_lengths(task.chat, held_out, held_out.indices, limit=limit)
+
+
+def _drawn(examples: DataSet, seed: int, draws: int) -> set[int]:
     """The indices of the rows that the first `draws` draws may use."""
-    examples = data.examples
     return set(examples.indices if draws >= examples.num_rows else indices_of_draws(examples, seed, 0, draws))

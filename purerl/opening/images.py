@@ -1,23 +1,19 @@
-"""Images in a run: whether it has any, what reads them, and where they are stored."""
+"""Images in a run: the processor that reads them, and the engines that must."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import cast
-
-from attrs import evolve
 
 from purerl.data.chat import Chat
 from purerl.data.examples import DataSet
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
-from purerl.images import ImageStore
 from purerl.models.processor import Processor, load_processor
 from purerl.protocols import Capabilities, Generator, SupportsImages, Trainer
 from purerl.settings import Model
 
-__all__ = ["check_images", "open_processor", "use_images", "with_store"]
+__all__ = ["check_images", "open_processor", "use_images"]
 
 
 def open_processor(model: Model, data: Iterable[DataSet], environment: EnvironmentSettings | None) -> Processor | None:
@@ -29,11 +25,6 @@ def open_processor(model: Model, data: Iterable[DataSet], environment: Environme
     if not observes and not any(each.example_format.has_images for each in data):
         return None
     return load_processor(model)
-
-
-def with_store(chat: Chat, folder: Path) -> Chat:
-    """`chat` with a store of images in `folder`, if it has images."""
-    return chat if chat.processor is None else evolve(chat, store=ImageStore(folder))
 
 
 def use_images(chat: Chat, engines: Mapping[str, Trainer | Generator | None]) -> None:
@@ -57,5 +48,5 @@ def check_images(chat: Chat, capabilities: Mapping[str, Capabilities]) -> None:
     unable = [name for name, each in capabilities.items() if not each.images]
     if chat.processor is not None and unable:
         need = "an engine and a model that read images"
-        do = "see docs/images.md, or remove the images from the data"
+        do = "see docs/how-to/images.md, or remove the images from the data"
         raise ConfigError(f"the {unable[0]}", got="prompts with images", need=need, do=do)

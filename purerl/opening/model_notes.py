@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from purerl.config.roles import ModelRole
+from purerl.config.requirements import ModelRole
 from purerl.errors import ConfigError
 from purerl.kernels.logp import OUTPUTS
 from purerl.protocols import Capabilities, SupportsVocabulary, Trainer

@@ -20,10 +20,10 @@ from attrs import define, field, frozen
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.batch import FIELDS
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.data.chat import Prompt
 from purerl.errors import ConfigError
 from purerl.models.tokenizer import check_same_ids
-from purerl.opening.start_checkpoint import read_config
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Draw, Generate, Trajectory
 from purerl.settings import Model

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from attrs import frozen
 
-from purerl.config.check import algorithm_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
-from purerl.config.structure import read_toml
+from purerl.config.stored import read_config
 from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.store.best import best_step
 from purerl.store.checkpoint import newest, path_of, saved_steps, step_of
@@ -27,80 +27,71 @@ from purerl.system.files import atomic_directory, write_atomically
 from purerl.system.strict_json import to_json
 
 __all__ = [
-    "Origin",
-    "adopt",
+    "StartCheckpoint",
     "check_length",
-    "check_origin",
+    "check_start_checkpoint",
     "find_checkpoint",
-    "read_config",
-    "to_origin",
+    "initialize_from",
+    "parse_start_checkpoint",
 ]
 
 _NOT_COPIED = (
     *("checkpoints", "rollouts", "evaluations", "trackers", "profile", "stacks.txt", "export", "identity", "lock"),
     "*.partial",
 )
-"""What a copy of an initial run does not need."""
+"""Files that a copy of an initial run does not need."""
 
 
 @frozen
-class Origin:
+class StartCheckpoint:
     """A checkpoint of a run: its directory, and the step, "latest" or "best"."""
 
     run: Path
     step: str = "latest"
 
 
-def to_origin(text: str | Path) -> Origin:
+def parse_start_checkpoint(text: str | Path) -> StartCheckpoint:
     """The checkpoint that `text` names: RUN, RUN:STEP, RUN:latest, RUN:best, or RUN/checkpoints/STEP.
 
-    >>> to_origin("runs/old:40")
-    Origin(run=PosixPath('runs/old'), step='40')
+    >>> parse_start_checkpoint("runs/old:40")
+    StartCheckpoint(run=PosixPath('runs/old'), step='40')
 
     Raises: ConfigError for another step.
     """
     path = Path(text)
     if path.parent.name == "checkpoints" and path.name.isdecimal():
-        return Origin(path.parent.parent, str(int(path.name)))
+        return StartCheckpoint(path.parent.parent, str(int(path.name)))
     run, colon, step = str(text).rpartition(":")
     if not colon or path.is_dir():
-        return Origin(path)
+        return StartCheckpoint(path)
     if not step.isdecimal() and step not in ("latest", "best"):
         raise ConfigError("resume_from", got=str(text), need="RUN, RUN:STEP, RUN:latest or RUN:best")
-    return Origin(Path(run), str(int(step)) if step.isdecimal() else step)
+    return StartCheckpoint(Path(run), str(int(step)) if step.isdecimal() else step)
 
 
-def read_config(run: Path) -> RunConfig:
-    """The configuration of the run in the directory `run`. Raises: RunDirectoryError if there is none."""
-    file = run / "config.toml"
-    if not file.is_file():
-        raise RunDirectoryError(f"run directory {str(run)!r}", got="no config.toml", need="the directory of a run")
-    return read_toml(file, RunConfig)
-
-
-def find_checkpoint(origin: Origin) -> Path:
-    """The directory of the checkpoint `origin`.
+def find_checkpoint(start: StartCheckpoint) -> Path:
+    """The directory of the checkpoint `start`.
 
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no such complete checkpoint; ConfigError for
     "best" if the run does not set `checkpoint.best`.
     """
-    config, folder = read_config(origin.run), origin.run / "checkpoints"
-    path = newest(folder) if origin.step == "latest" else None
+    config, folder = read_config(start.run), start.run / "checkpoints"
+    path = newest(folder) if start.step == "latest" else None
     steps = saved_steps(folder)
     if not steps:
         do = "resume it with purerl train; checkpoint.every is the number of steps between checkpoints"
         got, need = "a run without a checkpoint", "one with a complete checkpoint"
-        raise CheckpointError(f"run directory {str(origin.run)!r}", got=got, need=need, do=do)
+        raise CheckpointError(f"run directory {str(start.run)!r}", got=got, need=need, do=do)
     if path is not None:
         return path
-    if origin.step == "best" and config.checkpoint.best is None:
+    if start.step == "best" and config.checkpoint.best is None:
         need = "checkpoint.best, the metric that decides which checkpoint is the best"
-        raise ConfigError("step best", got=f"a run without checkpoint.best: {str(origin.run)!r}", need=need)
-    records = read_lines(origin.run / "metrics.jsonl")
-    step = best_step(records, steps, config.checkpoint) if origin.step == "best" else int(origin.step)
+        raise ConfigError("step best", got=f"a run without checkpoint.best: {str(start.run)!r}", need=need)
+    records = read_lines(start.run / "metrics.jsonl")
+    step = best_step(records, steps, config.checkpoint) if start.step == "best" else int(start.step)
     if step not in steps:
-        got, need = f"no complete checkpoint of step {origin.step}", "one of: " + ", ".join(map(str, sorted(steps)))
-        raise CheckpointError(f"run {str(origin.run)!r}", got=got, need=need)
+        got, need = f"no complete checkpoint of step {start.step}", "one of: " + ", ".join(map(str, sorted(steps)))
+        raise CheckpointError(f"run {str(start.run)!r}", got=got, need=need)
     path = path_of(folder, step)
     if damage := find_damage(path):
         need, do = "a checkpoint whose files are as they were written", "name another step, or restore it from a copy"
@@ -108,23 +99,23 @@ def find_checkpoint(origin: Origin) -> Path:
     return path
 
 
-def check_origin(origin: Origin, path: Path, config: RunConfig, *, fresh: bool) -> None:
-    """Check that the run of `config` in the directory `path` can start from `origin`, or has; nothing is changed.
+def check_start_checkpoint(start: StartCheckpoint, path: Path, config: RunConfig, *, fresh: bool) -> None:
+    """Check that the run of `config` in the directory `path` can start from `start`, or has; nothing is changed.
 
     Raises: as `find_checkpoint`; RunDirectoryError if the run in the directory started otherwise, and is not to be
     discarded (`fresh`); ConfigError if the run is not longer than the checkpoint.
     """
-    if origin.run.resolve() == path.resolve():
+    if start.run.resolve() == path.resolve():
         do = "name a new directory with --directory; without --resume-from the run itself is resumed"
         raise RunDirectoryError(f"{str(path)!r} cannot start from itself", need="another directory", do=do)
     if fresh or not is_started_run(path):
-        check_length(step_of(find_checkpoint(origin)), config.max_steps)
+        check_length(step_of(find_checkpoint(start)), config.max_steps)
         return
     stored = read_origin(path)
     steps = ("latest", "best", str(stored["step"])) if stored else ()
-    if stored is None or stored["run"] != str(origin.run.resolve()) or origin.step not in steps:
+    if stored is None or stored["run"] != str(start.run.resolve()) or start.step not in steps:
         raise RunDirectoryError(
-            f"{str(path)!r} contains a run that did not start from {str(origin.run)!r}:{origin.step}",
+            f"{str(path)!r} contains a run that did not start from {str(start.run)!r}:{start.step}",
             got=f"it started from {stored['run']!r}:{stored['step']}" if stored else "it started by itself",
             need="a new directory, or a run that started from this checkpoint",
             do="name another directory with --directory, or discard the run with --fresh",
@@ -138,17 +129,17 @@ def check_length(step: int, max_steps: int | None) -> None:
         raise ConfigError("max_steps", got=max_steps, need=need, do="steps are counted from the start of the first run")
 
 
-def adopt(origin: Origin | None, directory: RunDirectory, config: RunConfig) -> None:
-    """Copy the checkpoint `origin`, and its past, into `directory`, unless it has been done.
+def initialize_from(start: StartCheckpoint | None, directory: RunDirectory, config: RunConfig) -> None:
+    """Copy the checkpoint `start`, and its past, into `directory`, unless it has been done.
 
     Raises: CheckpointError if the checkpoint or the metrics of its step do not exist any more.
     """
-    if origin is not None and directory.origin is None:
-        checkpoint = find_checkpoint(origin)
+    if start is not None and directory.origin is None:
+        checkpoint = find_checkpoint(start)
         check_length(step_of(checkpoint), config.max_steps)
-        advantages = (algorithm_of(each).advantage for each in (read_config(origin.run), config))
+        advantages = (requirements_of(each).algorithm.advantage for each in (read_config(start.run), config))
         same_advantage = next(advantages) == next(advantages)
-        origin_of_run = {"run": str(origin.run.resolve()), "step": step_of(checkpoint)}
+        origin_of_run = {"run": str(start.run.resolve()), "step": step_of(checkpoint)}
         directory.write_origin({**origin_of_run, "same_advantage": same_advantage})
     stored = directory.origin
     if stored is not None and not saved_steps(directory.checkpoints):
@@ -156,7 +147,7 @@ def adopt(origin: Origin | None, directory: RunDirectory, config: RunConfig) -> 
 
 
 def _copy(run: Path, step: int, directory: RunDirectory, config: RunConfig) -> None:
-    checkpoint = find_checkpoint(Origin(run, str(step)))
+    checkpoint = find_checkpoint(StartCheckpoint(run, str(step)))
     records = [record for record in read_lines(run / "metrics.jsonl") if record["step"] <= step]
     if not records or records[-1]["step"] != step:
         got, need = f"no metrics of step {step}", f"metrics.jsonl with the steps up to {step}"

@@ -70,7 +70,7 @@ def check_updates(
     if "logp" not in trainer.capabilities.outputs:
         return None
     copies = ranks.gather(copies_of(generator), "copies of the weights")
-    check = _Check(trainer, generator, tokens, ranks, seed, temperature, copies)
+    check = _Check(trainer, generator, tokens, ranks, seed=seed, temperature=temperature, copies=copies)
     before = check.differences()
     level = float(before.max())
     if not level <= _OTHER_MODEL:
@@ -116,7 +116,7 @@ class _Check:
         return [f"{f'{name} of ' if name else ''}rank {rank}" for rank, own in enumerate(self.copies) for name in own]
 
     def where(self, differences: Tensor, limit: float) -> str:
-        """Which copies have more than `limit`, for a message; "" if there is only one copy."""
+        """The copies that have more than `limit`, for a message; "" if there is only one copy."""
         names = self.names
         found = [name for name, value in zip(names, differences.tolist(), strict=True) if not value <= limit]
         more = f" and {len(found) - _MAX_NAMED} more" if len(found) > _MAX_NAMED else ""
@@ -239,5 +239,5 @@ def _not_used(
         f"the generator does not use new values of {among}{', '.join(shown + others)}",
         got=f"{differ}; {level:.2g} with the first weights",
         need=f"at most {limit:.2g} nats after all weights have been changed a little and sent",
-        do="use another version of the engine, or another generator; docs/servers.md has a table of models",
+        do="use another version of the engine, or another generator; docs/how-to/servers.md has a table of models",
     )

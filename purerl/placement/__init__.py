@@ -1,1 +1,1 @@
-"""Where the processes of a run are: the ranks, how they start, how they notice that one has ended, and their logs."""
+"""The processes of a run: how ranks and actors start, notice that one has ended, and write logs."""

@@ -1,6 +1,6 @@
-"""Where the engines of a run are built: a placement decides in which processes a builder is called, and nothing else.
+"""The processes in which the engines of a run are built: a placement decides this, and nothing else.
 
-A builder is a function without arguments that returns an engine. `LocalEngines` calls it here. In
+A builder is a function without arguments that returns an engine. `LocalProcesses` calls it here. In
 `purerl.placement.actors` it is called in actors, and what the run gets is a proxy with the methods of the engine.
 """
 
@@ -14,10 +14,10 @@ from attrs import frozen
 from purerl.plugins import find, kind_of
 from purerl.protocols import Generator, Trainer
 
-__all__ = ["LOCAL_ENGINES", "Engines", "LocalEngines", "build_engine"]
+__all__ = ["LOCAL_PROCESSES", "EngineProcesses", "LocalProcesses", "build_engine"]
 
 
-class Engines(Protocol):
+class EngineProcesses(Protocol):
     """The processes in which the engines of a run are."""
 
     def trainer(self, role: str, build: Callable[[], Trainer]) -> Trainer:
@@ -30,7 +30,7 @@ class Engines(Protocol):
 
 
 @frozen
-class LocalEngines:
+class LocalProcesses:
     """Every engine is in this process, and in those of the other ranks."""
 
     def trainer(self, role: str, build: Callable[[], Trainer]) -> Trainer:
@@ -40,7 +40,7 @@ class LocalEngines:
         return build()
 
 
-LOCAL_ENGINES = LocalEngines()
+LOCAL_PROCESSES = LocalProcesses()
 """The engines of a run whose processes are ranks."""
 
 

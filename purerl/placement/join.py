@@ -2,56 +2,42 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from attrs import frozen
 from torch import distributed as dist
 
 from purerl.errors import ConfigError, EngineError, PurerlError
-from purerl.placement.engines import LOCAL_ENGINES, Engines
+from purerl.placement.engines import LOCAL_PROCESSES, EngineProcesses
 from purerl.placement.logs import RankLog, restore_output
-from purerl.placement.meeting import Meeting, meet, meet_in_folder, network_store, read_secret
-from purerl.placement.network import gloo_variables
+from purerl.placement.meeting import Meeting, meet, read_secret
+from purerl.placement.process_group import among_themselves, meet_ranks, process_group
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
-from purerl.placement.world import World, check_world, find_world
+from purerl.placement.world import check_world, find_world
 from purerl.ranks import (
     ONE_RANK,
     Ranks,
     check_members,
     current_ranks,
-    forget_group,
     guarded_by,
     store_of_ranks,
-    stores_opened_by,
 )
 from purerl.system.devices.accelerator import collective_backends
-from purerl.system.loopback import loopback_variables, with_variables
-from purerl.system.run_secret import derive_key, shared_secret
-from purerl.system.signed_pickles import signed_pickles
-from purerl.system.stores import without_frames
 
-__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks", "process_group"]
+__all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]
 
-_LOG = logging.getLogger(__name__)
 _LINGER = 1.0  # seconds until a launcher may notice that a rank has failed, after rank 0 has left the run
 _LEAVE_TIMEOUT = 10.0
-_SECONDS_BETWEEN_MESSAGES = 30.0
 _READ_TIME = 1.5  # seconds in which the other ranks read why this one has failed
-
-T = TypeVar("T")
 
 
 @frozen
@@ -60,14 +46,14 @@ class RankContext:
 
     local_size  number of ranks on this host
     log         of this rank
-    engines     where the engines of the run are
+    processes   those in which the engines of the run are
     """
 
     ranks: Ranks = ONE_RANK
     local_size: int = 1
     log: RankLog | None = None
     _watchdog: Watchdog | None = None
-    engines: Engines = LOCAL_ENGINES
+    processes: EngineProcesses = LOCAL_PROCESSES
 
     def redirected(self) -> AbstractContextManager[None]:
         """In this block a rank other than 0 prints into its log, which is in the run directory."""
@@ -113,7 +99,7 @@ def join_ranks(settings: Placement, directory: Path) -> Iterator[RankContext]:
         from purerl.placement.actors.engines import ray_engines
 
         with ray_engines(settings, directory) as engines:
-            yield RankContext(engines=engines)
+            yield RankContext(processes=engines)
         return
     if world is None and not (dist.is_available() and dist.is_initialized()):
         _check_alone(settings)
@@ -148,48 +134,6 @@ def _check_alone(settings: Placement) -> None:
 
 
 @contextmanager
-def process_group(world: World, find_secret: Callable[[], bytes], timeout: float) -> Iterator[None]:
-    """A process group of `world`. The device of this rank is the one with its number on this host.
-
-    find_secret  returns the secret of the run; it is not called if the ranks meet in a folder
-
-    Raises: EngineError if the ranks do not meet within `timeout` seconds, or if a stranger is among them.
-    """
-    backends = collective_backends()
-    if backends != "gloo":
-        torch.accelerator.set_device_index(_device_index(world, torch.accelerator.device_count()))
-    with ExitStack() as stack:
-        start = partial(_initialize, backends, world, find_secret, timeout, stack)
-        meeting = _while_waiting(start, world.rank, world.size, world.place, timeout)
-        with _among_themselves(meeting):
-            check_members()
-            yield
-
-
-def _initialize(
-    backends: str, world: World, find_secret: Callable[[], bytes], timeout: float, stack: ExitStack
-) -> Meeting:
-    """Meet the other ranks, and initialize the process group, until `stack` is closed."""
-    if world.folder is not None:
-        meeting = meet_in_folder(world.folder, timeout)
-    else:
-        with without_frames():
-            store = network_store(world, timeout)
-        meeting = meet(store, world.rank, world.size, find_secret(), timeout, stack)
-    stack.enter_context(with_variables(loopback_variables() if meeting.is_one_host else gloo_variables(world.address)))
-    limit = timedelta(seconds=timeout)
-    dist.init_process_group(backends, store=meeting.store, rank=world.rank, world_size=world.size, timeout=limit)
-    stack.callback(_destroy)
-    return meeting
-
-
-def _destroy() -> None:
-    forget_group()
-    if dist.is_initialized():  # unless a failure has ended it
-        dist.destroy_process_group()
-
-
-@contextmanager
 def _meeting_of_group(ranks: Ranks, directory: Path, timeout: float) -> Iterator[None]:
     """Let the ranks of a process group that the script has initialized exchange messages among themselves."""
     from torch.distributed.distributed_c10d import _get_default_store  # of a group that others have initialized
@@ -201,55 +145,10 @@ def _meeting_of_group(ranks: Ranks, directory: Path, timeout: float) -> Iterator
         return meet(store.clone(), ranks.rank, ranks.size, secret, timeout, stack)
 
     with ExitStack() as stack:
-        meeting = _while_waiting(start, ranks.rank, ranks.size, "the store of the process group", timeout)
-        with _among_themselves(meeting):
+        meeting = meet_ranks(start, ranks.rank, ranks.size, "the store of the process group", timeout)
+        with among_themselves(meeting):
             check_members()
             yield
-
-
-@contextmanager
-def _among_themselves(meeting: Meeting) -> Iterator[None]:
-    """Let this rank use the secret and the stores of `meeting` in the block."""
-    with shared_secret(meeting.secret), stores_opened_by(meeting.open_store), signed_pickles(derive_key("pickles")):
-        yield
-
-
-def _while_waiting(start: Callable[[], T], rank: int, size: int, where: str, timeout: float) -> T:
-    """The result of `start`, which waits for all ranks.
-
-    It is called in another thread, because a thread that waits there does not handle signals.
-
-    Raises: EngineError after `timeout` seconds.
-    """
-    met: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            met.set_result(start())
-        except Exception as error:  # noqa: BLE001 -- raised below
-            met.set_exception(error)
-
-    threading.Thread(target=run, name="purerl ranks", daemon=True).start()
-    while not wait([met], timeout=_SECONDS_BETWEEN_MESSAGES).done:
-        _LOG.warning("rank %d of %d waits for the others at %s", rank, size, where)
-    try:
-        return met.result()
-    except PurerlError:
-        raise
-    except RuntimeError as error:
-        got, do = f"{error}".partition("\n")[0], "start all of them, or correct the variables of the environment"
-        need = f"{size} processes that reach {where} within placement.timeout = {timeout:g} s"
-        raise EngineError(f"rank {rank} did not meet the other ranks", got=got, need=need, do=do) from error
-
-
-def _device_index(world: World, count: int) -> int:
-    """The device of this rank among those that it sees. Raises ConfigError if there are fewer devices than ranks."""
-    if count == 1 and (world.local_size or 1) > 1 and world.launcher == "srun":
-        return 0  # with --gpus-per-task each process sees only its own
-    if world.local_rank >= count:
-        got = f"{world.local_size or world.local_rank + 1} processes on this host, which has {count}"
-        raise ConfigError("an accelerator for each rank", got=got, need="as many", do="lower placement.ranks")
-    return world.local_rank
 
 
 def _check_backend() -> None:

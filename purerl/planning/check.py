@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from purerl.config.check import algorithm_of
-from purerl.config.roles import models_by_role, models_of
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
-from purerl.planning.capacity import capacity_of
+from purerl.planning.capacity import Capacity, capacity_of
 from purerl.planning.plan import MemoryPlan, plan_memory
 from purerl.planning.suggest import Suggestion, suggest
 from purerl.settings import Model
@@ -28,7 +27,9 @@ _STATE_BYTES = 8
 """Bytes of states for each byte of a file in bfloat16: parameters, gradients and moments in float32."""
 
 
-def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = None) -> MemoryPlan | None:
+def check_memory(
+    config: RunConfig, needs: Requirements, ranks: int, *, ranks_of_host: int | None = None
+) -> MemoryPlan | None:
     """Refuse `config` if its plan clearly needs more memory than each of `ranks` ranks has; return the plan.
 
     `ranks_of_host` of them share the main memory of a host; all if it is not given. With actors of Ray, both are the
@@ -42,13 +43,10 @@ def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = N
     """
     if config.placement.kind == "ray":
         ranks, ranks_of_host = config.placement.num_trainers, None
-    is_elsewhere = config.placement.address is not None
-    if (
-        not config.placement.check_memory
-        or is_elsewhere
-        or is_small(config, ranks_of_host or ranks)
-        or _lacks_weights(config)
-    ):
+    models, is_elsewhere = needs.all_models().values(), config.placement.address is not None
+    if not config.placement.check_memory or is_elsewhere:
+        return None
+    if is_small(models, capacity_of(config.trainer, ranks_of_host or ranks, None)) or _lacks_weights(models):
         return None
     try:
         plan = plan_memory(config, ranks=ranks, ranks_of_host=ranks_of_host)
@@ -63,20 +61,18 @@ def check_memory(config: RunConfig, ranks: int, *, ranks_of_host: int | None = N
     raise ConfigError("too little memory", got=got, need=need, do=do)
 
 
-def is_small(config: RunConfig, ranks_of_host: int) -> bool:
-    """Whether the states of all models are far below the memory, by the sizes of their files alone.
+def is_small(models: Iterable[Model], capacity: Capacity) -> bool:
+    """Whether the states of all `models` are far below the memory, by the sizes of their files alone.
 
     The size of a model that is not in a local directory is not known.
     """
-    models = models_by_role(config, algorithm_of(config)).values()
     sizes = [_files_size(model) for model in models]  # two roles may have the same files
-    capacity = capacity_of(config.trainer, ranks_of_host, None).size
-    return all(sizes) and (capacity is None or _STATE_BYTES * sum(filter(None, sizes)) < _SMALL * capacity)
+    size = capacity.size
+    return all(sizes) and (size is None or _STATE_BYTES * sum(filter(None, sizes)) < _SMALL * size)
 
 
-def _lacks_weights(config: RunConfig) -> bool:
-    """Whether the directory of a model has no weights."""
-    models = models_of(config, algorithm_of(config))
+def _lacks_weights(models: Iterable[Model]) -> bool:
+    """Whether the directory of one of `models` has no weights."""
     return any(Path(model.path).is_dir() and _files_size(model) is None for model in models)
 
 

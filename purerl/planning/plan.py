@@ -8,22 +8,24 @@ most counts beside the states.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
 from attrs import field, frozen
 
-from purerl.config.check import algorithm_of
+from purerl.backends.plugin import engine_plugin
 from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
-from purerl.config.reward_roles import judge_roles
-from purerl.config.roles import ModelRole, adapter_rank, model_roles, models_by_role
+from purerl.config.requirements import ModelRole, Requirements, requirements_of
+from purerl.config.roles import adapter_rank
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
 from purerl.planning.workload import Lengths, workload_of
-from purerl.plugins import find, kind_of
+from purerl.plugins import kind_of
+from purerl.rollouts.settings import Rollout
+from purerl.settings import Model
 from purerl.system.memory_use import PHASES, MemoryUse, Workload, format_bytes
 
 __all__ = ["MemoryPlan", "describe", "plan_memory"]
@@ -93,12 +95,12 @@ def plan_memory(
 
     Raises: ConfigError if the configuration of a model cannot be read, or an engine cannot plan its memory.
     """
-    ranks = ranks or config.placement.num_trainers
-    _check_models(config)
+    needs, ranks = requirements_of(config), ranks or config.placement.num_trainers
+    _check_models(needs.all_models().values())
     capacity = capacity_of(config.trainer, ranks_of_host or ranks, memory)
-    workload, assumed = workload_of(config, ranks, lengths or Lengths())
-    uses = _uses(config, workload, on_accelerator=capacity.is_accelerator)
-    device, host = _tables(uses, keeps_keys=_samples_while_training(config))
+    workload, assumed = workload_of(config, needs, ranks, lengths or Lengths())
+    uses = _uses(needs, config.generator, workload, on_accelerator=capacity.is_accelerator)
+    device, host = _tables(uses, keeps_keys=_samples_while_training(config.rollout))
     host["batch"] = dict.fromkeys(PHASES[1:], workload.rows * workload.row_tokens * _BYTES_PER_TOKEN)
     if not capacity.is_accelerator:
         device, host = {**device, **{name: sizes for name, sizes in host.items() if any(sizes.values())}}, {}
@@ -114,9 +116,9 @@ def plan_memory(
     )
 
 
-def _check_models(config: RunConfig) -> None:
+def _check_models(models: Iterable[Model]) -> None:
     """Refuse models that do not exist before the run."""
-    for model in models_by_role(config, algorithm_of(config)).values():
+    for model in models:
         path = model.path
         if is_created_by_run(path):
             do = "set model to a directory with its config.json, such as that of an earlier run"
@@ -132,11 +134,11 @@ def describe(plan: MemoryPlan) -> str:
     return f"{peak}; {'fits' if plan.fits else 'does not fit'}: {format_bytes(size)} ({plan.capacity.source})"
 
 
-def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dict[str, MemoryUse]:
+def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_accelerator: bool) -> dict[str, MemoryUse]:
     """What each engine needs: the models of the trainers by role, and the generator."""
-    roles, uses = model_roles(config, algorithm_of(config)), dict[str, MemoryUse]()
-    for name, role in roles.items():
-        if name != "policy" and _shares_weights(role, roles["policy"]):
+    policy, uses = needs.models["policy"], dict[str, MemoryUse]()
+    for name, role in needs.models.items():
+        if name != "policy" and _shares_weights(role, policy):
             continue
         uses[name] = _memory_of(
             "trainer",
@@ -147,9 +149,10 @@ def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dic
             workload=workload,
             on_accelerator=on_accelerator,
         )
-    if config.generator is not None:
-        uses["generator"] = _memory_of("generator", config.generator, model=sampled_model(config), workload=workload)
-    for name, role in judge_roles(config).items():
+    if generator is not None:
+        model, trainer = policy.settings.model, policy.settings.trainer
+        uses["generator"] = _memory_of("generator", generator, model=sampled_model(model, trainer), workload=workload)
+    for name, role in needs.judges.items():
         uses[name] = _memory_of("generator", role.generator, model=role.model, workload=workload)
     return uses
 
@@ -158,7 +161,7 @@ def _uses(config: RunConfig, workload: Workload, *, on_accelerator: bool) -> dic
 def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
     """What the engine with these `settings` needs. Raises ConfigError also if its model fails on fake weights."""
     try:
-        return _planner(group, settings)(settings, **arguments)
+        return engine_plugin(group, kind_of(settings)).memory(settings, **arguments)
     except PurerlError:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
@@ -167,22 +170,15 @@ def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
         raise ConfigError(f"the memory of the {group} cannot be planned", got=got, need=need) from error
 
 
-def _planner(group: str, settings: Any) -> Callable[..., MemoryUse]:
-    """The function that plans the memory of an engine; of one without it, nothing is planned."""
-    kind = kind_of(settings)
-    nothing = MemoryUse(states={}, assumed=(f"the {group} {kind} is not counted: its memory is not known",))
-    return getattr(find(group, kind), "memory", lambda settings, **arguments: nothing)
-
-
 def _shares_weights(role: ModelRole, policy: ModelRole) -> bool:
     """Whether `role` is the policy without its adapter, as `loop.trainers` decides it."""
     trains_adapter = adapter_rank(policy.settings.trainer) is not None
     return trains_adapter and not role.is_trained and role.settings == policy.settings
 
 
-def _samples_while_training(config: RunConfig) -> bool:
+def _samples_while_training(rollout: Rollout | None) -> bool:
     """Whether rows are in the table of the generator while the trainer trains."""
-    return config.rollout is not None and bool(config.rollout.max_staleness or config.rollout.background)
+    return rollout is not None and bool(rollout.max_staleness or rollout.background)
 
 
 def _tables(

@@ -18,9 +18,11 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.planning.workload import Lengths, workload_of
+from purerl.settings import Model
 from purerl.system.devices.peaks import PEAKS, Precision, peak_flops
 from purerl.system.memory_use import format_bytes
 
@@ -62,11 +64,11 @@ def plan_speed(
     _check(device, utilization)
     if device is None and bandwidth is None:
         return Speed(numbers={})
-    module, ranks = _module(config), ranks or config.placement.num_trainers
+    module, ranks = _module(config.model), ranks or config.placement.num_trainers
     lines, numbers = list[str](), dict[str, float]()
     if device is not None and utilization is not None:
-        length = workload_of(config, ranks, lengths or Lengths())[0].row_tokens
-        precision = _precision(config, module)
+        length = workload_of(config, requirements_of(config), ranks, lengths or Lengths())[0].row_tokens
+        precision = _precision(config.trainer, module)
         peak, flops = _peak(device, precision), _flops(module, length)
         rate = ranks * peak * utilization / flops
         numbers |= {"flops_per_token": flops, "peak_flops": peak, "trained_tokens_per_second": rate}
@@ -96,12 +98,12 @@ def _peak(device: str, precision: Precision) -> float:
     return peak
 
 
-def _module(config: RunConfig) -> Any:
+def _module(model: Model) -> Any:
     """The policy without values, with what it computes of a token."""
     from purerl.backends.hf.memory.simulation import fake_model
     from purerl.backends.hf.model.token_model import TokenModel
 
-    return TokenModel(fake_model(config.model), ("logp",), path=Path(config.model.path), autocast=None, top_k=None)
+    return TokenModel(fake_model(model), ("logp",), path=Path(model.path), autocast=None, top_k=None)
 
 
 def _flops(module: Any, length: int) -> float:
@@ -110,7 +112,7 @@ def _flops(module: Any, length: int) -> float:
     return training_flops(module, 1, length)
 
 
-def _precision(config: RunConfig, module: Any) -> Precision:
+def _precision(trainer: Any, module: Any) -> Precision:
     """That of most matrix products."""
     is_narrow = next(module.parameters()).element_size() == 2
-    return "bfloat16" if is_narrow or getattr(config.trainer, "mixed_precision", "") == "bfloat16" else "float32"
+    return "bfloat16" if is_narrow or getattr(trainer, "mixed_precision", "") == "bfloat16" else "float32"

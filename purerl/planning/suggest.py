@@ -12,6 +12,7 @@ from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.planning.plan import MemoryPlan, plan_memory
 from purerl.planning.workload import Lengths
+from purerl.settings import Model
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -98,9 +99,9 @@ def _are_exclusive(chosen: dict[str, str], new: dict[str, str]) -> bool:
 
 def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
     """Settings to try, and what else they change: of the phase that needs most, and of the states."""
-    yield from _of_mesh(config, now, ranks)
+    yield from _of_mesh(config.trainer, now, ranks, config.placement.count_key)
     if now.peak_phase in ("scoring", "training"):
-        yield from _of_activations(config)
+        yield from _of_activations(config.trainer, config.model)
     if getattr(config.trainer, "lora", 0) is None:
         yield ["trainer.lora.rank=32"], "trains an adapter, which needs a learning rate of its own"
     rows = getattr(config.generator, "max_num_seqs", None)
@@ -110,15 +111,15 @@ def _candidates(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tupl
                 yield [f"generator.max_num_seqs={part}"], "fewer rows are decoded at once"
 
 
-def _of_mesh(config: RunConfig, now: MemoryPlan, ranks: int) -> Iterator[tuple[list[str], str]]:
-    trainer, mesh = config.trainer, getattr(config.trainer, "mesh", None)
+def _of_mesh(trainer: Any, now: MemoryPlan, ranks: int, count_key: str) -> Iterator[tuple[list[str], str]]:
+    mesh = getattr(trainer, "mesh", None)
     if hasattr(mesh, "pipeline"):
         yield from _of_megatron(trainer)
     if not hasattr(mesh, "shard"):
         return
     if not mesh.is_divided and ranks > 1:
         yield [f"trainer.mesh.shard={ranks}"], ""
-    yield from _more_ranks(now, max(ranks, mesh.shard), config.placement.count_key)
+    yield from _more_ranks(now, max(ranks, mesh.shard), count_key)
     if mesh.is_divided and now.capacity.is_accelerator and not trainer.cpu_offload:
         yield ["trainer.cpu_offload=true"], _ON_CPU
 
@@ -137,15 +138,14 @@ def _of_megatron(trainer: Any) -> Iterator[tuple[list[str], str]]:
     yield [f"trainer.mesh.expert={2 * mesh.expert}"], "more traffic between experts"
 
 
-def _of_activations(config: RunConfig) -> Iterator[tuple[list[str], str]]:
-    trainer = config.trainer
+def _of_activations(trainer: Any, model: Model) -> Iterator[tuple[list[str], str]]:
     if getattr(trainer, "recompute", "layers") != "layers":
         yield ["trainer.recompute=layers"], "one more forward pass"
     budget = getattr(trainer, "max_tokens_per_microbatch", 0)
     for part in (budget // 2, budget // 4, budget // 8):
         if part >= _MIN_BUDGET:
             yield [f"trainer.max_tokens_per_microbatch={part}"], "smaller micro-batches"
-    is_wide = getattr(trainer, "mixed_precision", None) == "off" and config.model.dtype == "float32"
+    is_wide = getattr(trainer, "mixed_precision", None) == "off" and model.dtype == "float32"
     if is_wide and getattr(trainer, "lora", 0) is None:
         yield ["trainer.mixed_precision=bfloat16"], "matrix products in bfloat16"
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.config.check import algorithm_of
+from purerl.algos.algebra import Algorithm
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.system.memory_use import Workload
 
@@ -21,7 +22,7 @@ class Lengths:
     completion: int | None = None
 
 
-def workload_of(config: RunConfig, ranks: int, lengths: Lengths) -> tuple[Workload, list[str]]:
+def workload_of(config: RunConfig, needs: Requirements, ranks: int, lengths: Lengths) -> tuple[Workload, list[str]]:
     """The largest rows of a step, and what had to be assumed about them, a sentence each."""
     rollout, assumed = config.rollout, []
     prompt = lengths.prompt or config.data.max_prompt_tokens
@@ -37,11 +38,11 @@ def workload_of(config: RunConfig, ranks: int, lengths: Lengths) -> tuple[Worklo
         completion = rollout.max_tokens * turns
         limit = config.environment.max_episode_tokens if config.environment else None
         completion = min(completion, limit or completion)
-    samples = rollout.samples_per_prompt if rollout else _rows_of_example(config)
+    samples = rollout.samples_per_prompt if rollout else _rows_of_example(needs.algorithm)
     workload = Workload(
         rows=config.batch_size * samples,
         group_size=samples,
-        minibatches=config.minibatches,
+        minibatches=needs.schedule.minibatches,
         prompt_tokens=prompt,
         completion_tokens=completion,
         ranks=ranks,
@@ -51,7 +52,7 @@ def workload_of(config: RunConfig, ranks: int, lengths: Lengths) -> tuple[Worklo
     return workload, assumed
 
 
-def _rows_of_example(config: RunConfig) -> int:
+def _rows_of_example(algorithm: Algorithm) -> int:
     """The rows of a demonstration, of a preference pair, or of a labeled completion."""
-    reads = {name for objective in algorithm_of(config).objectives for name in objective.reads}
+    reads = {name for objective in algorithm.objectives for name in objective.reads}
     return 1 if reads.isdisjoint({"chosen", "mismatched"}) else 2

@@ -33,11 +33,12 @@ from purerl.system.static_inspect import find_source, signature_of
 __all__ = ["explain_recipe", "find", "names", "required_settings", "resolve"]
 
 _ARGUMENT = "an argument of the recipe"
+_HELPERS = ("tiny_task",)  # modules beside the recipes
 
 
 def names() -> list[str]:
     """The recipes of this package."""
-    return sorted(module.name for module in iter_modules(__path__))
+    return sorted(module.name for module in iter_modules(__path__) if module.name not in _HELPERS)
 
 
 def find(recipe: str) -> Callable[..., RunConfig]:
@@ -181,7 +182,7 @@ def _read_arguments(
 
 
 def _call(recipe: str, function: Callable, arguments: Mapping[str, Any]) -> Any:
-    """What `function` returns. An exception in a recipe that is not of purerl is a ConfigError with its line."""
+    """The result of `function`. An exception in a recipe that is not of purerl is a ConfigError with its line."""
     try:
         return function(**arguments)
     except PurerlError:

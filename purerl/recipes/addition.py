@@ -10,7 +10,6 @@ One problem in ten is held out, together with the same sum in the other order. N
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +18,15 @@ from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
+from purerl.recipes.tiny_task import BETAS, COSINE, tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model
-from purerl.store.settings import Checkpoint
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-__all__ = ["addition", "character_tokenizer", "prepare", "write_parquet"]
+__all__ = ["addition", "character_tokenizer", "prepare"]
 
 _EXACT = "purerl.rewards.exact:exact_match"
-_BETAS = (0.9, 0.99)
 _ANSWER_TOKENS = 4  # three digits and the end
 
 
@@ -39,50 +36,36 @@ def addition(max_steps: int | None = None, num_epochs: float | None = None) -> R
     Groups in which all completions have the same reward are dropped, and are not replaced by others. The learning rate
     rises in the first sixteenth of the optimizer steps and then falls to 0.
     """
-    return RunConfig(
+    return tiny_task(
         name="addition",
         prepare_data="purerl.recipes.addition:prepare",
         initial_run=_demonstrations(),
-        model=Model("{run}/initial_run/final"),
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        max_steps=300 if max_steps is None and num_epochs is None else max_steps,
+        steps=300,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=128,
         num_minibatches=4,
         rollout=Rollout(samples_per_prompt=8, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_num_seqs=1024),
-        trainer=trainer.Config(
-            lr=1e-3,
-            betas=_BETAS,
-            lr_scheduler="cosine",
-            warmup_ratio=1 / 16,
-            max_grad_norm=0.3,
-            max_tokens_per_microbatch=1024,
-        ),
+        trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=1024, **COSINE),
         evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=20, max_tokens=_ANSWER_TOKENS),
-        checkpoint=Checkpoint(every=20),
-        num_threads=1,
     )
 
 
-def _demonstrations() -> RunConfig:
+def _demonstrations() -> dict[str, Any]:
     """SFT until a third of 256 training problems are solved."""
-    return RunConfig(
+    return dict(
         name="addition, initial run",
-        model=Model("{run}/prepared/model"),
         data="{run}/prepared/train.parquet",
         algorithm=sft.Config(),
         max_steps=600,
         batch_size=128,
-        trainer=trainer.Config(lr=1e-3, betas=_BETAS, max_tokens_per_microbatch=1024),
-        rewards=(_EXACT,),
-        generator=generator.Config(max_num_seqs=1024),
+        trainer=trainer.Config(lr=1e-3, betas=BETAS, max_tokens_per_microbatch=1024),
         evaluate=Evaluate(data="{run}/prepared/train.parquet", every=5, max_examples=256, max_tokens=_ANSWER_TOKENS),
         stop_when=StopWhen(metric="eval/accuracy", at_least=0.33),
-        checkpoint=Checkpoint(every=100, keep=1),
-        num_threads=1,
     )
 
 
@@ -107,14 +90,6 @@ def _problems(rng: random.Random) -> tuple[list[dict[str, str]], list[dict[str, 
     for problems in datasets:
         rng.shuffle(problems)
     return datasets
-
-
-def write_parquet(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write `rows` into a Parquet file."""
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    pyarrow.parquet.write_table(pa.Table.from_pylist([*rows]), path)
 
 
 def character_tokenizer() -> PreTrainedTokenizerFast:

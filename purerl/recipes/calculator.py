@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
@@ -25,16 +26,13 @@ from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.envs.settings import EnvironmentSettings
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import BETAS, COSINE, tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model
-from purerl.store.settings import Checkpoint
 
 __all__ = ["calc", "calculator", "prepare"]
 
 _EXACT = "purerl.rewards.exact:exact_match"
 _FACTORS = range(32, 100)
-_BETAS = (0.9, 0.99)
 _TURN_TOKENS = 8  # of a call: two tags, five characters, and the end
 _TOOL = EnvironmentSettings(tools=("purerl.recipes.calculator:calc",), max_turns=2, run_in="event_loop")
 
@@ -53,52 +51,37 @@ async def calc(expression: str) -> str:
 
 def calculator(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
     """DAPO on products of two numbers with a tool, after a short SFT phase; 40 steps by default."""
-    return RunConfig(
+    return tiny_task(
         name="calculator",
         prepare_data="purerl.recipes.calculator:prepare",
         initial_run=_demonstrations(),
-        model=Model("{run}/initial_run/final"),
         data="{run}/prepared/train.parquet",
         environment=_TOOL,
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        max_steps=40 if max_steps is None and num_epochs is None else max_steps,
+        steps=40,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=32,
         num_minibatches=4,
         rollout=Rollout(samples_per_prompt=16, max_tokens=_TURN_TOKENS),
         generator=generator.Config(max_num_seqs=512),
-        trainer=trainer.Config(
-            lr=1e-3,
-            betas=_BETAS,
-            lr_scheduler="cosine",
-            warmup_ratio=1 / 16,
-            max_grad_norm=0.3,
-            max_tokens_per_microbatch=4096,
-        ),
+        trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=4096, **COSINE),
         evaluate=_evaluation("{run}/prepared/held_out.parquet", every=10),
-        checkpoint=Checkpoint(every=20),
-        num_threads=1,
     )
 
 
-def _demonstrations() -> RunConfig:
+def _demonstrations() -> dict[str, Any]:
     """SFT until a tenth of 256 training problems are solved."""
-    return RunConfig(
+    return dict(
         name="calculator, initial run",
-        model=Model("{run}/prepared/model"),
         data="{run}/prepared/demonstrations.parquet",
-        environment=_TOOL,
         algorithm=sft.Config(),
         max_steps=600,
         batch_size=128,
-        trainer=trainer.Config(lr=2e-3, betas=_BETAS, max_tokens_per_microbatch=4096),
-        rewards=(_EXACT,),
-        generator=generator.Config(max_num_seqs=512),
+        trainer=trainer.Config(lr=2e-3, betas=BETAS, max_tokens_per_microbatch=4096),
         evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
         stop_when=StopWhen(metric="eval/accuracy", at_least=0.1),
-        checkpoint=Checkpoint(every=100, keep=1),
-        num_threads=1,
     )
 
 

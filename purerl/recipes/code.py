@@ -22,22 +22,19 @@ import random
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import BETAS, COSINE, tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model
-from purerl.store.settings import Checkpoint
 
 __all__ = ["Problem", "code", "prepare", "problems"]
 
 _TESTS = "purerl.rewards.code:function_tests"
-_BETAS = (0.9, 0.99)
 _OPERANDS, _OPERATORS = "ab23456789", "+-*"
 _ARGUMENTS = ((2, 7), (-3, 5), (11, -4))
 _START, _RETURN = "def f(a, b):\n    # ", "\n    return "
@@ -70,50 +67,36 @@ def values(expression: str) -> list[int]:
 
 def code(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
     """DAPO on one-line programs, after a short SFT phase; 40 steps by default."""
-    return RunConfig(
+    return tiny_task(
         name="code",
         prepare_data="purerl.recipes.code:prepare",
         initial_run=_demonstrations(),
-        model=Model("{run}/initial_run/final"),
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_TESTS,),
-        max_steps=40 if max_steps is None and num_epochs is None else max_steps,
+        steps=40,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=16,
         num_minibatches=4,
         rollout=Rollout(samples_per_prompt=8, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_num_seqs=128),
-        trainer=trainer.Config(
-            lr=1e-3,
-            betas=_BETAS,
-            lr_scheduler="cosine",
-            warmup_ratio=1 / 16,
-            max_grad_norm=0.3,
-            max_tokens_per_microbatch=4096,
-        ),
+        trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=4096, **COSINE),
         evaluate=_evaluation("{run}/prepared/held_out.parquet", every=10),
-        checkpoint=Checkpoint(every=20),
-        num_threads=1,
     )
 
 
-def _demonstrations() -> RunConfig:
+def _demonstrations() -> dict[str, Any]:
     """SFT until a fifth of 128 training problems are solved."""
-    return RunConfig(
+    return dict(
         name="code, initial run",
-        model=Model("{run}/prepared/model"),
         data="{run}/prepared/demonstrations.parquet",
         algorithm=sft.Config(),
         max_steps=600,
         batch_size=128,
-        trainer=trainer.Config(lr=2e-3, betas=_BETAS, max_tokens_per_microbatch=4096),
-        rewards=(_TESTS,),
-        generator=generator.Config(max_num_seqs=128),
+        trainer=trainer.Config(lr=2e-3, betas=BETAS, max_tokens_per_microbatch=4096),
         evaluate=_evaluation("{run}/prepared/train.parquet", every=20),
         stop_when=StopWhen(metric="eval/accuracy", at_least=0.2),
-        checkpoint=Checkpoint(every=100, keep=1),
-        num_threads=1,
     )
 
 

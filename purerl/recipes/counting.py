@@ -23,15 +23,12 @@ from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.tiny_models import VISION_TOKENS, word_tokenizer, write_small_vision_model
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import BETAS, COSINE, tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model
-from purerl.store.settings import Checkpoint
 
 __all__ = ["counting", "picture", "prepare"]
 
 _EXACT = "purerl.rewards.exact:exact_match"
-_BETAS = (0.9, 0.99)
 _ANSWER_TOKENS = 2  # a digit and the end
 _COLORS = {"red": (220, 30, 30), "blue": (40, 70, 220)}
 _COLUMNS, _ROWS = 3, 2  # cells of an image
@@ -52,50 +49,36 @@ _TEMPLATE = """\
 
 def counting(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
     """DAPO on counting squares of a color, after a short SFT phase; 60 steps by default."""
-    return RunConfig(
+    return tiny_task(
         name="counting",
         prepare_data="purerl.recipes.counting:prepare",
         initial_run=_demonstrations(),
-        model=Model("{run}/initial_run/final"),
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        max_steps=60 if max_steps is None and num_epochs is None else max_steps,
+        steps=60,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=32,
         num_minibatches=2,
         rollout=Rollout(samples_per_prompt=8, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_num_seqs=256),
-        trainer=trainer.Config(
-            lr=1e-3,
-            betas=_BETAS,
-            lr_scheduler="cosine",
-            warmup_ratio=1 / 16,
-            max_grad_norm=0.3,
-            max_tokens_per_microbatch=2048,
-        ),
+        trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=2048, **COSINE),
         evaluate=_evaluation("{run}/prepared/held_out.parquet", every=10),
-        checkpoint=Checkpoint(every=20),
-        num_threads=1,
     )
 
 
-def _demonstrations() -> RunConfig:
+def _demonstrations() -> dict[str, Any]:
     """SFT until 60 % of 256 training problems are solved."""
-    return RunConfig(
+    return dict(
         name="counting, initial run",
-        model=Model("{run}/prepared/model"),
         data="{run}/prepared/train.parquet",
         algorithm=sft.Config(),
         max_steps=300,
         batch_size=64,
-        trainer=trainer.Config(lr=3e-3, betas=_BETAS, max_tokens_per_microbatch=4096),
-        rewards=(_EXACT,),
-        generator=generator.Config(max_num_seqs=256),
+        trainer=trainer.Config(lr=3e-3, betas=BETAS, max_tokens_per_microbatch=4096),
         evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
         stop_when=StopWhen(metric="eval/accuracy", at_least=0.6),
-        checkpoint=Checkpoint(every=100, keep=1),
-        num_threads=1,
     )
 
 

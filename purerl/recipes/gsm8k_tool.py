@@ -5,8 +5,9 @@ r"""GRPO on GSM8K with a Python tool: an instruct model of 0.5 to 3 billion para
         --set test=gsm8k/test.parquet
 
 The model can write Python programs, as calls of the tool `purerl.envs.python_tool:python` in the format of its chat
-template. Each program runs in a sandbox (docs/sandbox.md). It needs Linux with user namespaces: `purerl doctor` tests
-it. `--set 'environment.tools=["purerl.envs.python_tool:Interpreter"]'` keeps variables from call to call.
+template. Each program runs in a sandbox (docs/explanation/sandbox.md). It needs Linux with user namespaces:
+`purerl doctor` tests it. `--set 'environment.tools=["purerl.envs.python_tool:Interpreter"]'` keeps variables from call
+to call.
 
 An episode ends with the first turn without a call, which is the answer. The reward is 1 if its number is correct, and 0
 if it is not or if there is no answer. Nothing rewards a call. The evaluation uses the same tool. The chat template must

@@ -28,9 +28,8 @@ from purerl.config.schema import RunConfig
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import BETAS, COSINE, tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model
 from purerl.store.settings import Checkpoint
 
 __all__ = ["GuessTheNumber", "guess", "prepare"]
@@ -40,7 +39,6 @@ _MAX_GUESSES = 3
 _TURN_TOKENS = 2  # a number and the end
 _PROMPT = "guess:"
 _NUM_GAMES = 8000  # of the player without a strategy
-_BETAS = (0.9, 0.99)
 
 
 class GuessTheNumber:
@@ -76,11 +74,10 @@ class GuessTheNumber:
 
 def guess(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
     """DAPO on games of up to three turns, after a short SFT phase; 60 steps by default."""
-    return RunConfig(
+    return tiny_task(
         name="guess",
         prepare_data="purerl.recipes.guess:prepare",
         initial_run=_player_without_strategy(),
-        model=Model("{run}/initial_run/final"),
         data="{run}/prepared/games.parquet",
         environment=EnvironmentSettings(
             factory="purerl.recipes.guess:GuessTheNumber",
@@ -89,20 +86,14 @@ def guess(max_steps: int | None = None, num_epochs: float | None = None) -> RunC
             run_in="event_loop",
         ),
         algorithm=dapo.Config(),
-        max_steps=60 if max_steps is None and num_epochs is None else max_steps,
+        steps=60,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=14,
         num_minibatches=2,
         rollout=Rollout(samples_per_prompt=32, max_tokens=_TURN_TOKENS),
         generator=generator.Config(max_num_seqs=448),
-        trainer=trainer.Config(
-            lr=1e-3,
-            betas=_BETAS,
-            lr_scheduler="cosine",
-            warmup_ratio=1 / 16,
-            max_grad_norm=1.0,
-            max_tokens_per_microbatch=4096,
-        ),
+        trainer=trainer.Config(lr=1e-3, max_grad_norm=1.0, max_tokens_per_microbatch=4096, **COSINE),
         evaluate=Evaluate(
             data="{run}/prepared/games.parquet",
             every=10,
@@ -111,23 +102,19 @@ def guess(max_steps: int | None = None, num_epochs: float | None = None) -> RunC
             temperature=1.0,
             pass_at_k=[],
         ),
-        checkpoint=Checkpoint(every=20),
-        num_threads=1,
     )
 
 
-def _player_without_strategy() -> RunConfig:
+def _player_without_strategy() -> dict[str, Any]:
     """SFT on the turns of a player who draws each guess from the numbers that are possible."""
-    return RunConfig(
+    return dict(
         name="guess, initial run",
-        model=Model("{run}/prepared/model"),
         data="{run}/prepared/turns.parquet",
         algorithm=sft.Config(),
         max_steps=500,
         batch_size=256,
-        trainer=trainer.Config(lr=2e-3, betas=_BETAS, lr_scheduler="cosine", max_tokens_per_microbatch=4096),
+        trainer=trainer.Config(lr=2e-3, betas=BETAS, lr_scheduler="cosine", max_tokens_per_microbatch=4096),
         checkpoint=Checkpoint(every=250, keep=1),
-        num_threads=1,
     )
 
 

@@ -8,7 +8,8 @@ start.
 Reasons for the settings:
 
     beta 0.3            keeps the policy closer to the reference than 0.1 does
-    20 steps            with more, the held-out pairs are ranked better and the answers become worse: see docs/dpo.md
+    20 steps            with more, the held-out pairs are ranked better and the answers become worse:
+                        see docs/tutorials/dpo.md
     learning rate 1e-4  with 3e-4 and beta 0.1, fewer answers were correct after ten steps
 """
 
@@ -28,7 +29,8 @@ def postfix_dpo(max_steps: int | None = None, num_epochs: float | None = None) -
         name="postfix_dpo",
         data="{run}/prepared/pairs.parquet",
         algorithm=dpo.Config(beta=0.3),
-        max_steps=20 if max_steps is None and num_epochs is None else max_steps,
+        steps=20,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=64,
         trainer=training(lr=1e-4),

@@ -9,7 +9,7 @@ Reasons for the settings:
 
     beta 0.3            that of `postfix_dpo`; 0.1 made no difference that 256 sampled answers would show
     128 answers         as many as in the 64 pairs of a step of `postfix_dpo`
-    learning rate 5e-4  with 1e-4, fewer answers were correct in the end: see docs/kto.md
+    learning rate 5e-4  with 1e-4, fewer answers were correct in the end: see docs/tutorials/kto.md
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def postfix_kto(max_steps: int | None = None, num_epochs: float | None = None) -
         name="postfix_kto",
         data="{run}/prepared/labeled.parquet",
         algorithm=kto.Config(beta=0.3),
-        max_steps=20 if max_steps is None and num_epochs is None else max_steps,
+        steps=20,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=128,
         trainer=training(lr=5e-4),

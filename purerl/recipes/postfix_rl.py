@@ -9,7 +9,7 @@ measured: `exact_match` has the weight 0.
 Reasons for the settings:
 
     kl_loss 0.2    without it the policy finds answers that the classifier scores highly and that are wrong
-                   (docs/reward_models.md)
+                   (docs/tutorials/reward_models.md)
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ def postfix_rl(
         rewards=(Reward(role="preferred"), Reward("purerl.rewards.exact:exact_match", weight=0.0)),
         roles={"rewards": {"preferred": Role(model=to_model(reward_model))}},
         evaluate=evolve(evaluation(every=10), accuracy_reward="exact_match"),
-        max_steps=40 if max_steps is None and num_epochs is None else max_steps,
+        steps=40,
+        max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=32,
         num_minibatches=2,

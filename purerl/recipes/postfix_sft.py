@@ -22,8 +22,8 @@ from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.config.schema import RunConfig
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.addition import write_parquet
 from purerl.recipes.code import Problem, problems
+from purerl.recipes.tiny_task import COSINE, max_steps_of, tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint
@@ -33,7 +33,7 @@ __all__ = ["ROLLOUT", "evaluation", "from_demonstrations", "postfix_sft", "prepa
 _EXACT = "purerl.rewards.exact:exact_match"
 _CHARACTERS = "ab23456789+-*()"
 ROLLOUT = Rollout(samples_per_prompt=8, max_tokens=8)
-"""How answers are sampled: they have three operands, two operators, two parentheses, and the end."""
+"""Sampling of answers, which have three operands, two operators, two parentheses, and the end."""
 
 
 def postfix_sft(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
@@ -44,7 +44,7 @@ def postfix_sft(max_steps: int | None = None, num_epochs: float | None = None) -
         model=Model("{run}/prepared/model"),
         data="{run}/prepared/train.parquet",
         algorithm=sft.Config(),
-        max_steps=160 if max_steps is None and num_epochs is None else max_steps,
+        max_steps=max_steps_of(160, max_steps, num_epochs),
         num_epochs=num_epochs,
         batch_size=128,
         trainer=training(lr=3e-3),
@@ -58,34 +58,25 @@ def from_demonstrations(**settings: Any) -> RunConfig:
     This model has learned from `demonstrations.parquet` (`initial_run`). The answers of the policy to held-out problems
     are evaluated every ten steps.
     """
-    initial = RunConfig(
-        name="postfix, initial run",
-        model=Model("{run}/prepared/model"),
-        data="{run}/prepared/demonstrations.parquet",
-        algorithm=sft.Config(),
-        max_steps=120,
-        batch_size=128,
-        trainer=training(lr=2e-3),
-        checkpoint=Checkpoint(every=120, keep=1),
-        num_threads=1,
-    )
-    return RunConfig(
+    initial_run = {
+        "name": "postfix, initial run",
+        "data": "{run}/prepared/demonstrations.parquet",
+        "algorithm": sft.Config(),
+        "max_steps": 120,
+        "batch_size": 128,
+        "trainer": training(lr=2e-3),
+        "checkpoint": Checkpoint(every=120, keep=1),
+    }
+    return tiny_task(
         prepare_data="purerl.recipes.postfix_sft:prepare",
-        initial_run=initial,
-        **{"model": Model("{run}/initial_run/final"), **_sampled(every=10), **settings},
+        initial_run=initial_run,
+        **{**_sampled(every=10), **settings},
     )
 
 
 def training(lr: float, **settings: Any) -> trainer.Config:
     """A trainer whose learning rate rises to `lr` in the first sixteenth of the steps, and then falls to 0."""
-    return trainer.Config(
-        lr=lr,
-        betas=(0.9, 0.99),
-        lr_scheduler="cosine",
-        warmup_ratio=1 / 16,
-        max_tokens_per_microbatch=4096,
-        **settings,
-    )
+    return trainer.Config(lr=lr, max_tokens_per_microbatch=4096, **COSINE, **settings)
 
 
 def evaluation(every: int) -> Evaluate:

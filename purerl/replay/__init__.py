@@ -1,4 +1,4 @@
-"""What another algorithm or another reward would have computed from the recorded rollouts of a run, without a model.
+"""Recorded rollouts under another algorithm or another reward, without a model.
 
 open_recording   the recorded rollouts of a run
 replay           step by step, what the run computed and what another algorithm computes

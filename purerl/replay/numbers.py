@@ -109,7 +109,7 @@ def notes(
     missing: Collection[str],
     recorded_missing: Collection[str] = (),
 ) -> list[str]:
-    """What a reader of `numbers` has to know.
+    """Notes for a reader of `numbers`.
 
     Without the fields `missing` there is no replayed loss, and without `recorded_missing` none of the run.
     """

@@ -10,12 +10,12 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS, OPTIONAL_STRUCTURE, STRUCTURE, with_fields
-from purerl.config.check import algorithm_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.errors import ConfigError, InputError
 from purerl.explain.comparison.changes import policy_of
 from purerl.loop.step import with_noise
-from purerl.opening.start_checkpoint import read_config
 from purerl.store.step_files import stored_steps
 from purerl.types import RowFloat, TensorDict
 
@@ -70,7 +70,7 @@ def open_recording(path: Path) -> Recording:
     if config.rollout is None or not steps:
         got = "no file in rollouts/" if config.rollout else "a run that learns from data, and samples nothing"
         raise InputError(f"rollouts of {str(path)!r}", got=got, need="a run with recorded rollouts")
-    return Recording(path, config, algorithm_of(config), tuple(steps))
+    return Recording(path, config, requirements_of(config).algorithm, tuple(steps))
 
 
 def parse_steps(text: str | None, steps: Sequence[int]) -> tuple[int, ...]:

@@ -36,7 +36,7 @@ class Score(Protocol):
 
 @frozen
 class ReplayedStep:
-    """What the run computed in a step, and what another algorithm computes from the same completions.
+    """A step as the run computed it, and as another algorithm computes it from the same completions.
 
     batch     the recorded rows
     rewarded  the same rows with the rewards of the replay
@@ -89,25 +89,25 @@ def replay(
         is_repeated = metadata.algorithm == name and score is None
         if is_repeated or state is None:
             state = metadata.state if metadata.algorithm == name else algorithm.advantage.init()
-        theirs = _computed(recording, step, algorithm, state, rewarded, is_repeated=is_repeated)
-        state = theirs.state
+        replayed = _computed(recording, step, algorithm, state, rewarded, is_repeated=is_repeated)
+        state = replayed.state
         if step not in chosen:
             continue
-        advantage = whole["advantage"] if "advantage" in whole.keys() else torch.zeros_like(theirs.outcome.advantage)
-        ours = None
+        advantage = whole["advantage"] if "advantage" in whole.keys() else torch.zeros_like(replayed.outcome.advantage)
+        recorded = None
         if metadata.algorithm == own_name:
             is_same = is_repeated and name == own_name
-            ours = theirs if is_same else _computed(recording, step, own, metadata.state, batch, is_repeated=True)
+            recorded = replayed if is_same else _computed(recording, step, own, metadata.state, batch, is_repeated=True)
         yield ReplayedStep(
             step=step,
             batch=batch,
             rewarded=rewarded,
-            keep=theirs.keep,
-            recorded=Computation(advantage, *(ours.outcome[1:] if ours else (float("nan"), {}))),
-            replayed=theirs.outcome,
-            is_exact=ours and _same_bits(ours.outcome.advantage, advantage, batch["attention_mask"]),
-            missing=theirs.missing,
-            recorded_missing=ours.missing if ours else (),
+            keep=replayed.keep,
+            recorded=Computation(advantage, *(recorded.outcome[1:] if recorded else (float("nan"), {}))),
+            replayed=replayed.outcome,
+            is_exact=recorded and _same_bits(recorded.outcome.advantage, advantage, batch["attention_mask"]),
+            missing=replayed.missing,
+            recorded_missing=recorded.missing if recorded else (),
         )
 
 
@@ -135,7 +135,7 @@ def _read(recording: Recording, step: int, columns: Collection[str]) -> tuple[pa
 def _computed(
     recording: Recording, step: int, algorithm: Algorithm, state: State, batch: TensorDict, *, is_repeated: bool
 ) -> _Computed:
-    """What `algorithm` computes in `step`, which starts in `state`. If it `is_repeated`, it has kept all rows."""
+    """The results of `algorithm` in `step`, which starts in `state`. If it `is_repeated`, it has kept all rows."""
     batch, missing = with_needs(needs_of(algorithm), batch, seed=recording.config.seed, step=step)
     if not is_repeated and (refused := [name for name in missing if FIELDS[name].writer != "trainer"]):
         raise not_recorded(refused, "the loss of this algorithm")

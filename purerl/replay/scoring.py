@@ -12,18 +12,18 @@ from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.batch import with_fields
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
+from purerl.data.settings import Data
 from purerl.errors import ConfigError, DataError
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import reward_runner
-from purerl.loop.run_data import check_rows
-from purerl.loop.sources import components_of
 from purerl.models.tokenizer import load_tokenizer
+from purerl.opening.task import check_rows, open_runner
 from purerl.replay.recording import Recording
 from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards
+from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed
@@ -81,7 +81,7 @@ class Scorer:
         return with_fields(batch.exclude("components", "score", "greedy_score"), **fields)
 
     def _inputs(self, columns: dict[str, list[Any]], rows: Sequence[int]) -> list[RewardInput]:
-        """What reward functions get of `rows`, as when they were sampled."""
+        """The inputs of reward functions for `rows`, as when they were sampled."""
         examples = rows_at(self.data, [columns["example"][row] for row in rows])
         tokens = [columns["tokens"][row][len(columns["action"][row]) - sum(columns["action"][row]) :] for row in rows]
         ends = self.tokenizer.batch_decode(tokens, skip_special_tokens=False) if self.tokenizer else [None] * len(rows)
@@ -117,8 +117,8 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     config = resolve_paths(evolve(recording.config, rewards=tuple(rewards)), recording.path)
     _check_can_score(config)
     facts = unlocked(recording.path).facts
-    data = _read_data(config, facts.get("files", {}))
-    runner = reward_runner(config, {})
+    data = _read_data(config.data, facts.get("files", {}))
+    runner = open_runner(config.rewards, config.gates, config.reward_workers)
     check_rows(runner, [data])
     steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
     runner.length = RunLength(facts.get("max_steps", 0), steps_per_epoch)
@@ -141,11 +141,11 @@ def _check_can_score(config: RunConfig) -> None:
     check_rewards(config.rewards, config.gates, config.reward_workers, {})
 
 
-def _read_data(config: RunConfig, recorded: dict[str, str]) -> DataSet:
+def _read_data(data: Data, recorded: dict[str, str]) -> DataSet:
     """The prompts of the run, whose files had the digests `recorded`."""
-    digests = file_digests(config.data.files)
+    digests = file_digests(data.files)
     changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
     if changed:
         need = "the prompts of the run, with which reward functions compare completions"
         raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
-    return read_examples(config.data.files, "prompts", columns=config.data.columns)
+    return read_examples(data.files, "prompts", columns=data.columns)

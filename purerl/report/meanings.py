@@ -1,4 +1,4 @@
-"""Units and meanings of metrics, read from the tables of docs/metrics.md.
+"""Units and meanings of metrics, read from the tables of docs/reference/metrics.md.
 
 purerl/report/assets/metrics.md is a symbolic link to that page.
 """

@@ -1,1 +1,1 @@
-"""Reward functions: signatures, execution, combination, and built-in functions. See docs/rewards.md."""
+"""Reward functions: signatures, execution, combination, and built-in functions. See docs/how-to/rewards.md."""

@@ -1,4 +1,4 @@
-"""What reward functions get and what they may log: inputs, the call, and the calling convention of a function."""
+"""Inputs of reward functions, the values that they may log, and their calling conventions."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RewardInput(NamedTuple):
 
 @frozen
 class RunLength:
-    """How long the run is: its number of steps, and of steps per pass over the training data; 0 outside of a run."""
+    """The length of the run: its number of steps, and of steps per pass over the training data; 0 outside of a run."""
 
     max_steps: int = 0
     steps_per_epoch: float = 0.0

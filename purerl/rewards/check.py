@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from purerl.errors import ConfigError
@@ -19,7 +19,7 @@ from purerl.settings import in_section, no_effect
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
 
-__all__ = ["check_rewards", "check_weights"]
+__all__ = ["check_models_as_rewards", "check_rewards", "check_weights"]
 
 
 def check_rewards(
@@ -120,3 +120,14 @@ def check_weights(rewards: Sequence[Reward], algorithm: Algorithm, own: Mapping[
         if 0 < len(numbers) < len(weights):
             need = f"one for each component of the {len(weights)} rewards, or none"
             raise ConfigError(key, got=numbers, need=need)
+
+
+def check_models_as_rewards(rewards: Sequence[Reward | Gate], reads: Collection[str], kind: str) -> None:
+    """Refuse rewards and gates that are models if the algorithm `kind` reads the score of a greedy completion.
+
+    `reads` are the fields that it reads. Raises: ConfigError.
+    """
+    models = [reward.full_name for reward in rewards if reward.role is not None]
+    if models and "greedy_score" in reads:
+        need = f"functions and kinds only: {kind} compares with a greedy completion, which models do not score"
+        raise ConfigError("rewards or gates", got=", ".join(models), need=need, do="use another algorithm")

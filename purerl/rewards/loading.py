@@ -99,7 +99,7 @@ def alternative_columns(reward: LoadedReward) -> tuple[str, ...]:
 
 
 def declared_seconds(reward: LoadedReward) -> float:
-    """How long a call of `reward` may take, as declared with `takes_up_to`; 0 without it."""
+    """The longest time of a call of `reward`, as declared with `takes_up_to`; 0 without it."""
     return getattr(reward.function, TAKES_UP_TO, 0.0)
 
 

@@ -61,7 +61,7 @@ def compact(text: str) -> str:
 
 
 _OR = re.compile(r"[\s$%*]{0,5}(?:[A-Za-z]+\s){0,3}(?:,\s?)?(?:or|and/or)\s(?:[A-Za-z]+\s){0,2}[$*\s]{0,5}")
-"""What is between two numbers of which only one is meant."""
+"""The text between two numbers of which only one is meant."""
 
 
 def has_alternatives(answer: str) -> bool:

@@ -56,12 +56,12 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGALRM)
 FailureKind = Literal[
     "raised", "ran out of memory", "returned an invalid value", "timed out", "died", "failed", "do not apply"
 ]
-"""What happened. An engine that has no completion for a request "failed", and so did an image that cannot be decoded.
-The rewards of a run "do not apply" to a row if none is for its data source. Everything else happens in a function."""
+"""The kind of a failure. An engine that has no completion for a request "failed", and so did an undecodable image.
+The rewards of a run "do not apply" to a row if none is for its data source. All other kinds are of a function."""
 
 
 FailedPart = Literal["reward", "environment", "engine", "workflow", "data"]
-"""What failed. Each has a remedy of its own."""
+"""The part of the run that failed. Each has a remedy of its own."""
 
 
 def _without_credentials(text: Any) -> Any:
@@ -125,7 +125,7 @@ def has_failed(outcome: Outcome) -> bool:
 
 
 def totals_of(outcome: Outcome) -> Mapping[str, float]:
-    """What was measured for the completion."""
+    """The numbers measured for the completion."""
     return outcome.totals if isinstance(outcome, Logged) else {}
 
 

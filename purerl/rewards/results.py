@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from itertools import chain
 
 from attrs import evolve, field, frozen
 
@@ -19,6 +21,7 @@ __all__ = [
     "combine",
     "component_columns",
     "component_names",
+    "components_of",
     "fractions",
     "is_blocked",
     "logged_metrics",
@@ -207,3 +210,21 @@ def fractions(results: Sequence[RewardResult]) -> dict[str, float]:
         "timed_out": kinds.count("timed out"),
     }
     return {name: count / len(results) for name, count in counts.items()}
+
+
+def components_of(results: Sequence[RewardResult], rewards: Mapping[str, str]) -> list[list[float]]:
+    """The weighted reward components of each of `results`, in one order for all: that of `rewards`.
+
+    `rewards` are the names of the reward functions, each with that of its own component. A component that a row does
+    not have is NaN, and so is that of a function that applies to none of the rows. Components of others come first.
+    """
+    known = dict.fromkeys(name for result in results for name in result.weighted_components)
+    found = {function: _names_of(function, results) or [own] for function, own in rewards.items()}
+    of_rewards = dict.fromkeys(chain.from_iterable(found.values()))
+    names = [*(name for name in known if name not in of_rewards), *of_rewards]
+    return [[result.weighted_components.get(name, math.nan) for name in names] for result in results]
+
+
+def _names_of(function: str, results: Sequence[RewardResult]) -> list[str]:
+    """The components of `function` in `results`."""
+    return [*dict.fromkeys(name for result in results for name in result.by_function.get(function, ()))]

@@ -1,4 +1,4 @@
-"""Which rewards apply to a row of the data, by its column `data_source`.
+"""The rewards that apply to a row of the data, by its column `data_source`.
 
 A route is a list of names and patterns, such as ``math_*``. A reward applies to a row if each of its routes has the
 value of the column: its own setting `data_source`, and what its kind is for. Without routes it applies to every row.

@@ -1,7 +1,7 @@
 """Scoring of completions: calls all reward functions, and combines their outcomes into one result per completion.
 
-Rewards and gates that are models (`role`) are not called here: a run scores their rows later, see
-`purerl.loop.model_rewards`. Here they only count where all rewards count: for the rows that have one, and for names.
+Rewards and gates that are models (`role`) are not called here: `purerl.rollouts.scoring.models` scores their
+rows later. Here they only count where all rewards count: for the rows that have one, and for names.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Reward:
             raise ConfigError("weight", got=self.weight, need="a finite number")
 
     def contribution(self, value: float) -> float:
-        """What a component with this value adds to the reward.
+        """The term of a component with this value in the reward.
 
             contribution = weight * clip((value - mean) / std, low, high)
 
@@ -115,7 +115,7 @@ class Reward:
 
     @property
     def full_name(self) -> str:
-        """What identifies the reward in a run."""
+        """The identity of the reward in a run."""
         return _full_name(self)
 
 
@@ -136,7 +136,7 @@ class Gate:
 
     @property
     def full_name(self) -> str:
-        """What identifies the gate in a run."""
+        """The identity of the gate in a run."""
         return _full_name(self)
 
 
@@ -186,7 +186,7 @@ def by_name(rewards: Iterable[Reward], gates: Iterable[Gate]) -> dict[str, Rewar
 
 @frozen(kw_only=True)
 class RewardWorkers:
-    """How reward functions are called, and how many failures are tolerated."""
+    """Calls of reward functions, and the number of failures that are tolerated."""
 
     timeout: float = setting(
         "maximum duration of one call of a reward function", unit="s", default=10.0, may_change=True

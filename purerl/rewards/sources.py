@@ -1,4 +1,4 @@
-"""Where rewards come from: functions by their address, and kinds with their settings.
+"""Sources of rewards: functions by their address, and kinds with their settings.
 
 A kind is a plugin of the group "reward", a module with
 
@@ -43,7 +43,7 @@ __all__ = [
 
 
 class Source(NamedTuple):
-    """What a worker process loads.
+    """The address and the settings that a worker process loads.
 
     name     of the reward
     address  of a function, or the name of a kind
@@ -58,7 +58,7 @@ class Source(NamedTuple):
 
 
 def source_of(reward: Reward | Gate) -> Source:
-    """Where `reward` comes from."""
+    """The source of `reward`."""
     if reward.config is None:
         return Source(reward.full_name, str(reward.function), kwargs=reward.kwargs)
     return Source(reward.full_name, kind_of(reward.config), reward.config)
@@ -75,7 +75,7 @@ def load(source: Source) -> LoadedReward:
 
 
 def seconds_of(source: Source, timeout: float) -> float:
-    """How long a call of `source` may take: what its kind says, or `timeout`."""
+    """The longest time of a call of `source`: that of its kind, or `timeout`."""
     seconds = None if source.config is None else getattr(find("reward", source.address), "seconds", None)
     return timeout if seconds is None else seconds(source.config)
 

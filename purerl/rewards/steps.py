@@ -28,7 +28,7 @@ _FUNCTIONS: Mapping[str, Callable[[Sequence[float]], float]] = {
 
 @frozen(kw_only=True)
 class Steps:
-    """How a completion is divided into steps, and what becomes of their scores.
+    """Division of a completion into steps, and reduction of their scores.
 
     With `aggregate` none, the score of each step is the reward of its last token. Otherwise one number, computed from
     all scores, is the reward of the last token of the completion.

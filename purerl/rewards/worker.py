@@ -52,7 +52,7 @@ class WorkerTask(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What a worker sends when it has loaded the functions.
+    """The message of a worker that has loaded the functions.
 
     max_inputs  maximum number of inputs of one call, by the name of the reward
     closes      whether a function is to be closed
@@ -63,7 +63,7 @@ class Loaded(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a worker sends about a task. The first report ends its calls; the others follow as awaitables finish.
+    """The message of a worker about a task. The first report ends its calls; the others follow as awaitables finish.
 
     number    of the task
     called    number of inputs, from the first one on, for which the function was called; None after the first report

@@ -58,7 +58,7 @@ _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succ
 
 @define
 class _Load:
-    """What a worker is doing: the task whose calls it makes, and the tasks whose awaitables run, by number.
+    """The work of a worker: the task whose calls it makes, and the tasks whose awaitables run, by number.
 
     `closes` says whether it has functions that are to be closed.
     """

@@ -33,7 +33,7 @@ WORKFLOW = "workflow"
 """The name in `RewardResult.by_function` of the reward that a workflow of a user gives as a whole."""
 
 ARGUMENTS = ("chat", "messages", "sampling", "samples", "score", "row_fields", "seed", "max_sequence_length")
-"""What a run passes to the function that makes a workflow, by name, if it has parameters with these names."""
+"""Arguments that a run passes to the function that makes a workflow, if it has parameters with these names."""
 
 _REQUIRED = (
     "tokens", "action", "mask", "reward", "rollout_logp", "version", "row", "group", "example", "temperature",
@@ -120,7 +120,7 @@ class CheckedWorkflow:
         trajectories = await self.workflow(draw, generate)
         if problem := _problem_of(trajectories, draw, (*_REQUIRED, *self.fields)):
             what = f"the workflow {self.name} returned rows that cannot be used"
-            do = "fix it; see docs/workflows.md"
+            do = "fix it; see docs/how-to/workflows.md"
             raise RolloutError(what, got=f"draw {draw.number}: {problem}", do=do)
         return [_completed(trajectory, draw) for trajectory in trajectories]
 
@@ -149,7 +149,7 @@ def _completed(trajectory: Trajectory, draw: Draw) -> Trajectory:
 
 
 def _problem_of(trajectories: Any, draw: Draw, names: Sequence[str]) -> str | None:
-    """What is wrong with the rows of `draw`, which must have the fields `names`."""
+    """The first problem of the rows of `draw`, which must have the fields `names`."""
     if not isinstance(trajectories, list | tuple) or not trajectories:
         return f"{trajectories!r:.200}; need a list of at least one Trajectory"
     return next((problem for trajectory in trajectories for problem in _problems(trajectory, draw, names)), None) or (
@@ -158,7 +158,7 @@ def _problem_of(trajectories: Any, draw: Draw, names: Sequence[str]) -> str | No
 
 
 def _problems(trajectory: Any, draw: Draw, names: Sequence[str]) -> Iterator[str]:
-    """What is wrong with a row. Later problems are only meaningful without the earlier ones."""
+    """The problems of a row. Later problems are only meaningful without the earlier ones."""
     if not isinstance(trajectory, Trajectory):
         yield f"{trajectory!r:.200}; need a purerl.rollouts.types.Trajectory"
     fields, texts = trajectory.fields, trajectory.texts

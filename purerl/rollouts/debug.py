@@ -58,7 +58,7 @@ async def _play(workflow: EnvironmentWorkflow, draw: Draw, sample: int, generato
 
 
 def _exception_of(error: EpisodeError) -> BaseException:
-    """What the environment has raised; `error` itself if it has raised nothing."""
+    """The exception that the environment has raised; `error` itself if it has raised none."""
     failure = error.__cause__
     return (failure.__cause__ if isinstance(failure, EnvironmentFailure) else None) or failure or error
 

@@ -17,7 +17,7 @@ _WHAT = "groups of all ranks"
 
 
 class Supplier(Protocol):
-    """What a window needs of `Rollouts`."""
+    """The part of `Rollouts` that a window needs."""
 
     def submit(self, draws: Sequence[Draw]) -> None: ...
     def collect(self, *, draws: Collection[int] | None = None) -> list[Group]: ...

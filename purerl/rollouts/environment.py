@@ -249,7 +249,7 @@ class EnvironmentWorkflow:
         return sampled
 
     def _reward_input(self, episode: Episode, player: Player) -> RewardInput:
-        """What reward functions score: the last turn of `player`, and its conversation."""
+        """The input of reward functions: the last turn of `player`, and its conversation."""
         draw = episode.draw
         player_key = (player.number,) if self.players > 1 else ()
         key = "/".join(map(str, (draw.key, episode.sample, *player_key)))

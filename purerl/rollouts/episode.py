@@ -72,7 +72,7 @@ class Row:
 
 @define
 class Player:
-    """What one player sees and does.
+    """The view and the turns of one player.
 
     number        of the player
     prompt        messages of the example's prompt

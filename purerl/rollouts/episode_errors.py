@@ -55,7 +55,7 @@ def episode_error(function: str, episode: Episode, error: BaseException) -> Epis
 
 
 def place(episode: Episode) -> str:
-    """Where `episode` is, for messages: its draw, sample and turn."""
+    """The position of `episode`, for messages: its draw, sample and turn."""
     turn = f"turn {episode.num_turns - 1}" if episode.num_turns else "before the first turn"
     return f"draw {episode.draw.number}, sample {episode.sample}, {turn}"
 

@@ -27,7 +27,7 @@ ENVIRONMENT = "environment"
 
 @frozen
 class RowLayout:
-    """What all rows of a workflow have in common.
+    """The settings that all rows of a workflow share.
 
     samples      samples of each draw
     players      players of each episode

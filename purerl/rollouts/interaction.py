@@ -1,4 +1,4 @@
-"""What the policy interacts with in a run: an environment with its tools, or a workflow of a user."""
+"""The interaction of the policy in a run: an environment with its tools, or a workflow of a user."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class OpenedEnvironment:
 
 
 Interaction = OpenedEnvironment | WorkflowFunction | None
-"""What happens between a prompt and its rows. None: the policy completes the prompt."""
+"""The part of a run between a prompt and its rows. None: the policy completes the prompt."""
 
 
 def open_interaction(

@@ -1,4 +1,4 @@
-"""What the workflows of a run share: an event loop, an engine, and functions that must run in the main thread.
+"""Resources shared by the workflows of a run: an event loop, an engine, and calls in the main thread.
 
 An engine that decodes inside of `Generator.collect` works only while the main thread waits for groups: then everything
 has one order, and a run can be repeated exactly. Any other engine has a thread of its own that collects from it, so

@@ -1,4 +1,4 @@
-"""A generator that says what it is told, for playing an episode without a model."""
+"""A generator that replays given texts, for playing an episode without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings of the section `rollout`, and their checks."""
+"""Settings of the section `rollout`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from purerl.settings import above_zero, at_least, boolean, check_strings, no_eff
 if TYPE_CHECKING:
     from purerl.algos.algebra import Algorithm
 
-__all__ = ["Order", "Overlong", "Rollout", "WorkflowSettings", "check_rollout", "to_workflow", "with_length_penalty"]
+__all__ = ["Order", "Overlong", "Rollout", "WorkflowSettings", "to_workflow", "with_length_penalty"]
 
 Order = Literal["drawn", "finished"]
 
@@ -40,7 +40,7 @@ class WorkflowSettings:
     """A workflow of your own. In settings a string stands for the function with that name."""
 
     function: str = setting(
-        "what returns the workflow, as module:function or file.py:function; see docs/workflows.md", short=True
+        "what returns the workflow, as module:function or file.py:function; see docs/how-to/workflows.md", short=True
     )
     kwargs: Mapping[str, Any] = setting("arguments of the function, beside those that the run passes", factory=dict)
     fields: tuple[str, ...] = setting(
@@ -58,7 +58,7 @@ def to_workflow(value: str | WorkflowSettings) -> WorkflowSettings:
 
 @frozen(kw_only=True)
 class Rollout:
-    """How completions are sampled for training."""
+    """Sampling of completions for training."""
 
     samples_per_prompt: int = setting("completions of each prompt", **at_least(1))
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))
@@ -145,18 +145,3 @@ def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:
     buffer, factor = settings.overlong.buffer, settings.overlong.factor
     penalty = overlong_in_reward(max_length=settings.max_tokens, buffer=buffer, factor=factor)
     return algorithm._replace(advantage=chain(penalty, algorithm.advantage))
-
-
-def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str) -> None:
-    """Refuse settings that have no effect with `algorithm`, which is called `kind`. Raises ConfigError."""
-    from purerl.algos.algebra import keep_all
-
-    if settings.samples_per_prompt < algorithm.min_group_size:
-        need = f"at least {algorithm.min_group_size}: {kind} compares the completions of a prompt"
-        raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
-    if settings.max_resample_rounds and algorithm.select is keep_all:
-        need = f"an algorithm that drops groups; {kind} keeps all"
-        raise ConfigError("rollout.max_resample_rounds has no effect", got=settings.max_resample_rounds, need=need)
-    if settings.overlong and "reward" not in algorithm.reads:
-        need = f"an algorithm that reads the reward; {kind} does not"
-        raise ConfigError("rollout.overlong has no effect", got=settings.overlong, need=need)

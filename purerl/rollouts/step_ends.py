@@ -1,4 +1,4 @@
-"""Where the steps of a completion end in the tokens of its row, for rewards of steps."""
+"""The ends of the steps of a completion in the tokens of its row, for rewards of steps."""
 
 from __future__ import annotations
 

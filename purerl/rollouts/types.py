@@ -1,4 +1,4 @@
-"""What passes between the training loop, workflows and engines.
+"""Values that pass between the training loop, workflows and engines.
 
 A *draw* is one example of the data, drawn for one step. A *workflow* turns it into a *group*: all trajectories of this
 draw, with their rewards.
@@ -66,6 +66,12 @@ class Group:
     draw: int
     trajectories: tuple[Trajectory, ...]
     failure: Failure | None = None
+
+    def oldest_version(self, default: int) -> int:
+        """The version of the oldest weights that sampled one of its tokens; `default` if none was sampled."""
+        rows = [trajectory.fields for trajectory in self.trajectories]
+        versions = [v for row in rows for v, sampled in zip(row["version"], row["action"], strict=True) if sampled]
+        return min(versions, default=default)
 
 
 Generate = Callable[[Sequence[Request]], Awaitable[list[Completion]]]

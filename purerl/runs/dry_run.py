@@ -7,36 +7,28 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from purerl.config.check import algorithm_of, check, updates_of
-from purerl.config.paths import is_created_by_run
-from purerl.config.reward_roles import is_reward, judge_roles
-from purerl.config.roles import model_roles, models_by_role, models_of
+from purerl.config.check import INITIAL_RUN, check
+from purerl.config.paths import is_created_by_run, resolve_paths
+from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import changes_from
 from purerl.config.structure import digest, dumps
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
-from purerl.data.open import RunData, file_digests
+from purerl.data.open import file_digests
 from purerl.errors import RunDirectoryError
-from purerl.loop.devices import check_devices
-from purerl.loop.model_rewards import reward_chats
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import check_files, max_steps_of, reward_runner
-from purerl.loop.run_data import first_example, open_run_data
-from purerl.loop.train import changes_from
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.base_models import identify_models
-from purerl.opening.fit import check_row_lengths
-from purerl.opening.images import check_images
+from purerl.opening.engines import preview_engines
+from purerl.opening.fit import check_devices, check_fit, lengths_of
+from purerl.opening.inputs import check_files, data_files
 from purerl.opening.model_notes import attention_notes, model_notes
-from purerl.opening.recorded import recorded_files
-from purerl.opening.start_checkpoint import check_origin, to_origin
+from purerl.opening.start_checkpoint import check_start_checkpoint, parse_start_checkpoint
+from purerl.opening.task import open_task, with_interaction
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe
-from purerl.plugins import find, kind_of
-from purerl.protocols import Capabilities
 from purerl.rewards.adapters import RewardFunction
-from purerl.rollouts.interaction import open_interaction
 from purerl.rollouts.runtime import Runtime
-from purerl.settings import Model, in_section
+from purerl.settings import in_section
 from purerl.store.directory import check_directory, unlocked
 
 __all__ = ["dry_run"]
@@ -66,24 +58,24 @@ def dry_run(
     that the run itself creates.
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
-    check(checked, functions)
+    needs = check(checked, functions)
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
-        check_origin(to_origin(resume_from), path, config, fresh=fresh)
+        check_start_checkpoint(parse_start_checkpoint(resume_from), path, config, fresh=fresh)
     taken = _refusal(config, path, fresh=fresh)
     if taken is not None and directory is not None:
         raise taken
     if taken is None and not fresh and _is_unfinished(config, path):
         _check_inputs_of_run(resolve_paths(checked, path), path)
-    missing, data_notes, models = [], [], {"attention": [], "models": []}
-    for phase in filter(None, (checked.initial_run, checked)):
-        with in_section("initial_run" if phase is checked.initial_run else "", RunConfig):
-            missing += _check_phase(phase, functions, data_notes, models, runs_code=runs_code)
-    planned = None if missing else check_memory(checked, checked.placement.num_trainers)
+    missing, noted = [], {"data": [], "attention": [], "models": []}
+    for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
+        if phase is not None:
+            with in_section(key, RunConfig):
+                missing += _check_phase(phase, needs[key], functions, noted, runs_code=runs_code)
+    planned = None if missing else check_memory(checked, needs[""], checked.placement.num_trainers)
     notes = {
-        "data": data_notes,
-        **models,
+        **noted,
         "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
@@ -112,68 +104,39 @@ def _is_unfinished(config: RunConfig, path: Path) -> bool:
 
 def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
     """Refuse models and data that have changed since the run in the directory `path` started."""
-    directory, problems = unlocked(path), config.evaluate.data.values() if config.evaluate else ()
-    identify_models(models_by_role(config, algorithm_of(config)), directory)
-    held_out = config.validation.data if config.validation else ()
-    recorded = recorded_files(config, path)
-    directory.check_data(file_digests([*config.data.files, *problems, *held_out, *recorded]))
+    directory = unlocked(path)
+    identify_models(requirements_of(config).all_models(), directory)
+    directory.check_data(file_digests(data_files(config, path)))
 
 
 def _check_phase(
     config: RunConfig,
+    needs: Requirements,
     functions: Mapping[str, RewardFunction],
-    data_notes: list[str],
-    model_lines: dict[str, list[str]],
+    notes: dict[str, list[str]],
     *,
     runs_code: bool,
 ) -> list[str]:
-    """Check the files and models of `config`, and return those that cannot be checked. Adds to the notes."""
-    algorithm, missing = algorithm_of(config), check_files(config)
-    models = models_of(config, algorithm)
+    """Check the files and models of `config`, and return those that cannot be checked. Adds to the `notes`."""
+    missing, models = check_files(config, needs), [*dict.fromkeys(needs.all_models().values())]
     unreadable = [
         model for model in models if is_created_by_run(model.path) or (model.trust_remote_code and not runs_code)
     ]
     missing += [model.path for model in unreadable]
-    data = None
-    if not missing:
-        data = open_run_data(config, algorithm, model_roles(config, algorithm), reward_runner(config, functions))
+    task = None if missing else open_task(config, needs, functions=functions)
     for model in models if missing else ():
         if model not in unreadable:
             load_tokenizer(model)
-    previews = _preview(config, unreadable)
-    roles = model_roles(config, algorithm)
-    model_lines["attention"] += attention_notes({name or "generator": each for name, each in previews.items()})
-    model_lines["models"] += model_notes(roles, {name: each for name, each in previews.items() if name in roles})
-    if data is not None:
-        data_notes += data.notes
-        reward_chats(config, data.chat)
-        names = {name: f"trainer of the {name}" if name else "generator" for name in previews}
-        check_images(data.chat, {names[name]: each for name, each in previews.items()})
+    generator = config.generator and (config.generator, config.model)
+    previews = preview_engines(needs, generator, unreadable=unreadable)
+    notes["attention"] += attention_notes(previews.by_role)
+    notes["models"] += model_notes(needs.models, previews.trainers)
+    if task is not None:
+        notes["data"] += task.notes
         if runs_code:
-            _start_episode(config, data)
-        max_steps, generator = max_steps_of(config, data.examples.num_rows), previews.pop("", None)
-        updates_of(config, algorithm, max_steps)
-        trainers = [preview for name, preview in previews.items() if not is_reward(name)]
-        check_row_lengths(config, data, max_steps=max_steps, trainers=trainers, generator=generator)
+            with closing(Runtime()) as runtime:
+                with_interaction(task, config.environment, None, runtime, seed=config.seed)
+        max_steps = needs.schedule.num_steps(task.training.examples.num_rows)
+        needs.updates(max_steps)
+        check_fit(task, previews, **lengths_of(config, max_steps))
     return missing
-
-
-def _start_episode(config: RunConfig, data: RunData) -> None:
-    """Refuse an environment that cannot start. Raises RolloutError and ConfigError as `open_interaction`."""
-    with closing(Runtime()) as runtime:
-        open_interaction(config.environment, None, runtime, data.chat, first_example(data), seed=config.seed)
-
-
-def _preview(config: RunConfig, unreadable: list[Model]) -> dict[str, Capabilities]:
-    """The capabilities of the engines with their models: of the trainers by role, and of the generator as ""."""
-    roles = model_roles(config, algorithm_of(config))
-    engines = {name: ("trainer", role.settings.trainer, role.settings.model) for name, role in roles.items()}
-    engines |= {name: ("generator", role.generator, role.model) for name, role in judge_roles(config).items()}
-    if config.generator is not None:
-        engines[""] = ("generator", config.generator, config.model)
-    found = {}
-    for name, (group, settings, model) in engines.items():
-        preview = getattr(find(group, kind_of(settings)), "preview", None)
-        if preview is not None and model not in unreadable:
-            found[name] = preview(settings, model=model)
-    return found

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -12,49 +11,42 @@ from typing import Any
 
 from attrs import evolve, frozen
 
-from purerl.config.check import accuracy_rewards_of, algorithm_of
-from purerl.config.generators import sampled_model
-from purerl.config.reward_roles import check_role_names
+from purerl.config.check import accuracy_rewards_of
+from purerl.config.generators import change_generator, sampled_model
+from purerl.config.paths import resolve_paths
+from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
-from purerl.data.chat import Chat, TextOrMessages, open_chat
-from purerl.data.columns import PromptFormat
-from purerl.data.examples import DataSet, rows_at
-from purerl.data.limits import check_problem_lengths
-from purerl.data.notes import data_notes
-from purerl.data.open import check_first_rows, prompt_format_of, read_problems
-from purerl.data.prompts import prompts_as_data
+from purerl.data.chat import TextOrMessages
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, RunDirectoryError
 from purerl.evaluation.accuracy import select_accuracy_rewards
+from purerl.evaluation.attempts import OnGroup, attempt_problems, num_attempts
 from purerl.evaluation.problem_results import Problem, as_json, metrics
 from purerl.evaluation.sampling import check_sampling
 from purerl.evaluation.settings import Evaluate, check_answer_extractor
-from purerl.loop.evaluate import OnGroup, attempt_problems, num_attempts
-from purerl.loop.failures import FailureLimit, MissingSample, describe_failure, fix, missing_samples
-from purerl.loop.generators import change_generator, open_generator
-from purerl.loop.model_rewards import ModelRewards, model_rewards_of, reward_chats
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import reward_runner
-from purerl.loop.run_data import check_rows, open_run_data
-from purerl.models.tokenizer import end_tokens, load_tokenizer
 from purerl.opening.base_models import pin_recorded
-from purerl.opening.images import open_processor, use_images, with_store
-from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
-from purerl.plugins import find, kind_of
-from purerl.protocols import Capabilities, Trainer
+from purerl.opening.engines import load_policy, open_engines, preview_engine
+from purerl.opening.fit import check_problems_fit
+from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
+from purerl.opening.task import (
+    needs_reward,
+    notes_on_problems,
+    on_prompts,
+    open_runner,
+    open_task,
+    runner_of_functions,
+    task_of_model,
+    with_interaction,
+)
 from purerl.rewards.adapters import RewardFunction
-from purerl.rewards.check import check_rewards
-from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Gate, Reward, RewardWorkers
-from purerl.rewards.sources import named_functions
 from purerl.rollouts.episode_rows import ENVIRONMENT
-from purerl.rollouts.interaction import Interaction, OpenedEnvironment, open_interaction, with_limit
+from purerl.rollouts.failures import AttemptFailures
+from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.runtime import Runtime
-from purerl.rollouts.settings import WorkflowSettings
-from purerl.rollouts.types import Group
-from purerl.runs.export import load_policy
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
@@ -64,47 +56,33 @@ from purerl.system.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
 
-_LOG = logging.getLogger(__name__)
-
 
 @frozen(kw_only=True)
 class Evaluation:
     """An evaluation that is ready to run: everything has been read and checked, except for the model.
 
-    model            a directory in Hugging Face's format, or a name on the hub
-    settings         how many completions of each problem, and how they are sampled
-    problems         data sets by name
-    chat             how prompts become tokens
-    rewards          the reward functions; without any, nothing is rewarded
-    max_failure_rate of the reward functions
-    accuracy_rewards the functions of which the first one that applies decides whether a completion is correct
-    generator        the Config of the engine that samples
-    seed             seed of the attempts
-    environment      what the model interacts with, or None
-    workflow         a workflow of a user, or None
-    is_rewarded      whether completions have rewards, of reward functions or of the environment
-    checkpoint       of an unfinished run, whose policy replaces `model`
-    policy           opens this policy
-    model_rewards    opens the models whose scores are rewards
-    notes            on the files of the problems
+    task              the problems, how they become tokens, and how completions are scored
+    model             a directory in Hugging Face's format, or a name on the hub
+    generator         the Config of the engine that samples
+    settings          how many completions of each problem, and how they are sampled
+    accuracy_rewards  the functions of which the first one that applies decides whether a completion is correct
+    seed              seed of the attempts
+    interact          starts what the model interacts with: called with the task, and `runtime`
+    engines           opens the generator, and the models whose scores are rewards
+    max_failure_rate  of the reward functions
+    checkpoint        of an unfinished run, whose policy replaces `model`
     """
 
+    task: Task
     model: Model
-    settings: Evaluate
-    problems: Mapping[str, DataSet]
-    chat: Chat
-    rewards: RewardRunner
-    max_failure_rate: float
-    accuracy_rewards: tuple[str, ...]
     generator: Any
+    settings: Evaluate
+    accuracy_rewards: tuple[str, ...]
     seed: int
-    environment: EnvironmentSettings | None = None
-    workflow: WorkflowSettings | None = None
-    is_rewarded: bool = True
+    interact: Callable[..., Task]
+    engines: Callable[[Task, Runtime, ExitStack], Engines]
+    max_failure_rate: float
     checkpoint: Path | None = None
-    policy: Callable[[], Trainer] | None = None
-    model_rewards: Callable[[], AbstractContextManager[ModelRewards]] = partial(nullcontext, ModelRewards())
-    notes: tuple[str, ...] = ()
 
 
 def evaluation_of_model(
@@ -133,62 +111,28 @@ def evaluation_of_model(
     check_answer_extractor(settings)
     check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
-    runner = _runner(rewards, gates, workers)
+    runner = runner_of_functions(rewards, gates, workers)
     others = [*_rewards_of(environment), *runner.names]
     accuracy_rewards = select_accuracy_rewards(settings, [*runner.components], others)
-    problems = read_problems(settings.data, settings.max_examples)
-    check_rows(runner, problems.values())
-    tokenizer = load_tokenizer(model)
-    if prompts:
-        problems |= {"prompt": prompts_as_data(prompts, _format_of(prompts, tokenizer))}
-        check_rows(runner, problems.values())
-    processor = open_processor(model, problems.values(), environment)
-    chat = open_chat(
-        tokenizer,
-        prompt_format_of(problems.values()),
+    task = task_of_model(
+        model,
+        settings,
+        rewards=runner,
+        prompts=prompts,
+        environment=environment,
         system_prompt=system_prompt,
         chat_template_kwargs=chat_template_kwargs,
-        extra_stop_tokens=end_tokens(model),
-        processor=processor,
     )
-    _check_problems(model, settings, chat, problems.values())
     return Evaluation(
+        task=task,
         model=model,
-        settings=settings,
-        problems=problems,
-        chat=chat,
-        rewards=runner,
-        max_failure_rate=workers.max_failure_rate,
-        accuracy_rewards=accuracy_rewards,
         generator=generator,
+        settings=settings,
+        accuracy_rewards=accuracy_rewards,
         seed=seed,
-        environment=environment,
-        is_rewarded=bool(others),
-        notes=_notes(problems, chat, runner, environment),
-    )
-
-
-def _notes(
-    problems: Mapping[str, DataSet], chat: Chat, runner: RewardRunner, environment: EnvironmentSettings | None
-) -> tuple[str, ...]:
-    return tuple(data_notes([*problems.values()], chat, runner.columns, shows_row_settings=environment is None))
-
-
-def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
-    """How `prompts` are read: as messages if the tokenizer has a chat template, or if some of them are messages."""
-    has_messages = not all(isinstance(prompt, str) for prompt in prompts)
-    return "messages" if tokenizer.chat_template or has_messages else "text"
-
-
-def _runner(rewards: Sequence[Any], gates: Sequence[Any], workers: RewardWorkers) -> RewardRunner:
-    named, named_gates, functions = named_functions(rewards, gates)
-    if named_gates and not named:
-        got = ", ".join(gate.full_name for gate in named_gates)
-        raise ConfigError("gates has no effect", got=got, need="rewards", do="name a reward function")
-    check_role_names((*named, *named_gates), ())
-    check_rewards(named, named_gates, workers, functions)
-    return RewardRunner(
-        named, named_gates, functions=functions, timeout=workers.timeout, num_workers=workers.num_workers
+        interact=partial(with_interaction, environment=environment, workflow=None, seed=seed),
+        engines=partial(_open_sampler, generator=generator, model=model, seed=seed),
+        max_failure_rate=workers.max_failure_rate,
     )
 
 
@@ -197,14 +141,11 @@ def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
     return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
-def _check_problems(model: Model, settings: Evaluate, chat: Chat, problems: Iterable[DataSet]) -> None:
-    """Raise ConfigError if nothing but the maximum length ends a completion, and as `check_first_rows`."""
-    if not chat.stop_tokens and not settings.stop_strings:
-        what = f"the tokenizer of {model.path!r} has no end token"
-        need = "one that ends a completion: otherwise each has the maximum length"
-        raise ConfigError(what, need=need, do="set eos_token in its tokenizer_config.json")
-    for data in problems:
-        check_first_rows(chat, data)
+def _open_sampler(
+    task: Task, runtime: Runtime, stack: ExitStack, *, generator: Any, model: Model, seed: int
+) -> Engines:
+    """The generator of `model`."""
+    return open_engines({}, task, runtime, stack, generator=(generator, model), seed=seed)
 
 
 def evaluation_of_run(
@@ -230,48 +171,70 @@ def evaluation_of_run(
     ConfigError and DataError as `evaluation_of_model`.
     """
     config = _config_with_evaluations(directory)
-    checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(Origin(directory))
+    checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(StartCheckpoint(directory))
     settings = evolve(config.evaluate, **changes)
-    config = evolve(config, environment=_checked(environment or config.environment))
+    config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
-    sampler = change_generator(config.generator, engine, generator_settings)
-    check_sampling(settings, sampler)
-    accuracy_rewards = accuracy_rewards_of(evolve(config, evaluate=settings))
+    generator = change_generator(config.generator, engine, generator_settings)
+    check_sampling(settings, generator)
+    accuracy_rewards = accuracy_rewards_of(config)
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data  # problems replace it
-    config = evolve(config, evaluate=settings, data=data, validation=None)
-    config = pin_recorded(resolve_paths(config, directory), directory)
+    config = pin_recorded(resolve_paths(evolve(config, data=data, validation=None), directory), directory)
+    needs = requirements_of(config).without_scorers() if prompts else requirements_of(config)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
-    runner = reward_runner(config, {})
-    opened = open_run_data(evolve(config, model=model), algorithm_of(config), {}, runner)
-    problems, chat, models = opened.problems, opened.chat, {}
-    if prompts:
-        problems = {"prompt": prompts_as_data(prompts, prompt_format_of([opened.examples, *problems.values()]))}
-        chat = _with_processor(chat, model, problems)
-    elif chats := reward_chats(config, chat):
-        models = {"model_rewards": partial(model_rewards_of, config, chat, chats)}
+    task = open_task(evolve(config, model=model), evolve(needs, models={}))
+    num_examples, evaluated = task.training.examples.num_rows, _evaluated_task(task, config, model, prompts)
+    model = evolve(model, dtype=sampled_model(config.model, config.trainer).dtype)
+    engines = partial(_open_engines_of_run, needs=needs, generator=(generator, model), checkpoint=checkpoint)
+    workflow = config.rollout.workflow if config.rollout and config.environment is None else None
+    interact = partial(with_interaction, environment=config.environment, workflow=workflow, seed=config.seed)
     return Evaluation(
-        model=evolve(model, dtype=sampled_model(config).dtype),
-        settings=config.evaluate,
-        problems=problems,
-        chat=chat,
-        rewards=reward_runner(evolve(config, rewards=(), gates=()), {}) if prompts else runner,
-        max_failure_rate=config.reward_workers.max_failure_rate,
+        task=evaluated,
+        model=model,
+        generator=generator,
+        settings=settings,
         accuracy_rewards=accuracy_rewards,
-        generator=sampler,
         seed=config.seed,
-        environment=config.environment,
-        workflow=config.rollout.workflow if config.rollout and config.environment is None else None,
-        is_rewarded=not (prompts and config.rewards),
+        interact=partial(interact, is_rewarded=not (prompts and config.rewards)),
+        engines=partial(
+            engines, num_examples=num_examples, rewards=config.rewards, gates=config.gates, seed=config.seed
+        ),
+        max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
-        notes=_notes(problems, chat, runner, config.environment),
-        policy=checkpoint and partial(load_policy, config, checkpoint, opened.examples.num_rows),
-        **models,
     )
 
 
-def _with_processor(chat: Chat, model: Model, problems: Mapping[str, DataSet]) -> Chat:
-    """`chat` with the processor of `model`, also if only `problems` have images."""
-    return evolve(chat, processor=chat.processor or open_processor(model, problems.values(), None))
+def _evaluated_task(task: Task, config: RunConfig, model: Model, prompts: Sequence[TextOrMessages]) -> Task:
+    """The `task` of a run, without training, and with `prompts` in place of its problems, if there are any."""
+    runner = task.rewards
+    if prompts:
+        needed = needs_reward(config.environment, config.rollout)
+        task = on_prompts(task, prompts, model, open_runner((), (), config.reward_workers, needs_reward=needed))
+    notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
+    return evolve(task, training=None, notes=notes)
+
+
+def _open_engines_of_run(
+    task: Task,
+    runtime: Runtime,
+    stack: ExitStack,
+    *,
+    needs: Requirements,
+    generator: tuple[Any, Model],
+    checkpoint: Path | None,
+    num_examples: int,
+    rewards: Sequence[Reward],
+    gates: Sequence[Gate],
+    seed: int,
+) -> Engines:
+    """The generator with the weights of `checkpoint`, if there is one, and the models whose scores are rewards."""
+    engines = open_engines({}, task, runtime, stack, generator=generator, seed=seed)
+    if checkpoint is not None:
+        with closing(load_policy(needs, checkpoint, num_examples, seed=seed)) as policy:
+            runtime.load_weights(policy.weights(), version=0)
+    options = {"judges": needs.judges, "rewards": rewards, "gates": gates, "seed": seed}
+    scorers = open_engines(needs.classifiers, task, runtime, stack, generator=None, **options)
+    return evolve(engines, scorers=scorers.scorers)
 
 
 def _checked(environment: EnvironmentSettings | None) -> EnvironmentSettings | None:
@@ -299,91 +262,33 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
     Raises: DataError if a prompt is too long for the generator, RewardError or RolloutError if too many
     completions failed, EngineError if the generator failed.
     """
-    failures = _Failures(
-        FailureLimit(
-            evaluation.max_failure_rate,
-            fix,
-            expected=num_attempts(evaluation.problems, evaluation.settings),
-        ),
-        evaluation.settings.samples_per_prompt,
-    )
-
-    def count_and_report(name: str, group: Group) -> None:
-        failures.add(group)
-        on_group(name, group)
-
-    with closing(Runtime()) as runtime, private_folder("purerl-images-") as images:
-        chat = with_store(evaluation.chat, images)
-        interaction = _open_interaction(evaluation, runtime)
-        preview = _preview(evaluation)
-        _check_lengths(evaluation, preview)
-        generator = open_generator(evaluation.generator, evaluation.model, evaluation.seed)
-        with closing(generator), closing(runtime):
-            use_images(chat, {"generator": generator})
-            runtime.attach(generator)
-            _check_lengths(evaluation, None if preview else generator.capabilities)
-            if evaluation.policy is not None:
-                policy = evaluation.policy()
-                runtime.load_weights(policy.weights(), version=0)
-                policy.close()
-            with evaluation.model_rewards() as models, evaluation.rewards, restored_generators(), frozen_objects():
-                evaluation.rewards.start(runtime.run_here)
-                results = attempt_problems(
-                    evaluation.problems,
-                    evaluation.settings,
-                    runtime=runtime,
-                    chat=chat,
-                    interaction=with_limit(interaction, generator.capabilities),
-                    rewards=evaluation.rewards,
-                    accuracy_rewards=evaluation.accuracy_rewards,
-                    seed=evaluation.seed,
-                    on_group=count_and_report,
-                    model_rewards=models,
-                    on_missing=failures.add_missing,
-                )
-    if failures.limit.count:
-        _LOG.warning("%d of %d completions failed, and are left out", failures.limit.count, failures.limit.scored)
+    settings, max_rate = evaluation.settings, evaluation.max_failure_rate
+    expected = num_attempts(evaluation.task.problems, settings)
+    failures = AttemptFailures.of_rate(max_rate, samples=settings.samples_per_prompt, expected=expected)
+    with ExitStack() as stack:
+        runtime = Runtime()
+        stack.callback(runtime.close)
+        task = evaluation.task.with_images(stack.enter_context(private_folder("purerl-images-")))
+        task = evaluation.interact(task, runtime=runtime)
+        preview = preview_engine("generator", evaluation.generator, evaluation.model)
+        check_problems_fit(task, settings, preview)
+        engines = evaluation.engines(task, runtime, stack)
+        check_problems_fit(task, settings, None if preview else engines.capabilities().generator)
+        stack.enter_context(task.rewards)
+        stack.enter_context(restored_generators())
+        stack.enter_context(frozen_objects())
+        task.rewards.start(runtime.run_here)
+        results = attempt_problems(
+            task,
+            engines,
+            settings,
+            accuracy_rewards=evaluation.accuracy_rewards,
+            seed=evaluation.seed,
+            on_group=failures.counting(on_group),
+            on_missing=failures.add_missing,
+        )
+    failures.log_total()
     return results
-
-
-def _open_interaction(evaluation: Evaluation, runtime: Runtime) -> Interaction:
-    example = next(rows_at(data, data.indices[:1])[0] for data in evaluation.problems.values())
-    opened = open_interaction(
-        evaluation.environment, evaluation.workflow, runtime, evaluation.chat, example, seed=evaluation.seed
-    )
-    if not isinstance(opened, OpenedEnvironment):
-        return opened
-    return evolve(opened, gives_rewards=opened.gives_rewards and evaluation.is_rewarded)
-
-
-def _preview(evaluation: Evaluation) -> Capabilities | None:
-    """The capabilities of the generator, before the model is loaded; None if its engine cannot tell."""
-    preview = getattr(find("generator", kind_of(evaluation.generator)), "preview", None)
-    return preview and preview(evaluation.generator, model=evaluation.model)
-
-
-def _check_lengths(evaluation: Evaluation, engine: Capabilities | None) -> None:
-    limit, new_tokens = engine and engine.max_sequence_length, evaluation.settings.max_tokens
-    check_problem_lengths(evaluation.chat, evaluation.problems, new_tokens=new_tokens, limit=limit)
-
-
-@frozen
-class _Failures:
-    """Counts the failures of an evaluation, and shows the first one at once."""
-
-    limit: FailureLimit
-    samples: int
-
-    def add(self, group: Group) -> None:
-        self.limit.scored += self.samples
-        for missing in missing_samples(group, self.samples):
-            self.add_missing(missing)
-
-    def add_missing(self, missing: MissingSample) -> None:
-        if self.limit.count == 0:
-            what = "a completion failed, and is left out; the first failure:\n%s"
-            _LOG.warning(what, describe_failure(missing.failure))
-        self.limit.add(missing.failure)
 
 
 def write_json(path: Path, evaluation: Evaluation, results: Mapping[str, Sequence[Problem]]) -> None:

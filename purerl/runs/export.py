@@ -9,22 +9,20 @@ from typing import Any
 
 from attrs import evolve, fields_dict
 
-from purerl.config.check import algorithm_of, updates_of
-from purerl.config.roles import model_roles
+from purerl.config.paths import resolve_paths
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.stored import read_config
 from purerl.errors import RunDirectoryError
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import max_steps_of
 from purerl.opening.base_models import pin_recorded
-from purerl.opening.engines import open_trainer
-from purerl.opening.start_checkpoint import Origin, find_checkpoint, read_config
-from purerl.protocols import Trainer
+from purerl.opening.engines import load_policy
+from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
 from purerl.seeds import restored_generators
 from purerl.store.objects import read_facts
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.process import torch_threads
 
-__all__ = ["export_model", "load_policy"]
+__all__ = ["export_model"]
 
 
 def export_model(run: Path, step: str = "latest", output: Path | None = None) -> Path:
@@ -39,7 +37,7 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
     Raises: RunDirectoryError if there is no run, or if `output` cannot be written; CheckpointError if there is no such
     checkpoint.
     """
-    checkpoint = find_checkpoint(Origin(run, step))
+    checkpoint = find_checkpoint(StartCheckpoint(run, step))
     output = output or run / "export" / checkpoint.name
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
         need, do = "a new or an empty directory", "name another one with --output"
@@ -55,21 +53,12 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
         explain_refusals(output),
         restored_generators(),
         torch_threads(config.num_threads),
-        closing(load_policy(config, checkpoint, examples)) as policy,
+        closing(load_policy(requirements_of(config), checkpoint, examples, seed=config.seed)) as policy,
         atomic_directory(output) as folder,
     ):
         policy.export(folder)
         shutil.copytree(run / "tokenizer", folder, dirs_exist_ok=True)
     return output
-
-
-def load_policy(config: RunConfig, checkpoint: Path, num_examples: int) -> Trainer:
-    """The policy of `checkpoint`, of a run of `config` on `num_examples` training rows. Its paths are resolved."""
-    algorithm = algorithm_of(config)
-    updates = updates_of(config, algorithm, max_steps_of(config, num_examples))["policy"]
-    trainer = open_trainer(config, "policy", model_roles(config, algorithm)["policy"], updates or 0)
-    trainer.load(checkpoint / "policy")
-    return trainer
 
 
 def _on_cpu(config: RunConfig) -> RunConfig:

@@ -9,24 +9,23 @@ from typing import Any, cast
 
 from attrs import define, evolve, frozen
 
-from purerl.config.check import algorithm_of, check
-from purerl.config.roles import model_roles
+from purerl.config.check import check
+from purerl.config.generators import sampled_model
+from purerl.config.paths import resolve_paths
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, Messages, Prompt
 from purerl.data.examples import rows_at
-from purerl.data.open import RunData
 from purerl.data.turn_tokens import Tools
 from purerl.envs.episode import Episode
 from purerl.envs.hosts import Host, open_host
 from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.settings import EnvironmentSettings
-from purerl.envs.turns import Turn, TurnRenderer
+from purerl.envs.turn import Turn
+from purerl.envs.turns import TurnRenderer
 from purerl.errors import ConfigError, DataError
-from purerl.loop.generators import open_sampler
-from purerl.loop.paths import resolve_paths
-from purerl.loop.run import reward_runner
-from purerl.loop.run_data import open_run_data
-from purerl.opening.images import use_images, with_store
+from purerl.opening.engines import open_generator
+from purerl.opening.images import use_images
+from purerl.opening.task import open_task
 from purerl.protocols import FinishReason, Generator, Sampling
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward, by_name
@@ -34,6 +33,7 @@ from purerl.rewards.sources import load, source_of
 from purerl.rollouts.debug import play
 from purerl.rollouts.environment import EnvironmentWorkflow
 from purerl.rollouts.interaction import OpenedEnvironment, open_renderer_of, open_workflow
+from purerl.rollouts.opened import Task
 from purerl.rollouts.scripted import ScriptedGenerator
 from purerl.rollouts.types import Trajectory
 from purerl.system.private_files import private_folder
@@ -83,14 +83,15 @@ def _as_stranger(resolved: Any, generator: Any) -> Any:
 def _play_row(
     config: RunConfig, row: int, turns: Sequence[str] | None, *, number: int, sample: int, images: Path
 ) -> list[Trajectory]:
-    workflow, data = open_debug_workflow(config, images=images)
-    num_rows = sum(table.num_rows for table in data.examples.tables)
+    workflow, task = open_debug_workflow(config, images=images)
+    examples = task.training.examples
+    num_rows = sum(table.num_rows for table in examples.tables)
     if not 0 <= row < num_rows:
         raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
-    example = rows_at(data.examples, [row])[0]
+    example = rows_at(examples, [row])[0]
     if turns is not None and not turns:
         raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
-    with closing(_generator(config, data.chat, turns)) as generator:
+    with closing(_generator(config, task.chat, turns)) as generator:
         limit = generator.capabilities.max_sequence_length
         max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
         limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
@@ -102,13 +103,13 @@ def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Ge
         return ScriptedGenerator(chat, turns)
     if config.generator is None:
         raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
-    generator = open_sampler(config)
+    generator = open_generator(config.generator, sampled_model(config.model, config.trainer), config.seed)
     use_images(chat, {"generator": generator})
     return generator
 
 
-def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tuple[EnvironmentWorkflow, RunData]:
-    """The workflow of `config` for `purerl.rollouts.play`, and the data of the run, whose rows are its examples.
+def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tuple[EnvironmentWorkflow, Task]:
+    """The workflow of `config` for `purerl.rollouts.play`, and the task of the run, whose training rows are examples.
 
     `images` is a directory for images in conversations. If there are any, it is needed.
 
@@ -117,30 +118,28 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
 
     Raises: ConfigError for a configuration that is invalid, or has no environment; DataError for invalid data.
     """
-    check(config)
+    needs = check(config)[""]
     sampled = config.rollout or config.evaluate
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
     rewards = by_name(config.rewards, config.gates)
     functions = {name: _loaded(reward) for name, reward in rewards.items()}
-    runner = reward_runner(config, functions)
-    algorithm = algorithm_of(config)
-    data = open_run_data(config, algorithm, model_roles(config, algorithm), runner)
+    task = open_task(config, needs, functions=functions)
     if images is not None:
-        data = evolve(data, chat=with_store(data.chat, images))
+        task = task.with_images(images)
     local = {} if config.environment.url else {"run_in": "event_loop", "num_workers": None, "max_memory": None}
     settings = evolve(config.environment, timeout=_A_DAY, **local)
-    renderer = _LateRenderer(data.chat, settings)
+    renderer = _LateRenderer(task.chat, settings)
     workflow = open_workflow(
         OpenedEnvironment(settings, _HostPerEpisode(settings), renderer, settings.gives_rewards),
-        data.chat,
-        data.examples.example_format,
-        sampling=Sampling(sampled.temperature, sampled.max_tokens, data.chat.stop_tokens, sampled.stop_strings),
+        task.chat,
+        task.training.examples.example_format,
+        sampling=Sampling(sampled.temperature, sampled.max_tokens, task.chat.stop_tokens, sampled.stop_strings),
         samples=sampled.samples_per_prompt,
-        rewards=runner,
+        rewards=task.rewards,
         row_fields=lambda draw: {"group": draw.number, "example": draw.index},
     )
-    return cast("EnvironmentWorkflow", workflow), data
+    return cast("EnvironmentWorkflow", workflow), task
 
 
 def _loaded(reward: Reward | Gate) -> RewardFunction:

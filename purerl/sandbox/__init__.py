@@ -1,4 +1,4 @@
-"""A sandbox for programs that nobody has read, such as those that a model writes.
+"""A sandbox for untrusted programs, such as those that a model writes.
 
     run(command)           run a program, with files, stdin and limits; returns a `Result`
     run_python(source)     run a Python program
@@ -7,7 +7,7 @@
     open_sandbox(settings) a `Pool`, or a remote sandbox, as settings say
     Limits, SandboxSettings
 
-What is protected and how: docs/sandbox.md. The names are imported when they are first used.
+What is protected and how: docs/explanation/sandbox.md. The names are imported when they are first used.
 """
 
 from __future__ import annotations

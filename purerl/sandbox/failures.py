@@ -40,7 +40,7 @@ REMEDIES = {
     "read_only": "name directories and files that exist and that your user may read",
     "preload": "leave the module out, or install it in the environment of python",
 }
-"""What to do if a layer, or another part of a sandbox, cannot be had."""
+"""Remedies if a layer, or another part of a sandbox, is not available."""
 
 
 def failed(step: str, errno: int | None, text: str) -> SandboxError:

@@ -1,4 +1,4 @@
-"""Which layers a sandbox has on this computer, by building one."""
+"""The layers of a sandbox on this computer, found by building one."""
 
 from __future__ import annotations
 

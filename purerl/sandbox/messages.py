@@ -39,7 +39,7 @@ class Bounds(NamedTuple):
 
 
 class Task(NamedTuple):
-    """What a supervisor runs.
+    """The program that a supervisor runs.
 
     kind        "command": the program `command`; "python": Python code in this interpreter, the first part of the
                 message; "session": code that follows, turn by turn

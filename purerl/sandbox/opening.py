@@ -14,7 +14,7 @@ __all__ = ["Sandbox", "open_sandbox"]
 
 
 class Sandbox(Protocol):
-    """What runs programs: a `Pool`, or a `purerl.sandbox.remote.Remote`.
+    """A runner of programs: a `Pool`, or a `purerl.sandbox.remote.Remote`.
 
     Its methods can be called from several threads. They raise SandboxError if nothing is known about the program.
     """

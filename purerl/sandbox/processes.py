@@ -116,7 +116,7 @@ class Process:
             theirs.close()
 
     def last_words(self) -> str:
-        """What it has written to stderr: the traceback of an error in it."""
+        """Its output on stderr: the traceback of an error in it."""
         self._errors.seek(0)
         return self._errors.read(2**16).decode(errors="replace").strip()
 

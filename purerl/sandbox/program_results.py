@@ -1,4 +1,4 @@
-"""What became of a program."""
+"""The result of a program."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 __all__ = ["Result", "Status"]
 
 Status = Literal["ok", "error", "killed", "timeout", "memory", "processes", "output"]
-"""How a program ended:
+"""The end of a program:
 
     ok         with exit code 0
     error      with another exit code
@@ -20,7 +20,7 @@ Status = Literal["ok", "error", "killed", "timeout", "memory", "processes", "out
 
 
 class Result(NamedTuple):
-    """What became of a program.
+    """The result of a program.
 
     status     how it ended, see `Status`
     exit_code  the exit code; minus the number of a signal, with "killed"; None if it was ended from outside

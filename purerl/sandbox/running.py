@@ -14,7 +14,7 @@ from purerl.sandbox.tasks import Files, Text, make_task, to_result
 __all__ = ["ANSWER_SECONDS", "answer", "execute", "run", "run_python"]
 
 ANSWER_SECONDS = 60.0
-"""How much longer than a program a supervisor may take."""
+"""Seconds that a supervisor may take beyond the time of a program."""
 
 _DEFAULT = SandboxSettings()
 
@@ -77,7 +77,7 @@ def execute(task: Task, settings: SandboxSettings) -> Result:
 
 
 def answer(task: Task, settings: SandboxSettings) -> Message:
-    """What a supervisor answers to `task`. Raises: SandboxError."""
+    """The answer of a supervisor to `task`. Raises: SandboxError."""
     flags = FLAGS_WITHOUT_PACKAGES if task.kind == "command" else FLAGS
     process = Process(settings, "start_supervisor", flags=flags)
     try:

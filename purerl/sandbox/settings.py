@@ -1,4 +1,4 @@
-"""Settings of sandboxes, in which programs run that nobody has read."""
+"""Settings of sandboxes for untrusted programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Limits", "SandboxSettings"]
 
 @frozen(kw_only=True)
 class Limits:
-    """What one run may use, with all processes that it starts. A run that exceeds a limit is ended.
+    """Limits of one run, with all processes that it starts. A run that exceeds a limit is ended.
 
     Two limits only make calls of the program fail: those of files, and of open files.
     """
@@ -73,7 +73,7 @@ class Limits:
 
 @frozen(kw_only=True)
 class SandboxSettings:
-    """Where and how programs run that nobody has read."""
+    """The computer and the isolation of untrusted programs."""
 
     layers: Literal["all", "without_landlock", "none"] = setting(
         "what protects the host. all: every layer, and an error if one is missing; without_landlock: for kernels "

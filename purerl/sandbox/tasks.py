@@ -38,7 +38,7 @@ def check_files(files: Files) -> None:
 
 
 def read_only(settings: SandboxSettings) -> list[str]:
-    """What is mounted beside the directories of the system."""
+    """The paths that are mounted beside the directories of the system."""
     return [*find_interpreter(settings.python).read_only, *settings.read_only]
 
 
@@ -72,6 +72,6 @@ def make_task(
 
 
 def to_result(message: Message) -> Result:
-    """What a supervisor has answered."""
+    """The result in the answer of a supervisor."""
     header, (stdout, stderr) = message
     return Result(header["status"], header["exit_code"], stdout, stderr, header["seconds"], header["memory"])

@@ -15,9 +15,10 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attrs import asdict
+from attrs import asdict, field, frozen
 
 from purerl.errors import BatchError, CheckpointError, nearest
+from purerl.ranks import Ranks
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
@@ -27,12 +28,39 @@ if TYPE_CHECKING:
     import numpy as np
     import pyarrow as pa
 
-__all__ = ["read_groups", "read_routes", "write_groups", "write_routes"]
+__all__ = ["WaitingGroups", "read_groups", "read_routes", "write_groups", "write_routes"]
 
 _VERSION = 1
 _METADATA_KEY = b"purerl.groups"
 _PREFIX = "field/"  # of the columns that are fields
 _JSON_COLUMNS = ("fields", "texts", "result", "metrics")
+_GROUPS_FILE, _ROUTES_FILE = "groups.parquet", "routes.safetensors"
+
+
+@frozen
+class WaitingGroups:
+    """Groups that have not been trained yet, which every rank has. They are written like the state of a trainer.
+
+    `routes` are the records of the experts of their rows, by number, on rank 0.
+    """
+
+    groups: Sequence[Group] = ()
+    routes: Mapping[int, np.ndarray] = field(factory=dict)
+
+    @classmethod
+    def read(cls, path: Path) -> WaitingGroups:
+        """The groups in the folder `path` of a checkpoint; none if there is no such folder."""
+        if not path.is_dir():
+            return cls()
+        routes = path / _ROUTES_FILE
+        return cls(read_groups(path / _GROUPS_FILE), read_routes(routes) if routes.exists() else {})
+
+    def write(self, path: Path, ranks: Ranks) -> dict[str, str]:
+        """Write them into the folder `path`, on rank 0; return the digests of the files."""
+        if not ranks.is_first:
+            return {}
+        routes = {_ROUTES_FILE: write_routes(path / _ROUTES_FILE, self.routes)} if self.routes else {}
+        return {_GROUPS_FILE: write_groups(path / _GROUPS_FILE, self.groups), **routes}
 
 
 def write_groups(path: Path, groups: Sequence[Group]) -> str:

@@ -1,4 +1,4 @@
-"""What a run has recorded about its steps, compared with a checkpoint: the lines of its metrics, and its rollouts.
+"""Records of steps: their metrics as lines of metrics.jsonl, and their rollouts, compared with a checkpoint.
 
 A checkpoint after step s needs the metrics of every step up to s, so that a resumed run has no gap. It does not need
 the rollouts: old ones may have been deleted to save space.
@@ -7,7 +7,9 @@ the rollouts: old ones may have been deleted to save space.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,25 @@ from typing import Any
 from purerl.store.step_files import step_path, stored_steps
 from purerl.system.files import sync
 
-__all__ = ["find_gap", "sync_records", "warn_of_missing_rollouts"]
+__all__ = ["find_gap", "sync_records", "to_record", "warn_of_missing_rollouts"]
 
 _LOG = logging.getLogger(__name__)
+
+
+def to_record(metrics: Mapping[str, Any], path: Path) -> dict[str, Any]:
+    """`metrics` with None for NaN and infinity, which JSON does not have.
+
+    There is a warning for the first such value of each metric of the run at `path`.
+    """
+    invalid = {name: value for name, value in metrics.items() if isinstance(value, float) and not math.isfinite(value)}
+    for name, value in invalid.items():
+        _warn(path, name, str(value))
+    return {**metrics, **dict.fromkeys(invalid)}
+
+
+@lru_cache
+def _warn(path: Path, name: str, value: str) -> None:
+    _LOG.warning("the metric %s is %s; such values are null in %s", name, value, path / "metrics.jsonl")
 
 
 def sync_records(directory: Path, files: Iterable[Path], folders: Sequence[Path], steps: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""Where a run resumes: the newest checkpoint that is whole, and whose metrics are there."""
+"""Resuming a run: from the newest checkpoint that is whole, and whose metrics are there."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import logging
 from functools import partial
 from pathlib import Path
 
-from purerl.store.checkpoint import newest, set_aside, step_of
+from purerl.errors import CheckpointError
+from purerl.store.checkpoint import newest, saved_steps, set_aside, step_of
 from purerl.store.directory import RunDirectory
 from purerl.store.records import find_gap, warn_of_missing_rollouts
 
-__all__ = ["checkpoint_to_resume", "rewind_to"]
+__all__ = ["check_can_continue", "checkpoint_to_resume", "rewind_to"]
 
 _LOG = logging.getLogger(__name__)
 
@@ -40,3 +41,15 @@ def rewind_to(path: Path | None, directory: RunDirectory) -> None:
     directory.rewind(step)
     first = directory.origin["step"] + 1 if directory.origin else 0
     warn_of_missing_rollouts([r for r in directory.records() if r["step"] >= first], directory.rollouts)
+
+
+def check_can_continue(directory: RunDirectory) -> None:
+    """Raise CheckpointError if the finished run in `directory` has no checkpoint, or none that can be used."""
+    if not saved_steps(directory.checkpoints):
+        raise CheckpointError(
+            f"the finished run in {str(directory.path)!r} cannot be continued",
+            got=f"no checkpoint in {str(directory.checkpoints)!r}",
+            need="its last checkpoint",
+            do="restore it from a copy, name another directory, or discard the run with --fresh",
+        )
+    checkpoint_to_resume(directory)

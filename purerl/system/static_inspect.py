@@ -101,19 +101,21 @@ def signature_of(path: Path, name: str) -> Signature | None:
     return Signature(parameters)
 
 
-def config_fields(path: Path) -> set[str] | None:
-    """The fields of the class `Config` in the file at `path`, with those that it inherits; None if they are not known.
+def config_fields(path: Path, name: str = "Config") -> set[str] | None:
+    """The fields of the class `name` in the file at `path`, with those that it inherits; None if they are not known.
 
     >>> sorted(config_fields(find_source("purerl.algos.dapo")))
     ['clip_high', 'clip_low']
     """
-    node = definition(path, "Config")
+    node = definition(path, name)
     if isinstance(node, ast.ImportFrom):
         source = find_source(node.module or "") if not node.level else None
-        return config_fields(source) if source and source != path else None
+        original = next((alias.name for alias in node.names if alias.asname == name), name)
+        return config_fields(source, original) if source and source != path else None
     if not isinstance(node, ast.ClassDef):
         return None
-    fields = {one.target.id for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)}
+    annotated = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
+    fields = {ast.unparse(one.target) for one in annotated if "ClassVar" not in ast.unparse(one.annotation)}
     for base in node.bases:
         module = imported_modules(path).get(ast.unparse(base).removesuffix(".Config"))
         source = find_source(module) if module else None

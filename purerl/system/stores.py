@@ -157,7 +157,8 @@ class SignedStore:
                 "a message that no process of this run has sent",
                 got=f"{len(signed)} bytes at {key!r} without the code that the secret of the run gives",
                 need="messages of the processes of this run only",
-                do="let nobody else reach the ports of the run (docs/scaling.md); all processes need the same secret",
+                do="let nobody else reach the ports of the run (docs/how-to/scaling.md); "
+                "all processes need the same secret",
             )
         return value
 

@@ -1,6 +1,6 @@
 """The table of laws and algorithms, as a page of the documentation.
 
-    python -m purerl.testing.matrix > docs/laws.md
+    python -m purerl.testing.matrix > docs/reference/laws.md
 
 The table shows which laws each algorithm must satisfy. The property tests check that it does.
 """
@@ -41,10 +41,11 @@ def matrix() -> str:
 _INTRODUCTION = """\
 A law is a property that every algorithm must have, whatever it computes. Property-based tests (`nox -s laws`) check
 every law for every algorithm, with each optional term enabled in turn, and for random combinations of algorithms and
-[modifiers](modifiers.md). They test each law and algorithm on four batches, always the same: one on which every law is
-known to detect broken algorithms, another large one, one without action tokens, and a small one. Combinations and
-presets, whose parts are tested in algorithms too, are tested on the first and the last. With `PURERL_PROFILE=thorough`,
-Hypothesis generates two hundred more. Slow laws whose result hardly depends on the batch are tested on one batch.
+[modifiers](../how-to/modifiers.md). They test each law and algorithm on four batches, always the same: one on which
+every law is known to detect broken algorithms, another large one, one without action tokens, and a small one.
+Combinations and presets, whose parts are tested in algorithms too, are tested on the first and the last. With
+`PURERL_PROFILE=thorough`, Hypothesis generates two hundred more. Slow laws whose result hardly depends on the batch are
+tested on one batch.
 
 The message of a law that fails has the largest difference, the law in words, what often breaks it, and the batch as a
 table: the rows and tokens with the fields that the algorithm reads, in which a * marks the difference.

@@ -40,7 +40,7 @@ def test_packages_are_installed_in_their_versions() -> None:
 
 
 def test_versions_in_the_documentation_are_those_that_are_tested() -> None:
-    page = (ROOT / "docs/adapters.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs/how-to/adapters.md").read_text(encoding="utf-8")
     table = re.findall(r"^\| \[([\w-]+)\]\([^|]*\| ([\d.]+) \|", page, re.MULTILINE)
     assert len(table) >= 6
     assert {name: _pins()[name.lower()] for name, _ in table} == dict(table)

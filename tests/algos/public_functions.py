@@ -77,11 +77,11 @@ def _with(types: set[str]) -> dict[str, Callable]:
 PUBLIC = _functions()
 """All public functions, by module and name."""
 
-FUNCTIONS = {name: f for name, f in _with(_TENSORS).items() if name not in _with(_BATCHES)}
-"""The functions of tensors."""
-
 BATCH_FUNCTIONS = _with(_BATCHES)
 """The functions of batches, of gradients and of metrics. All others build an algorithm, or read one."""
+
+FUNCTIONS = {name: f for name, f in _with(_TENSORS).items() if name not in BATCH_FUNCTIONS}
+"""The functions of tensors."""
 
 HYPERPARAMETERS: dict[str, float] = {
     "alpha": 0.7, "beta": 0.3, "buffer": 2.0, "clip_high": 0.3, "clip_low": 0.2, "cov_high": 2.0, "cov_low": -0.5,

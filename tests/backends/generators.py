@@ -12,7 +12,8 @@ from torch import Tensor
 
 from purerl.backends.fake import generator as fake
 from purerl.backends.fake.model import BIGRAM, text_of
-from purerl.backends.hf.generator import Config, HFGenerator, build
+from purerl.backends.hf.generator import Config, build
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.settings import Model
 from tests.backends.tiny import VOCAB_SIZE, write_model
 

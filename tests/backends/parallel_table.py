@@ -27,9 +27,9 @@ from torch.utils._pytree import tree_leaves
 
 from purerl.algos import dpo, grpo, gspo, kl_cov, ppo, reward_model
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, outputs_of, prepare_step, roles
-from purerl.backends.hf.decoder.loading import load
-from purerl.backends.hf.decoder.loading import token_model as module
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.model import load
+from purerl.backends.hf.model import token_model as module
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.weights.gather import full_tensors
 from purerl.batch import FIELDS, with_fields

@@ -47,9 +47,9 @@ def train(path: str, **settings: Any) -> tuple[HFTrainer, dict[str, Tensor], int
                 prepared, counts = prepare_step(POLICY, part)
                 for name, metric in policy.step(prepared, POLICY, counts).items():
                     found[f"{step} {epoch} {index} {name}"] = torch.stack([*map(torch.as_tensor, metric)]).double()
-        assert policy.routes
+        assert policy.extras.records
         ranks = policy.mesh.data
-        moved += sum((number - 1) % ranks.size != ranks.rank for number in policy.routes.records)
+        moved += sum((number - 1) % ranks.size != ranks.rank for number in policy.extras.records.records)
     found |= {name: value.detach().clone() for name, value in full_tensors(policy.parameters)}
     return policy, found, moved
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from purerl.backends.hf.decoder.loading import load_model
+from purerl.backends.hf.model.past_cache import cache_argument
 from purerl.backends.hf.sampling.attention import _with_stored_columns, attend, decode_faster
-from purerl.backends.hf.sampling.cache import cache_argument
 from purerl.settings import Model
 from tests.backends.tiny import write_model
 

@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 from transformers import Cache
 
-from purerl.backends.hf.sampling.cache import cache_argument
+from purerl.backends.hf.model.past_cache import cache_argument
 from purerl.protocols import Request, Sampling, generate
 from tests.backends.generators import make_generator, tiny_model
 from tests.backends.tiny import FAMILIES, make_trainer

@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.settings import OptimizerSettings
 from purerl.backends.hf.trainer import Config, check
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.weights.checkpoint import ShardFiles
 from purerl.config.structure import dumps, from_dict, to_dict
 from purerl.errors import CheckpointError, ConfigError, InputError

@@ -13,7 +13,7 @@ from torch.nn import functional
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
-from purerl.backends.hf.model.token_model import logit_shape
+from purerl.backends.hf.decoder.outputs import logit_shape
 from purerl.backends.weights import TensorWeights
 from purerl.config.generators import sampled_model
 from purerl.errors import ConfigError
@@ -53,12 +53,12 @@ def test_the_generator_samples_in_the_dtype_that_the_trainer_computes_in(
     dtype: str, trainer: dict[str, Any], expected: str
 ) -> None:
     config = small_real(model=Model("nowhere", dtype=dtype), trainer=hf_trainer.Config(**trainer))
-    assert sampled_model(config) == evolve(config.model, dtype=expected)
+    assert sampled_model(config.model, config.trainer) == evolve(config.model, dtype=expected)
 
 
 def test_a_trainer_without_another_dtype_changes_nothing() -> None:
     config = small_real(trainer=fake_trainer.Config(vocab_size=14))
-    assert sampled_model(config) == config.model
+    assert sampled_model(config.model, config.trainer) == config.model
 
 
 def test_the_setting_of_the_generator_decides(model: Model) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from purerl.backends.hf.generator import Config, HFGenerator, preview
+from purerl.backends.hf.generator import Config, preview
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
 from purerl.backends.hf.weights.model_weights import ModelWeights
 from purerl.backends.requests import PendingRequest

@@ -10,7 +10,8 @@ import torch
 from attrs import evolve
 from tensordict import TensorDict
 
-from purerl.backends.hf.generator import Config, HFGenerator, build
+from purerl.backends.hf.generator import Config, build
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.batch import collate
 from purerl.data.chat import Chat, image_ids, tokenize_prompts
 from purerl.errors import ConfigError, InputError

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.decoder.loading import prefix
 from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.model import prefix
 from purerl.batch import with_fields
 from purerl.data.chat import Chat
 from purerl.errors import BatchError, ConfigError, ImageError, InputError
@@ -238,15 +238,15 @@ def test_a_text_model_has_no_images(tmp_path: Path) -> None:
 
 def test_pixels_are_computed_once(qwen: str, qwen_chat: Chat, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, made = open_trainer(qwen, store_of(tmp_path), max_tokens_per_microbatch=1), []
-    tensors = trainer.images.processor.tensors
-    monkeypatch.setattr(trainer.images.processor, "tensors", lambda data: made.append(1) or tensors(data))
+    tensors = trainer.extras.images.processor.tensors
+    monkeypatch.setattr(trainer.extras.images.processor, "tensors", lambda data: made.append(1) or tensors(data))
     for _ in range(2):
         trainer.score(make_image_batch(qwen_chat), ["logp"])
     assert len(made) == 2, "one for each image"
     bounded = store_of(tmp_path)
     bounded.cache.max_bytes = 0
     trainer.use_images(bounded)
-    monkeypatch.setattr(trainer.images.processor, "tensors", lambda data: made.append(1) or tensors(data))
+    monkeypatch.setattr(trainer.extras.images.processor, "tensors", lambda data: made.append(1) or tensors(data))
     trainer.score(make_image_batch(qwen_chat), ["logp"])
     assert len(made) > 4, "nothing was kept"
 

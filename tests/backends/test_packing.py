@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import trainer
-from purerl.backends.hf.decoder.loading import packed_attention
-from purerl.backends.hf.decoder.loading import self_test as probe
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.model import packed_attention
+from purerl.backends.hf.model import self_test as probe
 from purerl.backends.hf.model.packing import pack
 from purerl.backends.hf.training import layout
 from purerl.backends.hf.training.layout import MicroBatch, arrange_packs

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from purerl.algos.algebra import prepare_step
-from purerl.backends.hf.decoder.loading import prefix
+from purerl.backends.hf.model import prefix
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model

@@ -12,7 +12,8 @@ from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import trainer
-from purerl.backends.hf.decoder.loading import token_model as modules
+from purerl.backends.hf.decoder.extras import Extras
+from purerl.backends.hf.model import token_model as modules
 from purerl.backends.hf.moe.replay import LIVE, ROUTES
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.expert_records import RouteRecords
@@ -70,7 +71,7 @@ def test_later_steps_use_the_recorded_experts(path):
     recorded = policy.module(*arguments, (ROUTES,))[ROUTES]
     steps(policy, batch, 2)
     live = policy.module(*arguments, names)
-    forced = policy.module(*arguments, names, routes=recorded)
+    forced = policy.module(*arguments, names, extras=Extras(experts=recorded))
     third = steps(policy, batch, 1)[0]
     expected = {
         kind: -(outputs["logp"] * batch["advantage"])[batch["mask"]].mean().item()
@@ -101,7 +102,7 @@ def test_the_auxiliary_loss_is_that_of_the_live_router(path):
     recorded = policy.module(*arguments, (ROUTES,))[ROUTES]
     steps(policy, batch, 2)
     names = (ROUTES, "router_probability")
-    outputs = policy.module(*arguments, names, routes=recorded)
+    outputs = policy.module(*arguments, names, extras=Extras(experts=recorded))
     before = batch["action"].roll(-1, -1)
     loss = {}
     for kind, chosen in {"live": outputs[ROUTES], "replayed": recorded}.items():
@@ -122,18 +123,16 @@ def test_a_model_that_is_not_the_policy_replays_nothing(path):
 # --- mutants -------------------------------------------------------------------------------------------------------
 
 
-def _of_the_token_before(records: RouteRecords, numbers: Tensor | None, time: int) -> Tensor | None:
-    padded = PADDED(records, numbers, time)
-    return padded if padded is None else padded.roll(1, 1)
+def _of_the_token_before(records: RouteRecords, numbers: Tensor, time: int) -> Tensor:
+    return PADDED(records, numbers, time).roll(1, 1)
 
 
-def _without_replay(records: RouteRecords, numbers: Tensor | None, time: int) -> None:
+def _without_replay(records: RouteRecords, numbers: Tensor, time: int) -> None:
     return None
 
 
-def _of_the_layer_before(records: RouteRecords, numbers: Tensor | None, time: int) -> Tensor | None:
-    padded = PADDED(records, numbers, time)
-    return padded if padded is None else padded.roll(1, 2)
+def _of_the_layer_before(records: RouteRecords, numbers: Tensor, time: int) -> Tensor:
+    return PADDED(records, numbers, time).roll(1, 2)
 
 
 PADDED = RouteRecords.padded

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.settings import OptimizerSettings
 from purerl.backends.hf.trainer import Config, check_model
 from purerl.backends.hf.training import narrow_weights
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.rounding import Rounding, join, random_shorts, round_stochastically, split
 from purerl.backends.hf.weights.chunks import Chunk

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from purerl.backends.hf.decoder.loading import token_model as modules
+from purerl.backends.hf.decoder.extras import Extras
+from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.model import token_model as modules
 from purerl.backends.hf.model.packing import pack
-from purerl.backends.hf.model.parallel import layers_of, recompute
+from purerl.backends.hf.model.parallel import recompute
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe import replay as routes
 from purerl.backends.hf.moe.replay import LIVE, ROUTES, changed_choices, hook_routers, probe_routes
@@ -30,7 +32,9 @@ Result = tuple[Tensor, dict[str, Tensor]]
 def logp_and_gradients(module: TokenModel, chosen: Tensor | None = None, **options: object) -> Result:
     """The log-probabilities of `BATCH`, and the gradient of a weighted sum of them."""
     module.zero_grad()
-    logp = module(BATCH["tokens"], BATCH["action"], BATCH["temperature"], ("logp",), routes=chosen, **options)["logp"]
+    logp = module(
+        BATCH["tokens"], BATCH["action"], BATCH["temperature"], ("logp",), extras=Extras(experts=chosen), **options
+    )["logp"]
     (logp * torch.linspace(-1, 2, logp.numel(), dtype=logp.dtype).view_as(logp)).sum().backward()
     zeros = {name: torch.zeros_like(parameter) for name, parameter in module.named_parameters()}
     return logp.detach(), zeros | {n: p.grad.clone() for n, p in module.named_parameters() if p.grad is not None}
@@ -40,7 +44,9 @@ def logp_and_gradients(module: TokenModel, chosen: Tensor | None = None, **optio
 def live_choices(module: TokenModel, chosen: Tensor | None = None, **options: object) -> Tensor:
     """[rows, time, layers, k] what the routers of `module` choose."""
     names = (ROUTES,)
-    return module(BATCH["tokens"], BATCH["action"], BATCH["temperature"], names, routes=chosen, **options)[ROUTES]
+    return module(
+        BATCH["tokens"], BATCH["action"], BATCH["temperature"], names, extras=Extras(experts=chosen), **options
+    )[ROUTES]
 
 
 def others(module: TokenModel) -> Tensor:
@@ -89,7 +95,7 @@ def some_live(module: TokenModel) -> Tensor:
 def the_load_is_that_of_the_live_router() -> None:
     module = token_model("qwen3_moe")
     chosen, names = others(module), ("router_count", ROUTES)
-    outputs = module(BATCH["tokens"], BATCH["action"], BATCH["temperature"], names, routes=chosen)
+    outputs = module(BATCH["tokens"], BATCH["action"], BATCH["temperature"], names, extras=Extras(experts=chosen))
     before = BATCH["action"].roll(-1, -1)
     count = torch.stack([(outputs[ROUTES][before] == expert).sum() for expert in range(EXPERTS)])
     replayed = torch.stack([(chosen[before] == expert).sum() for expert in range(EXPERTS)])

@@ -17,12 +17,13 @@ from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import generator as generators
-from purerl.backends.hf.generator import HFGenerator
+from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import open_mesh
 from purerl.backends.hf.model.parallel import parallelize
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe.replay import ROUTES
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.trainer import Config
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.expert_records import SampledRoutes
@@ -129,7 +130,11 @@ def steps_are_those_of_the_recorded_experts(store: RouteStore, **settings: Any) 
     for name, gradient in policy.gradient(step, objective, counts).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-5, atol=1e-7, msg=name)
     arguments = batch["tokens"], batch["action"], batch["temperature"]
-    live = policy.module(*arguments, (ROUTES,), routes=chosen)[ROUTES] if not settings.get("packing") else None
+    live = (
+        policy.module(*arguments, (ROUTES,), extras=Extras(experts=chosen))[ROUTES]
+        if not settings.get("packing")
+        else None
+    )
     report = policy.step(step, objective, counts)
     loss = -(logp * batch["advantage"])[batch["mask"]].mean().item()
     assert float(report["loss/policy"].total / report["loss/policy"].weight) == pytest.approx(loss, rel=1e-6)
@@ -204,28 +209,24 @@ def _dense_first() -> Any:
 # --- mutants -------------------------------------------------------------------------------------------------------
 
 
-def _of_the_token_before(records: SampledRoutes, numbers: Tensor | None, time: int) -> Tensor | None:
-    padded = PADDED(records, numbers, time)
-    return padded if padded is None else padded.roll(1, 1)
+def _of_the_token_before(records: SampledRoutes, numbers: Tensor, time: int) -> Tensor:
+    return PADDED(records, numbers, time).roll(1, 1)
 
 
-def _of_another_row(records: SampledRoutes, numbers: Tensor | None, time: int) -> Tensor | None:
-    padded = PADDED(records, numbers, time)
-    return padded if padded is None else padded.roll(1, 0)
+def _of_another_row(records: SampledRoutes, numbers: Tensor, time: int) -> Tensor:
+    return PADDED(records, numbers, time).roll(1, 0)
 
 
-def _of_another_layer(records: SampledRoutes, numbers: Tensor | None, time: int) -> Tensor | None:
-    padded = PADDED(records, numbers, time)
-    return padded if padded is None else padded.roll(1, 2)
+def _of_another_layer(records: SampledRoutes, numbers: Tensor, time: int) -> Tensor:
+    return PADDED(records, numbers, time).roll(1, 2)
 
 
-def _without_replay(records: SampledRoutes, numbers: Tensor | None, time: int) -> None:
+def _without_replay(records: SampledRoutes, numbers: Tensor, time: int) -> None:
     return None
 
 
-def _the_first_expert_in_place_of_live(records: SampledRoutes, numbers: Tensor | None, time: int) -> Tensor | None:
-    padded = PADDED(records, numbers, time)
-    return padded if padded is None else padded.clamp(min=0)
+def _the_first_expert_in_place_of_live(records: SampledRoutes, numbers: Tensor, time: int) -> Tensor:
+    return PADDED(records, numbers, time).clamp(min=0)
 
 
 PADDED = SampledRoutes.padded

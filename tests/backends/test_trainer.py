@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from purerl.algos.algebra import prepare_step
+from purerl.backends.hf.settings import OptimizerSettings
 from purerl.backends.hf.trainer import Config, check_model
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
@@ -145,7 +145,7 @@ def test_bfloat16_weights_are_trained(path):
 
 @pytest.mark.parametrize(("name", "settings"), [("recompute", {"recompute": "layers"}), ("compile", {"compile": True})])
 def test_recomputation_and_compilation_of_a_model_without_layers_are_refused(path, monkeypatch, name, settings):
-    monkeypatch.setattr("purerl.backends.hf.model.parallel.layers_of", lambda module: iter(()))
+    monkeypatch.setattr("purerl.backends.hf.model.fit.layers_of", lambda module: iter(()))
     message = rf"^{name}\n  got:  Qwen3ForCausalLM, whose layers are not marked as layers(.|\n)*leave {name} out$"
     with pytest.raises(ConfigError, match=message):
         check_model(Config(**settings), model=Model(path), outputs=("logp",), is_trained=True)

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from purerl.algos.algebra import Counts, Weighted, merge
 from purerl.backends.fake import trainer as fake
-from purerl.backends.hf.decoder.loading import token_model
+from purerl.backends.hf.model import token_model
 from purerl.backends.hf.training import engine, layout
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.kernels.partition import tokens_needed

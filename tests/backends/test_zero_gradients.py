@@ -13,7 +13,7 @@ from tensordict import TensorDict
 from purerl.algos import cispo, dr_grpo, grpo, gspo, reinforce_plus_plus_baseline, rloo
 from purerl.algos.algebra import Algorithm, Objective, compute_advantages, prepare_step
 from purerl.algos.modifiers import entropy_bonus, kl_loss
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings
+from purerl.backends.hf.settings import OptimizerSettings
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.loop.update import score, scored_fields

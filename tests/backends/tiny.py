@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -46,19 +49,29 @@ FAMILIES: dict[str, dict[str, Any]] = {
 
 def write_model(directory: Path, family: str = "qwen3", *, seed: int = 0, **changes: Any) -> str:
     """Write a random model of `family` in float64 into a subdirectory of `directory`; return its path."""
+    path = directory / f"{family}-{seed}"
+    path.mkdir(parents=True, exist_ok=True)
+    for name, data in _files(family, seed, json.dumps(changes, sort_keys=True)).items():
+        (path / name).write_bytes(data)
+    return str(path)
+
+
+@lru_cache(64)
+def _files(family: str, seed: int, changes: str) -> dict[str, bytes]:
+    """The files of a model by their names. Many tests write the same model."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    path = directory / f"{family}-{seed}"
-    with torch.random.fork_rng():
+    config = AutoConfig.for_model(family, **FAMILIES[family] | json.loads(changes))
+    with torch.random.fork_rng(), TemporaryDirectory() as folder:
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **FAMILIES[family] | changes))
+        model = AutoModelForCausalLM.from_config(config)
         for parameter in model.parameters():
             # Norms and biases too: with their initial values 1 and 0, a test would not notice if they are not used.
             torch.nn.init.normal_(
                 parameter, mean=float(parameter.detach().mean()), std=0.2 if parameter.ndim < 2 else 0.3
             )
-        model.double().save_pretrained(path)
-    return str(path)
+        model.double().save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
 
 
 def make_trainer(

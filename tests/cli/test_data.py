@@ -1,4 +1,4 @@
-"""`purerl data`: printed output and exit statuses, and the examples in docs/data.md."""
+"""`purerl data`: printed output and exit statuses, and the examples in docs/how-to/data.md."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_convert_prints_the_number_of_rows(tmp_path: Path) -> None:
 
 
 def test_output_in_the_documentation_is_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "data.md").read_text(encoding="utf-8")
     rows = page.partition("```json\n")[2].partition("```")[0]
     command, _, output = page.partition("```console\n$ ")[2].partition("\n```")[0].partition("\n")
     monkeypatch.chdir(tmp_path)
@@ -140,7 +140,7 @@ def test_output_in_the_documentation_is_up_to_date(tmp_path: Path, monkeypatch: 
 
 
 def test_documentation_lists_every_format_and_setting() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "data.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "data.md").read_text(encoding="utf-8")
     table = [line for line in page.splitlines() if line.startswith("|")]
     for example_format in EXAMPLE_FORMATS:
         start = f"| {example_format.example_type} |"

@@ -153,14 +153,14 @@ def test_what_cannot_be_used_is_refused_before_the_model_is_loaded(
     def load(*arguments: object, **kwargs: object) -> None:
         raise AssertionError("the model is loaded")
 
-    monkeypatch.setattr("purerl.runs.evaluation.open_generator", load)
+    monkeypatch.setattr("purerl.opening.engines.open_generator", load)
     result = _purerl("sample", prepared / "model", "--prompt", "1+1=", *options)
     assert result.exit_code in (1, 2), result.output
     assert message in result.stderr
 
 
 def test_run_starts_its_environment_before_it_loads_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("purerl.loop.run.open_trainers", None)
+    monkeypatch.setattr("purerl.loop.run.open_engines", None)
     environment = EnvironmentSettings(factory=f"{GAMES}:NeverStarts")
     with pytest.raises(Exception, match="RuntimeError: no board"):
         train(fake(rewards=(), environment=environment), directory=tmp_path / "run")

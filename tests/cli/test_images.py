@@ -11,7 +11,7 @@ from purerl.evaluation.settings import Evaluate
 from purerl.images import Image, hex_id
 from purerl.loop.train import train
 from purerl.models.processor import load_processor
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import write_parquet
 from purerl.settings import Model
 from purerl_cli.main import app
 from tests.backends.vision import picture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from attrs import Attribute, field, frozen, validators
 
@@ -53,6 +53,39 @@ class Outside:
     def build(config: OutsideConfig) -> tuple[str, OutsideConfig]:
         """The plugin's builder."""
         return "outside", config
+
+
+@frozen
+class NamedConfig:
+    """The Config of `Named`, which it names, as one in another module does."""
+
+    PLUGIN: ClassVar[str] = "tests.config.examples:Named"
+
+    slots: int = 32
+
+
+class Named:
+    """A plugin whose Config names it."""
+
+    Config = NamedConfig
+
+    @staticmethod
+    def build(config: NamedConfig) -> tuple[str, NamedConfig]:
+        """The plugin's builder."""
+        return "named", config
+
+
+class Extending:
+    """A plugin whose Config extends that of another one."""
+
+    @frozen
+    class Config(NamedConfig):
+        """The Config of `Extending`."""
+
+    @staticmethod
+    def build(config: Any) -> tuple[str, Any]:
+        """The plugin's builder."""
+        return "extending", config
 
 
 class WithoutBuild:

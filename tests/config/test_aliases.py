@@ -25,7 +25,7 @@ from purerl.plugins import find, names
 from purerl.recipes import resolve
 from tests.config.known_settings import has, is_setting, problems
 
-METRICS = Path(__file__).parents[2] / "docs" / "metrics.md"
+METRICS = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 FORMATS = {"text": pa.string(), "messages": pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))}
 
 
@@ -135,7 +135,7 @@ def test_a_name_that_is_a_setting_replaces_itself() -> None:
 
 
 def test_new_names_of_metrics_are_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     new = {metric for old, metrics in read_renamed().items() if "/" in old for metric in metrics}
     terms = {metric for metric in new if "/loss/" in metric}
     assert "policy/approx_kl" in new

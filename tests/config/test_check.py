@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from purerl.config.check import algorithm_of, check, needs_rollouts, updates_of
+from purerl.config.check import check
 from purerl.config.overrides import apply
+from purerl.config.requirements import requirements_of
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
 from purerl.recipes.addition import addition
+from purerl.rollouts.check import needs_rollouts
 
 SFT = ("algorithm.kind=sft", "rollout=")
 NO_SAMPLING = (*SFT, "evaluate=", "generator=", "rewards=")
@@ -135,7 +137,7 @@ def test_an_algorithm_without_groups_accepts_single_samples() -> None:
 
 def test_needs_rollouts_lists_the_fields_that_only_completions_have() -> None:
     def fields(kind: str) -> set[str]:
-        return needs_rollouts(algorithm_of(apply(addition(), [f"algorithm.kind={kind}"])))
+        return needs_rollouts(requirements_of(apply(addition(), [f"algorithm.kind={kind}"])).algorithm)
 
     assert fields("sft") == fields("dpo") == set()
     assert "reward" in fields("grpo")
@@ -196,9 +198,9 @@ def test_epochs_may_replace_the_steps_of_every_recipe() -> None:
 def test_updates_are_counted_for_each_model() -> None:
     settings = ["algorithm.kind=ppo", "algorithm.kl_reward=0.1", "critic_warmup=10", "ppo_epochs=2"]
     config = apply(addition(), settings)
-    algorithm = algorithm_of(config)
-    assert updates_of(config, algorithm, 30) == {"critic": 30 * 8, "policy": 20 * 8, "reference": 0}
-    assert updates_of(config, algorithm, None) == {"critic": None, "policy": None, "reference": 0}
+    needs = requirements_of(config)
+    assert needs.updates(30) == {"critic": 30 * 8, "policy": 20 * 8, "reference": 0}
+    assert needs.updates(None) == {"critic": None, "policy": None, "reference": 0}
 
 
 @pytest.mark.parametrize(

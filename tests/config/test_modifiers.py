@@ -12,11 +12,11 @@ from attrs import evolve
 from purerl.algos import deepseek_v3_2, grpo, sft
 from purerl.algos.modifiers import dual_clip, entropy_bonus, kl_loss, kl_reward, reduction
 from purerl.composition import Composition, build_algorithm, to_composition, with_modifiers
-from purerl.config.check import algorithm_of, check
+from purerl.config.check import check
 from purerl.config.listing import explain
 from purerl.config.overrides import apply, build
 from purerl.config.plan import plan
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import digest, dumps, from_dict, to_dict
 from purerl.config.tables import differences, flat
@@ -171,7 +171,7 @@ def test_a_composition_builds_what_its_functions_build() -> None:
     plain = grpo.algorithm(grpo.Config(clip_high=0.28))
     expected = dual_clip.modify(DUAL(), kl_loss.modify(KL(coef=0.5), plain))
     assert build_algorithm(composition) == with_modifiers(plain, KL(coef=0.5), DUAL()) == expected
-    assert algorithm_of(evolve(addition(), algorithm=composition)) == expected
+    assert requirements_of(evolve(addition(), algorithm=composition)).algorithm == expected
     assert with_modifiers(plain) == plain
 
 
@@ -191,7 +191,7 @@ def test_modifiers_that_are_none_are_refused(modifiers: tuple[Any, ...], message
 
 def test_models_that_a_modifier_needs_are_models_of_the_run() -> None:
     def roles(config: RunConfig) -> set[str]:
-        return {*model_roles(config, algorithm_of(config))}
+        return {*requirements_of(config).models}
 
     assert roles(recipe_with()) == {"policy"}
     assert roles(recipe_with(KL())) == roles(recipe_with(kl_reward.Config())) == {"policy", "reference"}
@@ -218,7 +218,7 @@ def test_a_modifier_of_ones_own_has_its_address_as_name(settings: list[str], exp
 
 
 def test_a_modifier_of_ones_own_changes_the_algorithm() -> None:
-    [policy] = algorithm_of(apply(addition(), [GRPO, f'algorithm."{OWN}:Scaled"=3'])).objectives
+    [policy] = requirements_of(apply(addition(), [GRPO, f'algorithm."{OWN}:Scaled"=3'])).algorithm.objectives
     assert [term.weight for term in policy.terms] == [3.0]
 
 
@@ -229,7 +229,7 @@ def test_a_file_in_the_working_directory_can_have_a_modifier(tmp_path: Path, mon
     monkeypatch.chdir(tmp_path)
     config = apply(addition(), [GRPO, "algorithm.modifiers_in_a_file:Mine=3"])
     assert apply(addition(), [GRPO, 'algorithm."modifiers_in_a_file.py:Mine"=3']) == config
-    assert algorithm_of(config) == with_modifiers(grpo.algorithm(), Scaled.Config(factor=3))
+    assert requirements_of(config).algorithm == with_modifiers(grpo.algorithm(), Scaled.Config(factor=3))
 
 
 # --- settings, sources, summaries --------------------------------------------------------------------------------

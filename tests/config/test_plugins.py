@@ -99,6 +99,12 @@ def test_objects_that_are_not_plugins_are_refused(group: str, kind: str, message
     assert message in str(error.value)
 
 
+def test_a_config_names_its_plugin_and_one_that_extends_it_does_not_inherit_the_name() -> None:
+    assert kind_of(examples.NamedConfig()) == f"{HERE}:Named"
+    assert find("trainer", f"{HERE}:Named").Config is examples.NamedConfig
+    assert kind_of(examples.Extending.Config()) == f"{HERE}:Extending"
+
+
 def test_a_config_without_plugin_has_no_kind() -> None:
     with pytest.raises(ConfigError, match=r"^NoPluginConfig is not the Config of a plugin"):
         kind_of(examples.NoPluginConfig())

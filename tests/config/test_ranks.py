@@ -13,8 +13,8 @@ from purerl.backends.hf.trainer import Config
 from purerl.backends.megatron.mesh import MegatronMesh
 from purerl.backends.megatron.trainer import Config as MegatronConfig
 from purerl.composition import Composition
-from purerl.config.check import algorithm_of, check, check_ranks
-from purerl.config.roles import model_roles
+from purerl.config.check import check, check_ranks, check_settings
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError
 from purerl.loop.train import train
@@ -54,13 +54,14 @@ REFUSED = {
 def test_mesh_that_does_not_fit_the_ranks_is_refused(name: str) -> None:
     config, message = REFUSED[name]
     with pytest.raises(ConfigError) as caught:
-        check_ranks(config, 3)
+        check_ranks(config.placement, check_settings(config), 3)
     assert str(caught.value).startswith(message)
 
 
 def test_mesh_that_fits_the_ranks_is_accepted() -> None:
-    check_ranks(evolve(RECIPE, trainer=SHARDED), 2)
-    check_ranks(evolve(PPO, trainer=SHARDED, placement=evolve(ACTORS, roles={"critic": Actors(count=4)})), 1)
+    actors = evolve(PPO, trainer=SHARDED, placement=evolve(ACTORS, roles={"critic": Actors(count=4)}))
+    for config, ranks in ((evolve(RECIPE, trainer=SHARDED), 2), (actors, 1)):
+        check_ranks(config.placement, check_settings(config), ranks)
 
 
 def test_settings_alone_are_refused_if_they_state_the_number_of_ranks() -> None:
@@ -77,9 +78,9 @@ def test_model_that_the_mesh_does_not_divide_is_refused_with_the_key_of_the_mesh
         (evolve(RECIPE, model=path, trainer=trainer), "policy", "trainer.mesh.sequence"),
         (evolve(PPO, roles={"critic": Role(model=path, trainer=trainer)}), "critic", "roles.critic.trainer.mesh.seq"),
     ):
-        role = model_roles(config, algorithm_of(config))[name]
+        role = requirements_of(config).models[name]
         with pytest.raises(ConfigError, match=rf"^{key}.*\n  got:  3, and 2 heads"):
-            check_role_model(config, name, role)
+            check_role_model(name, role)
 
 
 def test_mesh_is_refused_before_the_initial_run(tmp_path: Path) -> None:

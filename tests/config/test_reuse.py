@@ -8,10 +8,11 @@ import pytest
 from attrs import evolve
 
 from purerl.algos.parts.behavior import has_policy_ratio, is_policy_gradient, weights_rollouts
-from purerl.composition import build_algorithm
-from purerl.config.check import algorithm_of, check
+from purerl.config.check import check
 from purerl.config.overrides import apply
+from purerl.config.requirements import requirements_of
 from purerl.config.reuse import check_reuse
+from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
@@ -42,6 +43,10 @@ STALE = ("num_minibatches=1", "rollout.max_staleness=1")
 CORRECTED = {"decoupled_ppo", "icepop"}
 
 
+def _check(config: RunConfig) -> None:
+    check_reuse(requirements_of(config), config.rollout)
+
+
 def test_algorithms_without_a_ratio_are_found_by_their_loss():
     algorithms = {name: find("algorithm", name).algorithm() for name in names("algorithm")}
     gradients = {name: algorithm for name, algorithm in algorithms.items() if is_policy_gradient(algorithm)}
@@ -55,7 +60,7 @@ def test_algorithms_without_a_ratio_are_found_by_their_loss():
 def test_several_optimizer_steps_are_refused(kind: str, setting: str):
     config = apply(addition(), [f"algorithm.kind={kind}", setting])
     with pytest.raises(ConfigError) as error:
-        check_reuse(config, algorithm_of(config), kind)
+        _check(config)
     key, got = STEPS[setting]
     assert str(error.value).startswith(f"{key}\n  got:  {got}\n  need: 1: the policy loss of {kind} has no ratio")
     assert str(error.value).endswith(", or algorithm.clipped_surrogate=true")
@@ -65,7 +70,7 @@ def test_several_optimizer_steps_are_refused(kind: str, setting: str):
 def test_stale_rollouts_are_refused(kind: str):
     config = apply(addition(), [f"algorithm.kind={kind}", *STALE])
     with pytest.raises(ConfigError) as error:
-        check_reuse(config, algorithm_of(config), kind)
+        _check(config)
     assert str(error.value).startswith("rollout.max_staleness\n  got:  1\n  need: 0: the policy loss of")
     assert str(error.value).endswith("set algorithm.importance_weight=true, or rollout.max_staleness=0")
 
@@ -90,7 +95,7 @@ def test_remedies_are_accepted(settings: tuple[str, ...]):
 def test_other_algorithms_are_accepted():
     for kind in sorted({*names("algorithm")} - ONE_STEP):
         config = apply(addition(), [f"algorithm.kind={kind}", "ppo_epochs=2"])
-        check_reuse(config, build_algorithm(config.algorithm), kind)  # its error has the kind
+        _check(config)  # its error has the kind
 
 
 def test_algorithms_whose_ratio_would_be_1_for_stale_rollouts_are_refused_with_a_remedy_that_works():
@@ -98,11 +103,11 @@ def test_algorithms_whose_ratio_would_be_1_for_stale_rollouts_are_refused_with_a
     for kind in names("algorithm"):
         config = apply(addition(), [f"algorithm.kind={kind}", *STALE])
         try:
-            check_reuse(config, build_algorithm(config.algorithm), kind)
+            _check(config)
         except ConfigError as error:
             for remedy in re.findall(r"(algorithm\.\w+=true)", str(error)):
                 corrected = apply(config, [remedy])
-                check_reuse(corrected, build_algorithm(corrected.algorithm), kind)
+                _check(corrected)
         else:
             accepted.add(kind)
     assert accepted >= CORRECTED

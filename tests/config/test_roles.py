@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
-from purerl.config.check import algorithm_of, check
+from purerl.config.check import check
 from purerl.config.overrides import apply
-from purerl.config.roles import model_roles, teacher_names
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.config.structure import dumps, from_dict, read_toml
 from purerl.errors import ConfigError
@@ -51,7 +51,7 @@ def _with_table(text: str) -> RunConfig:
 def test_several_teachers_are_nested_tables() -> None:
     config = _with_table(TABLE)
     assert config.roles == {"teachers": TEACHERS}
-    assert teacher_names(config) == ("math", "code")
+    assert requirements_of(config).teachers == ("math", "code")
     check(config)
 
 
@@ -103,7 +103,7 @@ def test_a_setting_of_a_role_replaces_the_inherited_alternative(value: int) -> N
 
 def test_roles_that_are_not_set_are_those_of_the_run() -> None:
     config = apply(addition(), [PPO, "algorithm.kl_reward=0.1", "roles.critic.model=c"])
-    roles = model_roles(config, algorithm_of(config))
+    roles = requirements_of(config).models
     assert {name: role.settings.model.path for name, role in roles.items()} == {
         "critic": "c", "policy": config.model.path, "reference": config.model.path,
     }  # fmt: skip
@@ -114,7 +114,7 @@ def test_roles_that_are_not_set_are_those_of_the_run() -> None:
 
 def test_every_teacher_is_a_model_of_the_run() -> None:
     config = _with_table(TABLE)
-    roles = model_roles(config, algorithm_of(config))
+    roles = requirements_of(config).models
     assert sorted(roles) == ["policy", "teachers.code", "teachers.math"]
     assert roles["teachers.math"].settings == evolve(TEACHERS["math"], trainer=config.trainer)
     assert roles["teachers.code"].outputs == ("logp",)
@@ -258,7 +258,7 @@ def test_roles_that_the_algorithm_uses_are_accepted(settings: tuple[str, ...]) -
 def test_models_whose_scores_are_rewards_are_models_of_the_run(tmp_path: Path) -> None:
     settings = ["roles.rewards.good.model=m", "roles.rewards.good.steps.aggregate=last", "roles.rewards.b.model=n"]
     config = apply(addition(), settings)
-    roles = model_roles(config, algorithm_of(config))
+    roles = requirements_of(config).models
     assert list(roles) == ["policy", "rewards.good", "rewards.b"]
     assert roles["rewards.good"].settings == Role(
         model=Model("m"), steps=Steps(aggregate="last"), trainer=config.trainer

@@ -14,11 +14,11 @@ from purerl.backends.serving.lease import new_owner
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
-from purerl.config.reward_roles import judge_roles
+from purerl.config.paths import resolve_judges, resolve_paths
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, EngineError
-from purerl.loop.generators import check_running
-from purerl.loop.paths import resolve_judges, resolve_paths
+from purerl.opening.engines import check_running
 from purerl.placement.settings import Actors, Placement
 from purerl.recipes.addition import addition
 from purerl.rewards.judges.settings import Judge
@@ -73,7 +73,7 @@ def test_weights_of_a_judge_do_not_change_so_their_mismatch_does_not_grow() -> N
 def test_servers_of_judges_are_those_of_the_run_and_have_logs_in_its_directory(tmp_path: Path) -> None:
     config = config_of(generator(), a=generator(), b=generator(FIRST), c=hf.Config(), d=None)
     resolved = resolve_judges(resolve_paths(config, tmp_path), tmp_path)
-    judges = judge_roles(resolved)
+    judges = requirements_of(resolved).judges
     logs = {name: judges[f"rewards.{name}"].generator.server.logs for name in "ab"}
     assert logs == {name: f"{tmp_path}/servers/{name}" for name in "ab"}
     assert resolved.generator.server.logs == f"{tmp_path}/servers"
@@ -83,7 +83,7 @@ def test_servers_of_judges_are_those_of_the_run_and_have_logs_in_its_directory(t
 
 def test_an_evaluation_does_not_know_the_servers_of_judges_as_its_own(tmp_path: Path) -> None:
     resolved = resolve_paths(config_of(generator(), a=generator(FIRST)), tmp_path)
-    assert judge_roles(resolved)["rewards.a"].generator.server.logs == "{run}/servers"
+    assert requirements_of(resolved).judges["rewards.a"].generator.server.logs == "{run}/servers"
 
 
 def test_servers_of_judges_are_looked_at_before_models_are_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,5 +97,5 @@ def test_servers_of_judges_are_looked_at_before_models_are_loaded(monkeypatch: p
     monkeypatch.setattr(vllm, "check_running", look)
     config = config_of(generator(FIRST), a=generator(SECOND))
     with pytest.raises(EngineError):
-        check_running(config)
+        check_running((config.generator, config.model), requirements_of(config).judges)
     assert looked == [((FIRST,), config.model.path), ((SECOND,), "m")]

@@ -63,7 +63,7 @@ def test_prompt_that_is_too_long_is_refused_with_its_row(tmp_path: Path) -> None
 def test_max_prompt_tokens_makes_the_check_unnecessary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("purerl.data.limits.prompts_at", None)  # no prompt is tokenized again
     run = _open(tmp_path, [*[FITS] * 5, TOO_LONG], max_prompt_tokens=LIMIT - NEW)
-    assert run.data.counts["too_long"] == 1
+    assert run.task.training.counts["too_long"] == 1
 
 
 def test_demonstration_that_is_too_long_is_refused_with_its_row(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_labeled_completions_that_are_too_long_with_the_prompt_of_another_row_ar
 
 def test_only_prompts_that_will_be_drawn_are_checked(tmp_path: Path) -> None:
     run = _open(tmp_path, [FITS] * 9, max_steps=1, batch_size=2, num_minibatches=1)
-    drawn = indices_of_draws(run.data.examples, run.config.seed, 0, 2)
+    drawn = indices_of_draws(run.task.training.examples, config(tmp_path, "").seed, 0, 2)
     prompts = [FITS if index in drawn else TOO_LONG for index in range(9)]
     _open(tmp_path, prompts, max_steps=1, batch_size=2, num_minibatches=1)
     with pytest.raises(DataError, match="a prompt of 8 tokens"):
@@ -115,9 +115,9 @@ def test_problems_of_an_evaluation_are_checked(tmp_path: Path) -> None:
         _open(tmp_path, [FITS], evaluate=Evaluate(data=data, max_tokens=NEW))
     run = _open(tmp_path, [FITS], evaluate=Evaluate(data=data, max_tokens=NEW - 1))
     chat = open_chat(tokenizer(), "text")
-    check_problem_lengths(chat, run.data.problems, new_tokens=NEW, limit=None)
+    check_problem_lengths(chat, run.task.problems, new_tokens=NEW, limit=None)
     with pytest.raises(DataError, match="row 1 of"):
-        check_problem_lengths(chat, run.data.problems, new_tokens=NEW, limit=LIMIT)
+        check_problem_lengths(chat, run.task.problems, new_tokens=NEW, limit=LIMIT)
 
 
 def test_problems_of_an_evaluation_outside_of_a_run_are_checked(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from purerl.config.schema import RunConfig
 from purerl.data.examples import rows_at
 from purerl.data.settings import Data
 from purerl.errors import InputError
-from purerl.loop import run as opening
 from purerl.loop.train import train
+from purerl.opening import engines
 from purerl.rollouts.settings import Rollout
 from tests.loop.runs import opened
 
@@ -27,7 +27,7 @@ from .runs import CONVERSATIONS, EVALUATE, OFFLINE, config, save_model, verl_row
 def test_stop_tokens_are_those_of_the_chat_template_and_of_the_tokenizer(tmp_path: Path) -> None:
     save_model(tmp_path, HEADERS)
     run = opened(config(tmp_path, write(tmp_path / "rows.parquet", verl_rows(9))), tmp_path / "run")
-    chat = run.data.chat
+    chat = run.task.chat
     assert chat.tokenizer.convert_ids_to_tokens(chat.stop_tokens) == ["<|eot|>", "<eos>"]
 
 
@@ -37,7 +37,7 @@ def test_stop_tokens_of_the_model_replace_a_missing_end_token(tmp_path: Path) ->
     (model / "generation_config.json").write_text(json.dumps({"eos_token_id": ends}))
     data = write(tmp_path / "rows.jsonl", [{"prompt": f"{k}"} for k in range(9)])
     settings = config(tmp_path, data, rewards=("tests.loop.rewards:first_is_even",))
-    assert opened(settings, tmp_path / "run").data.chat.stop_tokens == tuple(ends)
+    assert opened(settings, tmp_path / "run").task.chat.stop_tokens == tuple(ends)
 
 
 # --- the validation set ------------------------------------------------------------------------------------------
@@ -51,10 +51,11 @@ def test_validation_set_depends_only_on_the_prompts(tmp_path: Path) -> None:
     def split(path: str) -> tuple[set[int], set[int]]:
         """The rows of the training set, and those of the validation set."""
         settings = config(tmp_path, Data(files=(path,), validation_fraction=0.2), evaluate=EVALUATE)
-        data = opened(settings, tmp_path / "run").data
-        parts = [rows_at(part, part.indices) for part in (data.examples, data.problems["validation"])]
+        task = opened(settings, tmp_path / "run").task
+        parts = [rows_at(part, part.indices) for part in (task.training.examples, task.problems["validation"])]
         training, validation = ({row["extra_info"]["index"] for row in part} for part in parts)
-        assert data.counts["validation"] == data.counts["problems"] == len(validation)
+        counts = task.training.counts
+        assert counts["validation"] == counts["problems"] == len(validation)
         return training, validation
 
     (training, validation), (more_training, more_validation) = split(first_rows), split(all_rows)
@@ -70,7 +71,8 @@ def test_max_examples_limits_the_problems_of_the_validation_set(tmp_path: Path) 
     save_model(tmp_path)
     data = Data(files=(write(tmp_path / "rows.parquet", verl_rows(200)),), validation_fraction=0.2)
     run = opened(config(tmp_path, data, evaluate=evolve(EVALUATE, max_examples=3)), tmp_path / "run")
-    assert run.data.counts["problems"] == 3 < run.data.counts["validation"]
+    counts = run.task.training.counts
+    assert counts["problems"] == 3 < counts["validation"]
 
 
 # --- refused before a model is loaded ----------------------------------------------------------------------------
@@ -83,8 +85,8 @@ def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*args: object) -> None:
         raise AssertionError("a model is loaded")
 
-    monkeypatch.setattr(opening, "open_trainers", load)
-    monkeypatch.setattr(opening, "open_sampler", load)
+    monkeypatch.setattr(engines, "open_trainer", load)
+    monkeypatch.setattr(engines, "open_generator", load)
 
 
 def _refusal(settings: RunConfig, folder: Path) -> str:

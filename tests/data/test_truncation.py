@@ -13,13 +13,13 @@ from purerl.data.answers import TokenizedExample
 from purerl.data.chat import open_chat
 from purerl.data.encoding import decode
 from purerl.data.examples import indices_of_draws, prompts_at, read_examples, rows_at, tokenized_at
-from purerl.data.open import notes
 from purerl.data.settings import Data
 from purerl.data.truncation import PromptLimit, truncate, truncate_example
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError, InputError
 from purerl.evaluation.settings import Validation
 from purerl.loop.train import train
+from purerl.opening.data import describe_data
 from tests.loop.runs import opened
 
 from .made import CHATML, assistant, tokenizer, user, write
@@ -80,20 +80,20 @@ def _config(folder: Path, **settings: Any) -> Any:
 
 
 def test_run_uses_all_rows_and_counts_truncated_prompts(tmp_path: Path) -> None:
-    dropped = opened(_config(tmp_path), tmp_path / "dropped").data
-    truncated = opened(_config(tmp_path, truncation="middle"), tmp_path / "truncated").data
-    assert dropped.counts["too_long"] == truncated.counts["truncated"] > 0
-    assert truncated.counts["examples"] == truncated.counts["rows"] == 29
-    assert f"{truncated.counts['truncated']} prompts are truncated" in str(notes(truncated))
-    indices = truncated.examples.indices
-    prompts = prompts_at(truncated.chat, truncated.examples, indices, rows_at(truncated.examples, indices))
+    dropped = opened(_config(tmp_path), tmp_path / "dropped").task.training
+    task = opened(_config(tmp_path, truncation="middle"), tmp_path / "truncated").task
+    truncated, examples = task.training.counts, task.training.examples
+    assert dropped.counts["too_long"] == truncated["truncated"] > 0
+    assert truncated["examples"] == truncated["rows"] == 29
+    assert f"{truncated['truncated']} prompts are truncated" in str(describe_data(task))
+    prompts = prompts_at(task.chat, examples, examples.indices, rows_at(examples, examples.indices))
     assert max(len(prompt.tokens) for prompt in prompts) == 40
 
 
 def test_validation_set_is_truncated_too(tmp_path: Path) -> None:
     settings = _config(tmp_path, truncation="left", validation_fraction=0.5)
-    data = opened(evolve(settings, evaluate=EVALUATE), tmp_path / "run").data
-    assert data.problems["validation"].truncation == data.examples.truncation == PromptLimit(40, "left")
+    task = opened(evolve(settings, evaluate=EVALUATE), tmp_path / "run").task
+    assert task.problems["validation"].truncation == task.training.examples.truncation == PromptLimit(40, "left")
 
 
 def test_run_with_a_prompt_that_is_too_long_is_refused_with_its_row(tmp_path: Path) -> None:
@@ -139,8 +139,8 @@ def test_seed_of_the_order_replaces_that_of_the_run(tmp_path: Path) -> None:
 def test_run_draws_in_the_order_of_its_settings(tmp_path: Path) -> None:
     settings = _config(tmp_path, order="sequential")
     run = opened(settings, tmp_path / "run")
-    assert indices_of_draws(run.data.examples, settings.seed, 0, 4) == run.data.examples.indices[:4]
-    seeded = opened(_config(tmp_path, seed=9), tmp_path / "seeded").data.examples
+    assert indices_of_draws(run.task.training.examples, settings.seed, 0, 4) == run.task.training.examples.indices[:4]
+    seeded = opened(_config(tmp_path, seed=9), tmp_path / "seeded").task.training.examples
     assert (seeded.order, seeded.order_seed) == ("shuffled", 9)
 
 
@@ -151,8 +151,8 @@ def test_columns_are_renamed_in_all_files_of_a_run(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{name}.jsonl", rows) for name in ("rows", "problems")]
     evaluate = evolve(EVALUATE, data={"problems": files[1]})
     settings = config(tmp_path, Data(files=(files[0],), columns=columns), evaluate=evaluate)
-    data = opened(evolve(settings, rewards=("tests.loop.rewards:first_is_even",)), tmp_path / "run").data
-    for part in (data.examples, data.problems["problems"]):
+    task = opened(evolve(settings, rewards=("tests.loop.rewards:first_is_even",)), tmp_path / "run").task
+    for part in (task.training.examples, task.problems["problems"]):
         assert rows_at(part, [0]) == [{"prompt": "0", "old_prompt": "other", "answer": "2"}]
 
 
@@ -167,7 +167,7 @@ def test_held_out_demonstrations_are_renamed(tmp_path: Path) -> None:
         validation=Validation(data=(path,)),
         **OFFLINE,
     )
-    validation = opened(settings, tmp_path / "run").data.validation
+    validation = opened(settings, tmp_path / "run").task.training.held_out
     assert validation is not None
     assert rows_at(validation, [3]) == [{"prompt": "3", "completion": "b"}]
 

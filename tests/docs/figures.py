@@ -1,10 +1,10 @@
-"""The figures in the tables of a page."""
+"""The figures in the tables of a tutorial."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_DOCS = Path(__file__).parents[2] / "docs"
+_TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 
 
 def figures(page: str, column: str) -> list[float]:
@@ -13,7 +13,7 @@ def figures(page: str, column: str) -> list[float]:
     Raises: LookupError if no table has the column.
     """
     table: list[list[str]] = []
-    for line in (*(_DOCS / page).read_text(encoding="utf-8").splitlines(), ""):
+    for line in (*(_TUTORIALS / page).read_text(encoding="utf-8").splitlines(), ""):
         if line.startswith("|"):
             table.append([cell.strip() for cell in line.strip("|").split("|")])
         elif table and column in table[0]:

@@ -1,4 +1,4 @@
-"""docs/asynchronous.md: its settings are valid, its message is that of the check, and its table has all algorithms."""
+"""docs/explanation/asynchronous.md: valid settings, the message of the check, and a table of all algorithms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from purerl.rollouts.settings import Rollout
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "asynchronous.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "asynchronous.md").read_text(encoding="utf-8")
 
 
 def test_settings_on_the_page_are_the_defaults_except_for_the_staleness() -> None:

@@ -1,4 +1,4 @@
-"""docs/code_rewards.md: the example runs, the settings can be read, and the table lists all of them."""
+"""docs/how-to/code_rewards.md: the example runs, the settings can be read, and the table lists all of them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from purerl.rewards.kinds.code import Config
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "code_rewards.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "code_rewards.md").read_text(encoding="utf-8")
 
 
 def _section(title: str) -> str:

@@ -1,4 +1,4 @@
-"""docs/devices.md: its message is that of the check, and its table has the variables and backends that are used."""
+"""docs/reference/devices.md: the message of the check, and a table of the variables and backends that are used."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import torch
 from torch.distributed.distributed_c10d import Backend
 
 from purerl.errors import ConfigError
-from purerl.loop.devices import check_devices
+from purerl.opening.fit import check_devices
 from purerl.runs import run_config
 from purerl.system.devices.kinds import ROCM_VISIBLE_DEVICES, VISIBLE_DEVICES
 
-PAGE = (Path(__file__).parents[2] / "docs" / "devices.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "devices.md").read_text(encoding="utf-8")
 
 
 def _row(title: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""docs/environments.md: the game conforms, its test finds a mistake, and its settings are valid."""
+"""docs/how-to/environments.md: the game conforms, its test finds a mistake, and its settings are valid."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from purerl.envs.settings import EnvironmentSettings
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "environments.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "environments.md").read_text(encoding="utf-8")
 GAME, TEST, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SECTIONS = [tomllib.loads(text)["environment"] for text in re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)]
 

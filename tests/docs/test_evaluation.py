@@ -1,4 +1,4 @@
-"""docs/evaluation.md names only functions that exist."""
+"""docs/how-to/evaluation.md names only functions that exist."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from purerl.plugins import locate
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "evaluation.md").read_text(encoding="utf-8")
 
 
 def test_every_answer_extractor_on_the_page_exists() -> None:

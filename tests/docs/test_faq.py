@@ -14,8 +14,8 @@ from purerl_cli.main import app
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
-METRICS = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "faq.md").read_text(encoding="utf-8")
+METRICS = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
 CODE = re.findall(r"`([^`\n]+)`", PAGE)
 RECIPE = ["model=MODEL", "data=DATA"]
 # Settings that need another one to be valid.

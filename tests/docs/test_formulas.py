@@ -11,7 +11,7 @@ import pytest
 import purerl
 from docs.generate.expressions import latex, tokenize
 from docs.generate.formulas import is_formula, typeset
-from docs.generate.reference import as_rst
+from docs.generate.modules import as_rst
 from purerl.errors import InputError
 
 MODULES = sorted(Path(purerl.__file__).parent.rglob("*.py"))
@@ -301,7 +301,7 @@ def test_these_blocks_are_formulas(block):
         '    EXEMPTIONS = {"law": "reason"}',
         "    >>> x = 3",
         "    purerl train chat --set model=x",
-        "    python -m purerl.testing.matrix > docs/laws.md",
+        "    python -m purerl.testing.matrix > docs/reference/laws.md",
         "    def test_it() -> None:\n        check(build, text=text)",
         "    batch -> micro-batches -> logp",
         "    PurerlError\n    └── InputError",

@@ -29,7 +29,7 @@ NAMES = names("algorithm")
 
 
 def _page(name: str) -> str:
-    return (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -46,7 +46,9 @@ def _available() -> dict[str, set[str]]:
 def test_the_table_has_every_algorithm_and_the_sums() -> None:
     [(_, text)] = pages()
     rows = dict(
-        re.findall(r"^\| \[(\w+)\]\(algorithms/\1\.md\) \| (.*) \|$", text.partition("Why not")[0], re.MULTILINE)
+        re.findall(
+            r"^\| \[(\w+)\]\(../reference/algorithms/\1\.md\) \| (.*) \|$", text.partition("Why not")[0], re.MULTILINE
+        )
     )
     assert rows.keys() == {*NAMES}
     for index, column in enumerate(COLUMNS):

@@ -1,4 +1,4 @@
-"""docs/images.md: its blocks are valid, and it names the families of models that are tested."""
+"""docs/how-to/images.md: its blocks are valid, and it names the families of models that are tested."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.backends.vision import FAMILIES, picture
 
 from .test_quickstart import FENCE, ROOT
 
-PAGE = (ROOT / "docs" / "images.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "images.md").read_text(encoding="utf-8")
 BLOCKS = {kind: [code for language, _, code in FENCE.findall(PAGE) if language == kind] for kind in ("toml", "python")}
 NAMES = {
     "qwen2_vl": "Qwen2-VL",

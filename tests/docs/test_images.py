@@ -32,7 +32,7 @@ def test_picture_of_the_console_has_the_steps_of_a_run_of_epochs_and_a_row_witho
     assert words[words.index("completion") + 1 :] == ["1.000", "1+1=", "2", "-", "1+1=", "3"]
 
 
-PAGE = Path(__file__).parents[2] / "docs" / "asynchronous.md"
+PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "asynchronous.md"
 RESULTS = {
     "steps": [0, 40, 60, 80, 100],
     "accuracy": {

@@ -18,7 +18,7 @@ from tests.loop.small import small
 
 from .test_quickstart import FENCE, ROOT, Block
 
-PAGE = (ROOT / "docs" / "inventing.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tutorials" / "inventing.md").read_text(encoding="utf-8")
 BLOCKS = [Block(*match) for match in FENCE.findall(PAGE)]
 
 

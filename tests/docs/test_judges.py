@@ -1,4 +1,4 @@
-"""docs/judges.md: its commands train a reward model and use it in the next run; its settings are valid."""
+"""docs/how-to/judges.md: its commands train a reward model and use it in the next run; its settings are valid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.recipes.made import write_model, write_problems
 
 from .test_quickstart import FENCE, ROOT
 
-PAGE = (ROOT / "docs" / "judges.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "judges.md").read_text(encoding="utf-8")
 BLOCKS = {
     kind: [code for language, _, code in FENCE.findall(PAGE) if language == kind] for kind in ("sh", "toml", "python")
 }

@@ -1,4 +1,4 @@
-"""The RayJob in docs/ray.md: its settings are those of purerl, its resources fit them, and KubeRay knows its fields."""
+"""The RayJob in docs/how-to/ray.md: settings of purerl, resources that fit them, and fields that KubeRay knows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from purerl.backends.vllm.generator import VERSION
 from purerl.recipes import required_settings, resolve
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "ray.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "ray.md").read_text(encoding="utf-8")
 JOB: dict[str, Any] = yaml.safe_load(re.search(r"```yaml\n(.*?)```", PAGE, re.DOTALL)[1])  # pyright: ignore[reportOptionalSubscript]
 IMAGE = re.search(r"```dockerfile\n(.*?)```", PAGE, re.DOTALL)[1]  # pyright: ignore[reportOptionalSubscript]
 SPEC, CLUSTER = JOB["spec"], JOB["spec"]["rayClusterSpec"]

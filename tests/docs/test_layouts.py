@@ -1,4 +1,4 @@
-"""docs/layouts.md: every line of its table is what the plan of the layout says."""
+"""docs/explanation/layouts.md: every line of its table is what the plan of the layout says."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from benchmarks.layouts import LAYOUTS, MODELS, Layout, row, table
 from purerl.backends.megatron.mesh import MegatronMesh
 
-PAGE = (Path(__file__).parents[2] / "docs" / "layouts.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "layouts.md").read_text(encoding="utf-8")
 _MARKS = {True: (), False: (pytest.mark.slow,)}  # the trainer hf is simulated, which takes seconds
 
 

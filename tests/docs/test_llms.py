@@ -7,42 +7,44 @@ from pathlib import Path
 
 import pytest
 
-from docs.generate.llms import llms_txt
+from docs.generate.llms import FOLDERS, llms_txt
 
-ROOT = Path(__file__).parents[2]
-INDEX = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
-GENERATED = ("algorithms", "mathematics", "migration", "presets", "reference")
-
-
-@pytest.fixture
-def pages(tmp_path: Path) -> Path:
-    """The directory of the pages, with a page in the place of each that the build generates."""
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    for path in (ROOT / "docs").glob("*.md"):
-        (docs / path.name).write_bytes(path.read_bytes())
-    for path in ROOT.glob("*.md"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    for name in re.findall(rf"^((?:{'|'.join(GENERATED)})/\w+)$", INDEX, re.MULTILINE):
-        (docs / name).parent.mkdir(exist_ok=True)
-        (docs / f"{name}.md").write_text(f"# The page {name}\n\nIt has a [link](x.md). And more.\n", encoding="utf-8")
-    return docs
+DOCS = Path(__file__).parents[2] / "docs"
+TEXT = llms_txt(DOCS)
 
 
-def test_every_page_of_the_sidebar_has_a_line(pages: Path) -> None:
-    text = llms_txt(pages)
-    lines = [line for line in text.splitlines() if line.startswith("- ")]
-    names = [name for block in re.findall(r":caption: [^\n]+\n\n(.*?)```", INDEX, re.DOTALL) for name in block.split()]
-    assert [re.search(r"\]\(_sources/(.*)\.md\.txt\)", line)[1] for line in lines] == names
-    assert "- [The page algorithms/index](_sources/algorithms/index.md.txt): It has a link." in lines
-    assert "- [Changelog](_sources/CHANGELOG.md.txt): Changes that users notice, newest first." in lines
-    without_sentence = [line for line in lines if not re.search(r"\): \S", line)]
-    assert without_sentence in ([], [line for line in lines if "/cli.md" in line])
+def _toctree(page: Path) -> list[str]:
+    [block] = re.findall(
+        r"^```\{toctree\}\n:hidden:\n\n(.*?)^```$", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
+    return block.split()
 
 
-def test_it_follows_the_convention(pages: Path) -> None:
-    title, empty, summary, *_ = llms_txt(pages).splitlines()
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_page_of_the_sidebar_has_a_line_with_one_sentence(folder: str) -> None:
+    lines = re.findall(rf"^- \[.+\]\(_sources/{folder}/(.+)\.md\.txt\): (.+)$", TEXT, re.MULTILINE)
+    assert [page for page, _ in lines] == _toctree(DOCS / folder / "index.md")
+    assert [sentence for _, sentence in lines if not re.fullmatch(r"[^.]+(\.\w[^.]*)*\.", sentence)] == []
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_page_of_a_folder_is_in_its_index(folder: str) -> None:
+    listed = [page for page in _toctree(DOCS / folder / "index.md") if "/" not in page]
+    assert sorted(listed) == sorted(path.stem for path in (DOCS / folder).glob("*.md") if path.stem != "index")
+
+
+def test_the_sidebar_has_the_folders_and_the_pages_of_the_project() -> None:
+    assert _toctree(DOCS / "index.md") == [
+        *(f"{folder}/index" for folder in FOLDERS),
+        "ARCHITECTURE",
+        "CONTRIBUTING",
+        "CHANGELOG",
+    ]
+
+
+def test_it_follows_the_convention() -> None:
+    title, empty, summary, *_ = TEXT.splitlines()
     assert re.fullmatch(r"# purerl \d+\.\d+\.\d+", title)
     assert not empty
     assert summary.startswith("> purerl is a library for reinforcement learning of large language models.")
-    assert re.findall(r"^## (.+)$", llms_txt(pages), re.MULTILINE) == re.findall(r":caption: (.+)", INDEX)
+    assert re.findall(r"^## (.+)$", TEXT, re.MULTILINE) == ["Tutorials", "How-to guides", "Reference", "Explanation"]

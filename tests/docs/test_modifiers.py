@@ -37,7 +37,7 @@ from purerl_cli.main import app
 
 from .test_quickstart import FENCE, ROOT, Block
 
-PAGE = (ROOT / "docs" / "modifiers.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "modifiers.md").read_text(encoding="utf-8")
 BLOCKS = [Block(*match) for match in FENCE.findall(PAGE)]
 NAMES = names("modifier")
 
@@ -123,7 +123,7 @@ def _fields(group: str, name: str) -> list[str]:
 def test_every_modifier_has_a_page_and_a_row() -> None:
     assert {name for name, _ in modifiers.pages()} == {"table", *NAMES}
     rows = [line for line in modifiers.overview().splitlines() if line.startswith("| [")]
-    assert [re.findall(r"^\| \[(\w+)\]\(modifiers/(\w+)\.md\) \| .+\. \|", row)[0] for row in rows] == [
+    assert [re.findall(r"^\| \[(\w+)\]\(../reference/modifiers/(\w+)\.md\) \| .+\. \|", row)[0] for row in rows] == [
         (name, name) for name in NAMES
     ]
 

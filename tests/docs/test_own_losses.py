@@ -12,12 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from purerl.testing import check_objective
-from purerl.testing.losses.signature import CONVENTIONS
+from purerl.testing.losses.conventions import CONVENTIONS
 from purerl_cli.main import app
 
 from .test_quickstart import FENCE, ROOT, Block
 
-PAGE = (ROOT / "docs" / "own_losses.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "own_losses.md").read_text(encoding="utf-8")
 BLOCKS = [Block(*match) for match in FENCE.findall(PAGE)]
 
 

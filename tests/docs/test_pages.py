@@ -15,7 +15,7 @@ import torch
 
 import purerl
 from docs import generate
-from docs.generate import algorithms, reference
+from docs.generate import algorithms, modules, settings
 from docs.generate.curves import Curves, curves
 from docs.generate.formulas import typeset
 from docs.generate.metrics import metrics
@@ -196,25 +196,25 @@ def test_no_curve_if_the_gradient_is_not_a_function_of_ratio_and_advantage(modul
 
 
 @pytest.fixture(scope="module")
-def reference_pages() -> dict[str, str]:
-    return dict(reference.pages())
+def module_pages() -> dict[str, str]:
+    return dict(modules.pages())
 
 
-def test_every_module_has_a_page(reference_pages):
+def test_every_module_has_a_page(module_pages):
     every_name = {info.name for info in walk_packages(purerl.__path__, "purerl.")}
     names_found = {name for name in every_name if not name.endswith(".__main__")}
-    modules = {name for name in names_found if import_module(name).__doc__}
-    modules -= {f"purerl.algos.{name}" for name in NAMES} | {f"purerl.algos.modifiers.{name}" for name in MODIFIERS}
-    assert set(reference_pages) == {"index", "settings", "purerl", *modules}
-    assert [name for name in modules if f"({name}.md): " not in reference_pages["index"]] == []
+    documented = {name for name in names_found if import_module(name).__doc__}
+    documented -= {f"purerl.algos.{name}" for name in NAMES} | {f"purerl.algos.modifiers.{name}" for name in MODIFIERS}
+    assert set(module_pages) == {"index", "purerl", *documented}
+    assert [name for name in documented if f"({name}.md): " not in module_pages["index"]] == []
 
 
 def _help(config: type, name: str) -> str:
     return attrs.fields_dict(config)[name].metadata["help"]
 
 
-def test_the_page_of_settings_has_every_section(reference_pages):
-    page = reference_pages["settings"]
+def test_the_page_of_settings_has_every_section():
+    [(_, page)] = settings.pages()
     for line in (
         f"| `rollout` | none |  | {_help(RunConfig, 'rollout')} |",
         f"| `lr` | `1e-06` | a number from 0 to 1 | {_help(trainer.Config, 'lr')} |",
@@ -241,11 +241,11 @@ class _Outer:
 
 def test_sections_in_mappings_tuples_and_optional_fields_are_found():
     sections = [("table.<name>", _Inner), ("items", _Inner), ("optional", _Inner)]
-    assert list(reference._sections(_Outer)) == sections
+    assert list(settings._sections(_Outer)) == sections
 
 
-def test_a_re_exported_name_is_a_link(reference_pages):
-    page = reference_pages["purerl.algos"]
+def test_a_re_exported_name_is_a_link(module_pages):
+    page = module_pages["purerl.algos"]
     assert "{py:obj}`gae <purerl.algos.estimators.returns.gae>`" in page
 
 
@@ -263,7 +263,7 @@ def test_a_re_exported_name_is_a_link(reference_pages):
     ],
 )
 def test_a_docstring_is_converted_to_restructured_text(docstring, rst):
-    assert reference.as_rst(docstring) == rst
+    assert modules.as_rst(docstring) == rst
 
 
 @pytest.mark.slow
@@ -277,8 +277,9 @@ def test_write_keeps_unchanged_pages_and_deletes_old_ones(pages, tmp_path: Path)
         "mathematics",
         "migration",
         "modifiers",
+        "modules",
         "presets",
-        "reference",
+        "settings",
     }
     assert {path.stem for path in (tmp_path / "algorithms").iterdir()} == set(pages)
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.md")}

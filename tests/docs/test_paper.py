@@ -1,4 +1,4 @@
-"""docs/paper_671b.md: its command prints what the page shows, and the numbers of its text follow from that."""
+"""docs/explanation/paper_671b.md: its command prints what the page shows, from which its numbers follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from purerl.settings import Model
 from purerl_cli.main import app
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "paper_671b.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "paper_671b.md").read_text(encoding="utf-8")
 PARAMETERS = 671_026_404_352
 
 
@@ -64,7 +64,7 @@ def test_the_page_of_megatron_says_what_offload_saves(command: list[str], plan: 
     changed = [*command, "--set", "trainer.optimizer_offload=true", "--json"]
     before, after = plan, json.loads(CliRunner().invoke(app, changed).stdout)
     host = sum(max(phases.values()) for name, phases in after["main_memory"].items() if name.startswith("policy: "))
-    page = (ROOT / "docs" / "megatron.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "how-to" / "megatron.md").read_text(encoding="utf-8")
     of_device = f"{after['peak'] / 2**30:.1f} GiB of a GPU instead of {before['peak'] / 2**30:.1f}, and each rank"
     assert f"{of_device} {host / 2**30:.1f} GiB of main memory" in " ".join(page.split())
 

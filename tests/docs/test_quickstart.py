@@ -18,7 +18,7 @@ from purerl_cli.main import app
 from tests.loop.small import small
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tutorials" / "quickstart.md").read_text(encoding="utf-8")
 FENCE = re.compile(r"^```(?:\{code-block\} )?(\w+)\n(?::caption: (\S+)\n\n)?(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -1,4 +1,4 @@
-"""The runs in docs/recipes.md are valid: each command is resolved and checked, each block of Python is executed."""
+"""docs/how-to/recipes.md: each command is resolved and checked, each block of Python is executed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.loop.small import fake
 
 from .test_quickstart import FENCE, ROOT
 
-PAGE = (ROOT / "docs" / "recipes.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "recipes.md").read_text(encoding="utf-8")
 BLOCKS = {kind: [code for language, _, code in FENCE.findall(PAGE) if language == kind] for kind in ("sh", "python")}
 COMMANDS = [line for code in BLOCKS["sh"] for line in code.replace("\\\n", " ").splitlines() if "purerl train" in line]
 

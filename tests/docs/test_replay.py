@@ -1,4 +1,4 @@
-"""docs/replay.md: its example runs on a real run, and its tables have every option and every number."""
+"""docs/how-to/replay.md: its example runs on a real run, and its tables have every option and every number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.loop.small import fake
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "replay.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "replay.md").read_text(encoding="utf-8")
 
 
 def test_example_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""The examples in docs/rewards.md and docs/reward_functions.md are valid: TOML is checked, Python is executed."""
+"""docs/how-to/rewards.md and docs/how-to/reward_functions.md: TOML is checked, Python is executed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from purerl.rewards.sources import named_functions
 
 from .test_quickstart import FENCE, ROOT
 
-TEXT = "\n".join((ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("rewards", "reward_functions"))
+GUIDES = ROOT / "docs" / "how-to"
+TEXT = "\n".join((GUIDES / f"{name}.md").read_text(encoding="utf-8") for name in ("rewards", "reward_functions"))
 BLOCKS = {kind: [code for language, _, code in FENCE.findall(TEXT) if language == kind] for kind in ("toml", "python")}
 FUNCTIONS = "def {name}(completion, example):\n    return 1.0\n"
 

@@ -1,4 +1,4 @@
-"""docs/sandbox.md and docs/tools.md: the examples run, and the tables list what there is."""
+"""docs/explanation/sandbox.md and docs/how-to/tools.md: the examples run, and the tables list what there is."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from purerl.sandbox.program_results import Status
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "explanation" / "sandbox.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TOOLS = (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
+TOOLS = (ROOT / "docs" / "how-to" / "tools.md").read_text(encoding="utf-8")
 
 
 def _section(title: str) -> str:

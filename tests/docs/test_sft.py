@@ -1,4 +1,4 @@
-"""docs/sft.md: its commands are run with a tiny model on two ranks."""
+"""docs/tutorials/sft.md: its commands are run with a tiny model on two ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.recipes.made import needs_published_problems, write_model, write_publ
 
 from .test_quickstart import FENCE, ROOT
 
-PAGE = (ROOT / "docs" / "sft.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "tutorials" / "sft.md").read_text(encoding="utf-8")
 COMMANDS = [
     line
     for language, _, code in FENCE.findall(PAGE)

@@ -1,4 +1,4 @@
-"""The functions that are measured for docs/speed.md."""
+"""The functions that are measured for docs/reference/speed.md."""
 
 from __future__ import annotations
 

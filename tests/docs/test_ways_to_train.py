@@ -12,7 +12,8 @@ import pytest
 from attrs import fields_dict
 
 from purerl import recipes
-from purerl.config.check import algorithm_of, check
+from purerl.config.check import check
+from purerl.config.requirements import requirements_of
 from purerl.data.open import read_data
 from purerl.data.settings import Data
 from purerl.plugins import find, names
@@ -21,7 +22,7 @@ from .figures import figures
 from .test_quickstart import FENCE, ROOT
 
 PAGES = ("sft.md", "dpo.md", "kto.md", "reward_models.md", "distillation.md", "ppo.md")
-TEXTS = {page: (ROOT / "docs" / page).read_text(encoding="utf-8") for page in PAGES}
+TEXTS = {page: (ROOT / "docs" / "tutorials" / page).read_text(encoding="utf-8") for page in PAGES}
 
 
 def _blocks(page: str, language: str) -> list[str]:
@@ -142,7 +143,9 @@ def test_settings_of_the_page_exist(page: str) -> None:
 def test_metrics_of_the_page_are_those_of_its_algorithms(page: str) -> None:
     from docs.generate.metrics import metrics
 
-    algorithms = [algorithm_of(recipes.resolve(*_settings(command))) for name, command in COMMANDS if name == page]
+    algorithms = [
+        requirements_of(recipes.resolve(*_settings(command))).algorithm for name, command in COMMANDS if name == page
+    ]
     opposite = find("algorithm", "opd_top_k").algorithm()
     logged = {name for algorithm in (*algorithms, opposite) for name in metrics(algorithm)}
     named = set(re.findall(r"`((?:policy|critic)/\w+)`", TEXTS[page]))

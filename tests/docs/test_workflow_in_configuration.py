@@ -1,4 +1,4 @@
-"""docs/workflows.md, "In a configuration": the example trains."""
+"""docs/how-to/workflows.md, "In a configuration": the example trains."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.loop.small import fake
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "workflows.md").read_text(encoding="utf-8")
 SECTION = PAGE.partition("## In a configuration")[2]
 WORKFLOW, _, FUNCTION = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 [SETTINGS] = [tomllib.loads(text)["rollout"] for text in re.findall(r"```toml\n(.*?)```", SECTION, re.DOTALL)]

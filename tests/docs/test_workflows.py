@@ -1,4 +1,4 @@
-"""docs/workflows.md: the workflow conforms, and its test finds a mistake."""
+"""docs/how-to/workflows.md: the workflow conforms, and its test finds a mistake."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from .test_quickstart import ROOT
 
-PAGE = (ROOT / "docs" / "workflows.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "workflows.md").read_text(encoding="utf-8")
 WORKFLOW, TEST, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 

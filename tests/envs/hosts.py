@@ -57,7 +57,7 @@ async def play(host, seed: int, guesses=("4", "2", "6", "1", "3", "5", "7", "8")
 
 
 async def check_end(host) -> None:
-    """What `end` of the class `Ends` returns."""
+    """Check the result of `end` of the class `Ends`."""
     async with episode(host) as opened:
         await opened.reset({}, 0)
         await opened.step("3", ())

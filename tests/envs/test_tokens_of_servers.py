@@ -107,7 +107,7 @@ def test_token_of_a_loopback_server_is_in_a_private_file_that_its_user_reads() -
 
 
 def attack(path: Path, port: int) -> str:
-    """What another user of this host gets: the token in the file `path`, and an answer of the server at `port`."""
+    """The loot of another user of this host: the token in the file `path`, and an answer of the server at `port`."""
     gained = []
     for name in (path, path.parent):
         with suppress(PermissionError):

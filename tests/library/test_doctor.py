@@ -14,15 +14,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from attrs import asdict
+from attrs import asdict, evolve
 from typer.testing import CliRunner
 
 from purerl import doctor
-from purerl.backends.fake.trainer import OUTPUTS
+from purerl.backends.fake.model import OUTPUTS
 from purerl.backends.logits import FILTERS
+from purerl.backends.plugin import TrainerPlugin
 from purerl.config.check import check
 from purerl.doctor import EXTRAS, REQUIRED, Finding, check_installation
 from purerl.plugins import find, names
+from purerl.protocols import Capabilities
 from purerl.recipes import resolve
 from purerl.rewards.workers import WorkerPool
 from purerl.sandbox.failures import LAYERS, REMEDIES
@@ -78,16 +80,12 @@ def test_capabilities_of_the_module_are_those_of_a_generator_that_was_built() ->
 
 
 def test_plugin_without_capabilities_and_plugin_that_fails_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Silent:
-        """An engine that has no function `capabilities`."""
+    def fail() -> Capabilities:
+        raise RuntimeError("no driver")
 
-    class Failing:
-        @staticmethod
-        def capabilities() -> None:
-            raise RuntimeError("no driver")
-
-    plugins = {"silent": Silent, "failing": Failing}
-    monkeypatch.setattr(doctor, "find", lambda group, kind: plugins[kind])
+    silent = TrainerPlugin(Config=object, build=list)
+    plugins = {"silent": silent, "failing": evolve(silent, capabilities=fail)}
+    monkeypatch.setattr(doctor, "engine_plugin", lambda group, kind: plugins[kind])
     silent, failing = (doctor._engine("trainer", kind) for kind in plugins)
     assert (silent.state, silent.text) == ("good", "its capabilities are known when it loads a model")
     assert (failing.name, failing.state, failing.text) == ("trainer failing", "bad", "RuntimeError: no driver")
@@ -272,7 +270,7 @@ def test_engines_that_are_not_installed_are_missing() -> None:
     for name, finding in findings.items():
         assert finding.state == "missing", "they run in environments of their own"
         assert f"{name.split()[-1]} is not installed in the environment of purerl" in finding.text
-        assert "docs/servers.md" in finding.do
+        assert "docs/how-to/servers.md" in finding.do
 
 
 def test_run_of_the_doctor_starts_no_worker_process_whose_timeout_a_busy_computer_could_exceed(

@@ -117,6 +117,15 @@ def test_algorithms_have_no_bool_argument() -> None:
     _none(f"{_name(path)}: {name}" for path, name, type_ in annotated if ast.unparse(type_) == "bool")
 
 
+def test_algorithms_are_built_with_keywords() -> None:
+    calls = ((path, node) for path in ALGORITHMS for node in sources.nodes(_text(path)) if isinstance(node, ast.Call))
+    _none(
+        f"{_name(path)}:{call.lineno}: Algorithm({ast.unparse(call.args[0])}, ...)"
+        for path, call in calls
+        if isinstance(call.func, ast.Name) and call.func.id == "Algorithm" and call.args
+    )
+
+
 # --- imports -----------------------------------------------------------------------------------------------------
 
 

@@ -120,7 +120,7 @@ def test_remedies_are_found() -> None:
     [
         ("set trainer.kind to hf", []),
         ("set server.weight_transfer=directory, or lower rollout.max_tokens", []),
-        ("see docs/servers.md, or purerl.testing.check_generator", []),
+        ("see docs/how-to/servers.md, or purerl.testing.check_generator", []),
         ("set trainer.devise to cpu", ["trainer.devise"]),
         ("lower generator.max_rows; set max_lora_rnk", ["generator.max_rows", "max_lora_rnk"]),
         ("leave model.attention out, which is then sdpa", []),

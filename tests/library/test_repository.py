@@ -8,7 +8,6 @@ import sys
 import tomllib
 from pathlib import Path
 
-import purerl
 from purerl.algos import ppo
 from purerl.algos.modifiers import kl_reward
 from purerl.composition import Composition
@@ -28,10 +27,6 @@ def test_ci_runs_the_second_command_of_the_readme() -> None:
     [command] = [line for line in _read(".ci/run").splitlines() if line.endswith("/nox")]
     assert command in _read("README.md").splitlines()
     assert command in _read("CONTRIBUTING.md").splitlines()
-
-
-def test_changelog_starts_with_the_current_version() -> None:
-    assert re.findall(r"^## (\S+)", _read("CHANGELOG.md"), re.MULTILINE)[0] == purerl.__version__
 
 
 def test_pyproject_has_lower_bounds_and_only_the_constraints_pin_versions() -> None:
@@ -61,7 +56,7 @@ def test_every_logged_metric_is_documented(tmp_path: Path) -> None:
     algorithm = Composition(ppo.Config(), (kl_reward.Config(coef=0.01),))
     summary = train(fake(algorithm=algorithm), directory=tmp_path / "run")
     lines = (summary.directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    documented = _read("docs/metrics.md")
+    documented = _read("docs/reference/metrics.md")
     for name in {name for line in lines for name in json.loads(line)}:
         pattern = re.sub(r"^critic/.*|^policy/loss/.*|^(eval/)?reward/digits$", "", name)
         assert f"`{pattern}`" in documented or not pattern, name

@@ -13,7 +13,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = sorted(path for folder in ("benchmarks", "examples") for path in (ROOT / folder).rglob("*.py"))
-PAGES = sorted(path for pattern in ("*.md", "docs/*.md", "docs/**/*.template") for path in ROOT.glob(pattern))
+PATTERNS = ("*.md", "docs/*.md", "docs/[!_]*/*.md", "docs/**/*.template")
+PAGES = sorted(path for pattern in PATTERNS for path in ROOT.glob(pattern))
 BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.DOTALL | re.MULTILINE)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
+import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -111,6 +114,34 @@ def test_a_session_runs_until_it_has_passed_and_again_if_its_files_have_changed(
     assert list(closures.must_run(["ray", "vllm", "docs"])) == ["vllm", "docs"]
     monkeypatch.setattr(closures, "digest", lambda files: "another")
     assert list(closures.must_run(["ray"])) == ["ray"]
+
+
+_RECORD = """
+import sys
+from pathlib import Path
+from tests import closures
+
+name, closures.PASSED = sys.argv[1], Path(sys.argv[2])
+closures.SESSIONS = {f"{name}{k}": () for k in range(200)}
+closures.closure, closures.digest = lambda: set(), lambda files: "digest"
+print("ready", flush=True)
+sys.stdin.read()
+for session in closures.SESSIONS:
+    closures.record(session)
+"""
+
+
+def test_sessions_that_end_at_the_same_time_are_all_recorded(tmp_path: Path) -> None:
+    path, pipes = tmp_path / "passed.json", dict(stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    commands = [[sys.executable, "-c", _RECORD, name, str(path)] for name in ("a", "b")]
+    with ExitStack() as stack:
+        processes = [stack.enter_context(subprocess.Popen(command, cwd=ROOT, **pipes)) for command in commands]
+        assert [process.stdout.readline() for process in processes if process.stdout] == [b"ready\n"] * 2
+        for process in processes:
+            assert process.stdin
+            process.stdin.close()
+        assert [process.wait(60.0) for process in processes] == [0, 0]
+    assert len(json.loads(path.read_text())) == 400
 
 
 def test_a_session_that_imports_more_than_its_closure_fails(

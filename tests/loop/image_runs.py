@@ -11,7 +11,7 @@ from purerl.algos import dpo, grpo, sft
 from purerl.backends.hf import generator, trainer
 from purerl.config.schema import RunConfig
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import write_parquet
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.store.settings import Checkpoint

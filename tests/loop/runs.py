@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from purerl.loop import remaining_steps as loop
 from purerl.loop.run import Run, open_run
 from purerl.loop.state import LoopState
 from purerl.loop.train import Summary, claim_directory, train
+from purerl.placement.join import SINGLE_PROCESS
 from purerl.store.lines import read_lines
 
 
@@ -21,7 +23,7 @@ def opened(config: RunConfig, directory: Path) -> Run:
     check(config)
     claimed = claim_directory(directory, config, fresh=True)
     try:
-        return open_run(config, claimed, {})
+        return open_run(config, claimed, {}, SINGLE_PROCESS, ExitStack())
     finally:
         claimed.release()
 

@@ -18,12 +18,13 @@ from purerl.algos.parts.behavior import has_policy_ratio
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.batch import FIELDS, empty_batch
 from purerl.composition import Composition
-from purerl.config.check import check, needs_rollouts
+from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError
 from purerl.loop.train import Summary, train
 from purerl.plugins import find, names
 from purerl.recipes.addition import character_tokenizer
+from purerl.rollouts.check import needs_rollouts
 from tests.data.made import write
 
 from .dialogs import TURNS, TWO_PLAYERS, game, rerendered
@@ -50,7 +51,7 @@ def _answers(path: Path) -> str:
 
 
 def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
-    """What `algorithm` needs beside the small run: data to learn from, one optimizer step per step, or a teacher."""
+    """Settings that `algorithm` needs beside those of the small run: other data, one optimizer step, or a teacher."""
     changes = {} if needs_rollouts(algorithm) else {"rollout": None, "data": _answers(folder / "answers.parquet")}
     if not has_policy_ratio(algorithm):
         changes["num_minibatches"] = 1

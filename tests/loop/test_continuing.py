@@ -1,4 +1,4 @@
-"""Which settings of a started run may change, and how its length may grow."""
+"""Changed settings of a started run: those that are allowed, and a greater length."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_every_setting_that_may_change_has_a_known_rule() -> None:
 
 
 def test_every_setting_that_may_change_is_documented() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "continuing.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "continuing.md").read_text(encoding="utf-8")
     of_reward_workers = attrs.fields_dict(RewardWorkers)
     names = [
         name

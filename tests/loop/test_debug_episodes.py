@@ -143,11 +143,11 @@ def test_calls_of_tools_are_written_in_the_format_of_the_model(tmp_path: Path) -
 
 
 def test_workflow_plays_any_example(directory: Path) -> None:
-    from purerl.loop.paths import resolve_paths
+    from purerl.config.paths import resolve_paths
 
-    workflow, data = open_debug_workflow(resolve_paths(_config(), directory))
+    workflow, task = open_debug_workflow(resolve_paths(_config(), directory))
     example = {"prompt": "1+1=", "answer": "2"}
-    [row] = play(workflow, example, generator=ScriptedGenerator(data.chat, ["1", "2", "3"]))
+    [row] = play(workflow, example, generator=ScriptedGenerator(task.chat, ["1", "2", "3"]))
     assert row.result.reward == 6
 
 

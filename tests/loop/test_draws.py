@@ -1,4 +1,4 @@
-"""What is drawn from the training data."""
+"""Draws from the training data."""
 
 from __future__ import annotations
 

@@ -179,7 +179,7 @@ def test_stop_tokens_of_the_model_end_an_attempt_inside_and_outside_of_a_run(pre
     assert {len(completion) for completion in completions if completion[:1].isdecimal()} == {1}
     config = small_real(model=Model(str(model)), evaluate=settings, rewards=(EASY,))
     summary = train(config, directory=tmp_path / "run")
-    assert set(digits) <= set(evaluation_of_run(summary.directory, {}).chat.stop_tokens)
+    assert set(digits) <= set(evaluation_of_run(summary.directory, {}).task.chat.stop_tokens)
 
 
 # --- of a model --------------------------------------------------------------------------------------------------

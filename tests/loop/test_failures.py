@@ -11,16 +11,16 @@ from attrs import evolve, frozen
 
 from purerl.algos import dapo, grpo
 from purerl.algos.modifiers import importance_weight
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import EngineError, RewardError, RolloutError
-from purerl.loop import workflows
-from purerl.loop.failures import FailureLimit, fix
+from purerl.loop import sources
 from purerl.loop.train import train
 from purerl.rewards.outcomes import FailedPart, Failure
 from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rollouts.failures import FailureLimit, remedy
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 from purerl.store.rollouts import read_rollouts
 from purerl.store.settings import Checkpoint
@@ -117,7 +117,7 @@ def test_remedy_is_that_of_what_failed_most_often() -> None:
     parts: tuple[FailedPart, ...] = ("reward", "environment", "environment", "reward", "reward")
     all_failures = [Failure(f"{part} {k}", "raised", "", part) for k, part in enumerate(parts)]
     for count, error, first in ((3, RolloutError, "environment 1"), (5, RewardError, "reward 0")):
-        limit = FailureLimit(1.0, fix, expected=count - 1)
+        limit = FailureLimit(1.0, remedy, expected=count - 1)
         for failure in all_failures[: count - 1]:
             limit.add(failure)
         with pytest.raises(error, match=f"first failure:\n  \\| {first} raised\n"):
@@ -141,10 +141,8 @@ class _RaisesOnSomeDraws:
 
 @pytest.fixture
 def _with_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = workflows.open_workflow
-    monkeypatch.setattr(
-        workflows, "open_workflow", lambda *args, **kwargs: _RaisesOnSomeDraws(original(*args, **kwargs))
-    )
+    original = sources.open_workflow
+    monkeypatch.setattr(sources, "open_workflow", lambda *args, **kwargs: _RaisesOnSomeDraws(original(*args, **kwargs)))
 
 
 def _distinct() -> Any:

@@ -24,7 +24,7 @@ from purerl.errors import ConfigError, DataError, RolloutError
 from purerl.images import decode, hex_id
 from purerl.loop.train import train
 from purerl.models.processor import load_processor
-from purerl.recipes.addition import write_parquet
+from purerl.recipes.tiny_task import write_parquet
 from purerl.rewards.endpoint.settings import Endpoint
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.kinds import judge, remote_classifier

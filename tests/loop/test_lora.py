@@ -34,8 +34,8 @@ def test_the_reference_is_the_policy_without_its_adapter(tmp_path):
     prepare(tmp_path, 0)
     paths = {"model": str(tmp_path / "model"), "data": str(tmp_path / "problems.jsonl")}
     run = opened(evolve(sevens(2), prepare_data=None, **paths), tmp_path / "run")
-    assert isinstance(run.trainers["reference"], BaseTrainer)
-    run.close()
+    assert isinstance(run.engines.trainers["reference"], BaseTrainer)
+    run.engines.runtime.close()
 
 
 def test_the_adapter_alone_is_exported(tmp_path):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from purerl.envs.protocol import Observation
-from purerl.loop.failures import missing_samples
 from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
+from purerl.rollouts.failures import missing_samples
 from purerl.rollouts.types import Group
 from tests.rollouts.episodes import Says, Scripted, run, scores, user, workflow
 

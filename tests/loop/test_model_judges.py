@@ -53,7 +53,7 @@ def with_judge(config: RunConfig, path: str, **settings: Any) -> RunConfig:
 
 
 def answered(completion: str) -> float | None:
-    """What the parrot says about `completion`."""
+    """The text of the parrot about `completion`."""
     return None if completion.endswith("=") else float(completion[-1]) if completion[-1:].isdecimal() else 0.0
 
 

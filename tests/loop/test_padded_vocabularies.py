@@ -12,8 +12,7 @@ from attrs import evolve
 from purerl.algos import gkd, opd_top_k
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.composition import Composition
-from purerl.config.check import algorithm_of
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import BatchError, ConfigError
 from purerl.loop.train import train
@@ -114,7 +113,7 @@ def test_the_dry_run_says_so_too(other_model: Path, tmp_path: Path) -> None:
 
 def test_a_trainer_that_cannot_leave_ids_out_is_refused() -> None:
     config = small_real(algorithm=Composition(opd_top_k.Config(), ()), roles={"teacher": Role(model="other")})
-    roles = model_roles(config, algorithm_of(config))
+    roles = requirements_of(config).models
     policy, teacher = (
         fake_trainer.build(fake_trainer.Config(), model=config.model, role=name, outputs=("logp",), updates=0, seed=0)
         for name in ("policy", "teacher")

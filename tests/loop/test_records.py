@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from purerl.config.schema import StopWhen
-from purerl.loop import run as opening
-from purerl.loop import step
+from purerl.loop import measure, step
 from purerl.loop.train import Summary, train
 from purerl.report.read import read_run
 from purerl.system.strict_json import to_json
@@ -32,9 +31,9 @@ def diverged(monkeypatch: pytest.MonkeyPatch) -> None:
     def evaluation_metrics(*args: Any) -> dict[str, float]:
         return original_metrics(*args) | {"eval/reward": math.nan}
 
-    original_means, original_metrics = step.means, opening.metrics
+    original_means, original_metrics = step.means, measure.metrics
     monkeypatch.setattr(step, "means", means)
-    monkeypatch.setattr(opening, "metrics", evaluation_metrics)
+    monkeypatch.setattr(measure, "metrics", evaluation_metrics)
 
 
 def _strict(path: Path) -> list[dict[str, Any]]:

@@ -19,7 +19,7 @@ from purerl.errors import CheckpointError, ConfigError, RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.monitoring.trackers import tensorboard
 from purerl.opening import start_checkpoint as module
-from purerl.opening.start_checkpoint import Origin, to_origin
+from purerl.opening.start_checkpoint import StartCheckpoint, parse_start_checkpoint
 from purerl.store.settings import Checkpoint
 
 from .runs import records, train_until, without_times
@@ -40,23 +40,23 @@ def _new(tmp_path: Path, source: object, **changes: Any) -> Summary:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("runs/old", Origin(Path("runs/old"))),
-        ("runs/old:40", Origin(Path("runs/old"), "40")),
-        ("runs/old:000040", Origin(Path("runs/old"), "40")),
-        ("runs/old:latest", Origin(Path("runs/old"))),
-        ("runs/old:best", Origin(Path("runs/old"), "best")),
-        ("runs/old/checkpoints/000040", Origin(Path("runs/old"), "40")),
+        ("runs/old", StartCheckpoint(Path("runs/old"))),
+        ("runs/old:40", StartCheckpoint(Path("runs/old"), "40")),
+        ("runs/old:000040", StartCheckpoint(Path("runs/old"), "40")),
+        ("runs/old:latest", StartCheckpoint(Path("runs/old"))),
+        ("runs/old:best", StartCheckpoint(Path("runs/old"), "best")),
+        ("runs/old/checkpoints/000040", StartCheckpoint(Path("runs/old"), "40")),
     ],
 )
-def test_name_of_a_checkpoint(text: str, expected: Origin) -> None:
-    assert to_origin(text) == expected
+def test_name_of_a_checkpoint(text: str, expected: StartCheckpoint) -> None:
+    assert parse_start_checkpoint(text) == expected
 
 
 def test_directory_with_a_colon_is_a_run(tmp_path: Path) -> None:
     (tmp_path / "a:1").mkdir()
-    assert to_origin(tmp_path / "a:1") == Origin(tmp_path / "a:1")
+    assert parse_start_checkpoint(tmp_path / "a:1") == StartCheckpoint(tmp_path / "a:1")
     with pytest.raises(ConfigError, match="resume_from\n  got:  runs/a:last"):
-        to_origin("runs/a:last")
+        parse_start_checkpoint("runs/a:last")
 
 
 def test_new_run_continues_the_old_one_bit_for_bit(old: Summary, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What reward functions of other libraries get from a run, and what they log in it."""
+"""Reward functions of other libraries: the arguments that they get from a run, and the values that they log in it."""
 
 from __future__ import annotations
 

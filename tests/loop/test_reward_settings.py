@@ -9,8 +9,9 @@ from attrs import evolve
 
 from purerl.algos import gdpo, grpo, sft
 from purerl.algos.algebra import describe
-from purerl.config.check import algorithm_of, check
+from purerl.config.check import check
 from purerl.config.overrides import apply
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
 from purerl.errors import ConfigError
@@ -112,8 +113,8 @@ def test_two_functions_with_the_same_name_are_refused() -> None:
 
 def test_length_penalty_precedes_the_advantage_of_the_algorithm() -> None:
     config = fake(rollout=evolve(fake().rollout, overlong=Overlong(buffer=2)))
-    assert algorithm_of(fake()) == grpo.algorithm(fake().algorithm.base)
-    assert "_overlong" in describe(algorithm_of(config).advantage.apply)
+    assert requirements_of(fake()).algorithm == grpo.algorithm(fake().algorithm.base)
+    assert "_overlong" in describe(requirements_of(config).algorithm.advantage.apply)
 
 
 # --- names and memory --------------------------------------------------------------------------------------------

@@ -15,10 +15,10 @@ from attrs import evolve
 
 from purerl.algos import dapo, gdpo, grpo, remax
 from purerl.errors import ConfigError, RewardError
-from purerl.loop.failures import FailureLimit
 from purerl.loop.train import Summary, claim_directory, train
 from purerl.rewards.kinds import format as format_kind
 from purerl.rewards.settings import Gate, Reward, RewardWorkers
+from purerl.rollouts.failures import FailureLimit
 from purerl.rollouts.settings import Overlong
 from purerl.store.rollouts import read_rollouts
 from tests.rewards.processes import child_guards

@@ -16,7 +16,7 @@ from purerl.algos.modifiers import kl_loss, kl_reward
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.backends.fake.model import BIGRAM, initial_weights
 from purerl.composition import Composition
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, DataError
 from purerl.loop.train import train
@@ -80,8 +80,8 @@ def test_each_row_is_scored_by_the_teacher_of_its_data_source(
     assert torch.equal(batch["teacher_index"], index)
     assert index.unique().tolist() == [0, 1]
     for number, name in enumerate(teachers):
-        role = model_roles(config, opd.algorithm())[f"teachers.{name}"]
-        trainer = open_trainer(config, f"teachers.{name}", role, 0)
+        role = requirements_of(config).models[f"teachers.{name}"]
+        trainer = open_trainer(f"teachers.{name}", role, 0, seed=config.seed)
         expected = trainer.score(batch, ("logp",))["logp"]
         own = batch["teacher_index"] == number
         assert torch.allclose(batch["teacher_logp"][own], expected[own], atol=1e-6)

@@ -18,11 +18,11 @@ from purerl.config.schema import RunConfig
 from purerl.errors import BatchError, CheckpointError, ConfigError
 from purerl.expert_routes import RouteStore
 from purerl.loop import remaining_steps as loop
-from purerl.loop import resume
 from purerl.loop.run import Run
 from purerl.loop.train import train
 from purerl.recipes.addition import character_tokenizer
 from purerl.rollouts.settings import Rollout
+from purerl.store import groups
 from purerl.store.groups import read_routes, write_routes
 from purerl.store.settings import Checkpoint
 from tests.loop import dialogs
@@ -150,7 +150,7 @@ def test_a_run_that_resumes_replays_the_same_experts(whole, tmp_path):
 @pytest.mark.slow
 def test_a_run_that_resumes_with_other_experts_is_noticed(monkeypatch, whole, tmp_path):
     train_until(3, waiting_of_experts(4), directory=tmp_path / "run")
-    monkeypatch.setattr(resume, "read_routes", lambda path: {n: 3 - record for n, record in read_routes(path).items()})
+    monkeypatch.setattr(groups, "read_routes", lambda path: {n: 3 - record for n, record in read_routes(path).items()})
     run = train(waiting_of_experts(4), directory=tmp_path / "run")
     assert without_times(records(run)) != without_times(records(whole))
 
@@ -158,7 +158,7 @@ def test_a_run_that_resumes_with_other_experts_is_noticed(monkeypatch, whole, tm
 @pytest.mark.slow
 def test_a_run_that_resumes_without_the_records_is_refused(monkeypatch, tmp_path):
     train_until(3, waiting_of_experts(4), directory=tmp_path / "run")
-    monkeypatch.setattr(resume, "read_routes", lambda path: {})
+    monkeypatch.setattr(groups, "read_routes", lambda path: {})
     with pytest.raises(BatchError, match="^field 'routes'\n  got:  record [0-9]+: "):
         train(waiting_of_experts(4), directory=tmp_path / "run")
 

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from purerl.algos import ppo
 from purerl.backends.fake.model import BIGRAM, initial_weights
+from purerl.config.requirements import schedule_of
 from purerl.errors import ConfigError
-from purerl.loop.run import max_steps_of
 from purerl.loop.train import Summary, train
 from purerl.settings import Model
 from purerl.store.rollouts import read_rollouts
@@ -50,8 +50,8 @@ def test_num_epochs_is_the_number_of_passes_over_the_data(num_epochs: float, ste
 
 
 def test_max_steps_is_the_number_of_steps_for_any_data() -> None:
-    assert max_steps_of(fake(max_steps=7), num_examples=5) == 7
-    assert max_steps_of(fake(max_steps=None, num_epochs=0.001), num_examples=5) == 1
+    assert schedule_of(fake(max_steps=7)).num_steps(5) == 7
+    assert schedule_of(fake(max_steps=None, num_epochs=0.001)).num_steps(5) == 1
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What a run stores about each completion of an evaluation and of a step: rewards, components and ground truth."""
+"""Stored completions of an evaluation and of a step: rewards, components and ground truth."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from purerl.algos.modifiers import importance_weight, kl_reward, mask_truncated,
 from purerl.backends.fake import generator as fake_generator
 from purerl.batch import STRUCTURE
 from purerl.composition import Composition
-from purerl.config.check import algorithm_of, updates_of
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, StopWhen
 from purerl.errors import ConfigError, InputError, RewardError
 from purerl.loop.train import train
@@ -56,7 +56,7 @@ def test_advantages_can_be_computed_again_from_the_rollouts_of_a_step(tmp_path: 
     rollout = evolve(fake().rollout, samples_per_prompt=2)
     config = fake(algorithm=spo.Config(), data=data, rollout=rollout, evaluate=None)  # every step has the same prompts
     folder = train(config, directory=tmp_path / "run").directory / "rollouts"
-    algorithm = algorithm_of(config)
+    algorithm = requirements_of(config).algorithm
     for step in (1, 2, 3, 4):
         batch, metadata = read_batch(folder, step), read_metadata(folder, step)
         assert metadata.algorithm == fingerprint(algorithm)
@@ -70,7 +70,7 @@ def test_advantages_with_changed_rewards_and_rejected_rows_can_be_computed_again
     modifiers = (mask_truncated.Config(), rejection.Config(), kl_reward.Config(coef=0.5, target=0.01))
     config = fake(2, algorithm=Composition(reinforce_plus_plus.Config(), modifiers), evaluate=None)
     folder = train(config, directory=tmp_path / "run").directory / "rollouts"
-    algorithm = algorithm_of(config)
+    algorithm = requirements_of(config).algorithm
     for step in (1, 2):
         batch = read_batch(folder, step)
         inputs = batch.select(*STRUCTURE, *algorithm.reads)
@@ -149,7 +149,7 @@ def test_step_without_kept_groups_advances_the_learning_rate_schedule(tmp_path: 
     summary = train(config, rewards=[zero], directory=tmp_path / "run")
     assert "rollout/kept_fraction" in records(summary)[-1]
     position = saved_tensors(summary.checkpoint / "policy")["position"]
-    assert position == updates_of(config, algorithm_of(config), config.max_steps)["policy"] == 4
+    assert position == requirements_of(config).updates(config.max_steps)["policy"] == 4
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from purerl.config.check import algorithm_of
-from purerl.config.roles import model_roles
+from purerl.config.requirements import requirements_of
 from purerl.errors import ConfigError
 from purerl.opening.engines import open_trainer
 
@@ -27,8 +26,8 @@ def test_error_of_a_trainer_that_is_built_has_the_key_of_its_setting(message: st
         def trainer(self, name: str, build: object) -> Any:
             raise ConfigError(message)
 
-    config, engines = fake(), Refusing()
-    role = model_roles(config, algorithm_of(config))["policy"]
+    config, processes = fake(), Refusing()
+    role = requirements_of(config).models["policy"]
     with pytest.raises(ConfigError) as caught:
-        open_trainer(config, "policy", role, 1, engines)  # pyright: ignore[reportArgumentType] -- a stub
+        open_trainer("policy", role, 1, seed=config.seed, processes=processes)  # pyright: ignore[reportArgumentType] -- a stub
     assert str(caught.value) == expected

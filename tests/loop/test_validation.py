@@ -60,15 +60,15 @@ def _with_files(config: RunConfig, prepared: Path) -> RunConfig:
 
 def test_loss_of_demonstrations_is_the_mean_over_all_answer_tokens(prepared: Path, tmp_path: Path) -> None:
     run = opened(_with_files(_demonstrations(batch_size=4), prepared), tmp_path / "run")
-    data = run.data.validation
+    data = run.task.training.held_out
     assert len(data.indices) == 10
     total, count = 0.0, 0
     for index, example in zip(data.indices, rows_at(data, data.indices), strict=True):
-        [row] = tokenized_at(run.data.chat, data, index, example)
+        [row] = tokenized_at(run.task.chat, data, index, example)
         fields = {"tokens": row.tokens, "action": row.action, "row": 0, "group": 0, "example": 0, "temperature": 1.0}
-        logp = run.trainers["policy"].score(collate([fields]), ("logp",))["logp"]
+        logp = run.engines.trainers["policy"].score(collate([fields]), ("logp",))["logp"]
         total, count = total - float(logp.sum()), count + sum(row.action)
-    values = run.validate(LoopState())
+    values = run.measures.validate(LoopState())
     assert values["validation/loss"] == pytest.approx(total / count, rel=1e-6)
     assert values["validation/perplexity"] == pytest.approx(math.exp(total / count), rel=1e-6)
     assert values.keys() == {"validation/loss", "validation/perplexity", "validation/token_accuracy"}
@@ -80,14 +80,14 @@ def test_token_accuracy_is_the_share_of_tokens_with_the_largest_logit(prepared: 
     engines = {"trainer": small_real().trainer, "generator": None}
     config = evolve(_demonstrations(batch_size=4), **engines)
     run = opened(_with_files(config, prepared), tmp_path / "run")
-    model, data = AutoModelForCausalLM.from_pretrained(prepared / "model"), run.data.validation
+    model, data = AutoModelForCausalLM.from_pretrained(prepared / "model"), run.task.training.held_out
     correct = []
     for index, example in zip(data.indices, rows_at(data, data.indices), strict=True):
-        [row] = tokenized_at(run.data.chat, data, index, example)
+        [row] = tokenized_at(run.task.chat, data, index, example)
         predicted = model(torch.tensor([row.tokens])).logits[0].argmax(-1).tolist()
         correct += [predicted[k - 1] == token for k, token in enumerate(row.tokens) if row.action[k]]
     assert len({*correct}) == 2, "some are correct, and some are not"
-    assert run.validate(LoopState())["validation/token_accuracy"] == sum(correct) / len(correct)
+    assert run.measures.validate(LoopState())["validation/token_accuracy"] == sum(correct) / len(correct)
 
 
 @pytest.mark.parametrize("kind", ["demonstrations", "pairs"])
@@ -97,12 +97,12 @@ def test_metrics_do_not_depend_on_the_batch_size(prepared: Path, tmp_path: Path,
         sizes = {"batch_size": size, "num_minibatches": 1}
         config = _demonstrations(**sizes) if kind == "demonstrations" else _pairs(tmp_path, **sizes)
         run = opened(_with_files(config, prepared), tmp_path / "run")
-        weights = dict(run.trainers["policy"].weights())
+        weights = dict(run.engines.trainers["policy"].weights())
         moved = {
             name: weight + torch.arange(weight.numel()).reshape(weight.shape) % 7 for name, weight in weights.items()
         }
-        run.trainers["policy"].load_weights(TensorWeights(moved))
-        values.append(run.validate(LoopState()))
+        run.engines.trainers["policy"].load_weights(TensorWeights(moved))
+        values.append(run.measures.validate(LoopState()))
     assert kind == "demonstrations" or abs(values[0]["validation/margin"]) > 0.01
     assert values[0] == pytest.approx(values[1], rel=1e-5)
     assert values[0] == pytest.approx(values[2], rel=1e-5)
@@ -162,7 +162,7 @@ def test_a_run_can_be_validated_and_evaluated(tmp_path: Path) -> None:
     }
     assert steps == {"eval/accuracy": [0, 3, 4], "validation/loss": [0, 2, 4]}
     evaluation = evaluation_of_run(summary.directory, {})
-    assert len(evaluation.problems["validation"].indices) > 3
+    assert len(evaluation.task.problems["validation"].indices) > 3
 
 
 @pytest.mark.parametrize("metric", ["eval/length", "validation/margin"])

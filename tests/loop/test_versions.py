@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.batch import collate, with_fields
 from purerl.errors import EngineError
+from purerl.loop.metrics.mismatch import check_staleness, staleness_metrics
 from purerl.loop.train import train
-from purerl.loop.versions import check_ages, staleness_metrics
 from purerl.protocols import Weights
 from purerl.types import TensorDict
 from tests.loop.small import fake
@@ -32,9 +32,9 @@ def test_ages_are_those_of_action_tokens() -> None:
 @pytest.mark.parametrize(("limit", "is_refused"), [(0, True), (1, True), (2, False), (3, False), (None, False)])
 def test_tokens_older_than_the_limit_are_refused(limit: int | None, is_refused: bool) -> None:
     if not is_refused:
-        return check_ages(batch_of([5, 7]), 7, limit)
+        return check_staleness(batch_of([5, 7]), 7, limit)
     with pytest.raises(EngineError, match=r"tokens of step 8 were sampled with weights that are 2 updates old"):
-        check_ages(batch_of([5, 7]), 7, limit)
+        check_staleness(batch_of([5, 7]), 7, limit)
     return None
 
 

@@ -193,5 +193,5 @@ def test_groups_that_would_become_too_old_are_sampled_again(
     window.restore(10, [6], [_group(7, 4), _group(8, 4), _group(9, 5)], step=5)
     assert [group.draw for group in window.waiting] == kept
     assert sorted([*window.in_flight, *kept]) == [6, 7, 8, 9]
-    window.take(0, 5)
+    window.take_groups(0, 5)
     assert rollouts.submitted == submitted

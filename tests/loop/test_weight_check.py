@@ -14,8 +14,8 @@ from torch import Tensor
 
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
-from purerl.backends.hf.generator import HFGenerator
 from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.errors import EngineError
@@ -30,6 +30,12 @@ from tests.loop.runs import records
 from tests.loop.small import small_real
 
 TOKENS = range(VOCAB_SIZE)
+
+
+@pytest.fixture
+def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Completions of 4 tokens instead of 16, in tests that send weights many times. They show the same."""
+    monkeypatch.setattr("purerl.loop.weight_check._NEW", 4)
 
 
 class Partly:
@@ -109,6 +115,7 @@ STALE = [
 ]
 
 
+@pytest.mark.usefixtures("short_probes")
 @pytest.mark.parametrize(("family", "stale", "named"), STALE)
 def test_a_stale_tensor_of_any_kind_is_named(tmp_path: Path, family: str, stale: str, named: str) -> None:
     with pytest.raises(EngineError, match="does not use new values of") as raised:
@@ -117,6 +124,7 @@ def test_a_stale_tensor_of_any_kind_is_named(tmp_path: Path, family: str, stale:
     assert str(raised.value).splitlines()[0] == f"the generator does not use new values of {named} ({of_all})"
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_stale_experts_are_named(tmp_path: Path) -> None:
     """The model has the experts of a layer in one tensor, and its files have one for each."""
     model = tiny_model(tmp_path, "qwen3_moe")
@@ -126,6 +134,7 @@ def test_stale_experts_are_named(tmp_path: Path) -> None:
         check(model, set(files))
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_several_stale_kinds_are_named(tmp_path: Path) -> None:
     norms = {f"model.layers.{layer}.self_attn.q_norm.weight" for layer in (0, 1)}
     with pytest.raises(EngineError) as raised:
@@ -134,6 +143,7 @@ def test_several_stale_kinds_are_named(tmp_path: Path) -> None:
     assert str(raised.value).splitlines()[0] == f"the generator does not use new values of {kinds}"
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_a_generator_that_takes_no_weights_at_all_is_found(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     names = set(policy_of(model).weights().metadata) - {"model.norm.weight"}
@@ -141,6 +151,7 @@ def test_a_generator_that_takes_no_weights_at_all_is_found(tmp_path: Path) -> No
         check(model, names)
 
 
+@pytest.mark.usefixtures("short_probes")
 def test_a_stale_matrix_of_an_adapter_is_named(tmp_path: Path) -> None:
     model, lora = tiny_model(tmp_path), Lora(rank=2, target_modules=("q_proj", "v_proj"))
     assert check(model, lora=lora) is not None

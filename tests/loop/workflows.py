@@ -65,7 +65,7 @@ def two_turns(sampling, samples, row_fields, seed, log=None):
 
 
 def single_turn(*, chat, sampling, samples, row_fields, score):
-    """What a run does without a workflow."""
+    """The default of a run without a workflow."""
     return SingleTurn(tokenizer=chat.tokenizer, sampling=sampling, samples=samples, score=score, row_fields=row_fields)
 
 

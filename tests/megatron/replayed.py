@@ -141,8 +141,8 @@ def train(policy: Any) -> tuple[dict[str, Tensor], int]:
                 prepared, counts = prepare_step(POLICY, part)
                 for name, metric in policy.step(prepared, POLICY, counts).items():
                     results[f"{step} {epoch} {index} {name}"] = torch.as_tensor(metric.total / metric.weight).double()
-        ranks = policy.routes.ranks
-        moved += sum((number - 1) % ranks.size != ranks.rank for number in policy.routes.records)
+        ranks = policy.extras.records.ranks
+        moved += sum((number - 1) % ranks.size != ranks.rank for number in policy.extras.records.records)
     return results | {name.removeprefix("model."): weight for name, weight in weights_of(policy).items()}, moved
 
 

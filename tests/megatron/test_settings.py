@@ -17,7 +17,7 @@ from purerl.backends.megatron.names import Weight, weights_of
 from purerl.backends.megatron.shape import Shape, shape_of
 from purerl.backends.megatron.trainer import Config
 from purerl.errors import ConfigError
-from purerl.loop.devices import check_devices
+from purerl.opening.fit import check_devices
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
 from purerl.settings import Model

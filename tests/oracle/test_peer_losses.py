@@ -50,7 +50,7 @@ def test_a_row_of_the_table() -> None:
 
 
 def test_the_page_has_the_text_of_the_benchmark_and_every_loss() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "peer_losses.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "peer_losses.md").read_text(encoding="utf-8")
     assert page.startswith(peers.introduction())
     assert page.endswith(peers.EXPLANATION)
     rows = [line.split(" | ")[:2] for line in page.splitlines() if line.startswith(("| verl", "| TRL", "| OpenRLHF"))]

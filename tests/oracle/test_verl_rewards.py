@@ -11,11 +11,11 @@ import numpy
 import pytest
 import torch
 
-from purerl.loop.sources import length_penalty
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.kinds import verl as table
 from purerl.rewards.results import RewardResult
 from purerl.rewards.runner import RewardRunner
+from purerl.rollouts.sampled import length_penalty
 from purerl.rollouts.settings import Overlong
 
 from . import reward_functions as functions

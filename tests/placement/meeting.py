@@ -12,7 +12,7 @@ import torch
 from torch import distributed as dist
 
 from purerl.placement import meeting
-from purerl.placement.join import process_group
+from purerl.placement.process_group import process_group
 from purerl.placement.world import World
 from purerl.ranks import current_ranks
 from purerl.system.run_secret import SIZE

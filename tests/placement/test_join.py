@@ -18,10 +18,10 @@ _SCRIPT = """
 import signal
 import sys
 from pathlib import Path
-from purerl.placement import join
+from purerl.placement import join, process_group
 from purerl.placement.settings import Placement
 
-join._SECONDS_BETWEEN_MESSAGES = 0.2
+process_group._SECONDS_BETWEEN_MESSAGES = 0.2
 signal.signal(signal.SIGINT, signal.default_int_handler)
 with join.join_ranks(Placement(timeout=float(sys.argv[1])), Path(sys.argv[2])):
     pass

@@ -21,8 +21,8 @@ from torch import distributed as dist
 
 from purerl.errors import ConfigError, EngineError, RunError
 from purerl.placement import meeting
-from purerl.placement.join import process_group
 from purerl.placement.meeting import PRIVATE, SECRET_VARIABLE, Meeting, meet, prepare_folder, read_secret
+from purerl.placement.process_group import process_group
 from purerl.placement.world import World
 from purerl.ranks import current_ranks
 from purerl.system.messages import encode

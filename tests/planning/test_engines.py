@@ -10,6 +10,7 @@ from attrs import evolve
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import generator, trainer
+from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.memory.trainer import microbatches_to_plan, probe_objective
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.hf.training.engine import HFTrainer
@@ -54,7 +55,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "recomputed layers": {"recompute": "layers"},
     "selective recomputation": {"recompute": "selective"},
     "autocast": {"mixed_precision": "bfloat16"},
-    "lora": {"lora": trainer.Lora(rank=4)},
+    "lora": {"lora": Lora(rank=4)},
 }
 
 

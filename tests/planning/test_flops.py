@@ -9,6 +9,8 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from purerl.backends.hf import trainer
+from purerl.backends.hf.lora import Lora
+from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.flops import training_flops
 from purerl.batch import collate
 from purerl.loop.metrics.throughput import Throughput, measured_by
@@ -16,7 +18,7 @@ from purerl.loop.state import Clock
 from tests.planning.models import write_model
 
 
-def _built(folder: Path, **settings: object) -> trainer.HFTrainer:
+def _built(folder: Path, **settings: object) -> HFTrainer:
     model, config = write_model(folder), trainer.Config(device="cpu", **settings)
     return trainer.build(config, model=model, role="policy", outputs=("logp",), updates=1, seed=0)
 
@@ -42,7 +44,7 @@ def test_flops_are_those_that_torch_counts(tmp_path: Path) -> None:
 
 
 def test_frozen_weights_have_no_gradients(tmp_path: Path) -> None:
-    module = _built(tmp_path / "lora", lora=trainer.Lora(rank=1)).module
+    module = _built(tmp_path / "lora", lora=Lora(rank=1)).module
     whole = _built(tmp_path / "full").module
     adapter = sum(p.numel() for p in module.parameters() if p.requires_grad)
     assert training_flops(module, 1, 0.0) == pytest.approx(training_flops(whole, 1, 0.0) * 4 / 6 + 6 * adapter)

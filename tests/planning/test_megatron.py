@@ -218,7 +218,7 @@ def test_the_head_counts_on_the_last_stage_only(tmp_path: Path) -> None:
 
 @pytest.fixture
 def config() -> RunConfig:
-    """The run of docs/paper_671b.md."""
+    """The run of docs/explanation/paper_671b.md."""
     config = read_toml(str(ROOT / "docs" / "deepseek_v3" / "run.toml"), RunConfig)
     return evolve(config, model=DEEPSEEK)
 

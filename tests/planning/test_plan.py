@@ -10,9 +10,10 @@ from attrs import evolve
 
 from purerl.algos import dpo, grpo, ppo
 from purerl.algos.modifiers import kl_loss
-from purerl.backends.hf import trainer
+from purerl.backends.hf.lora import Lora
 from purerl.composition import Composition
 from purerl.config.overrides import apply
+from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.loop.train import train
@@ -72,7 +73,7 @@ def test_every_model_of_the_algorithm_counts(config: RunConfig) -> None:
 
 def test_the_reference_of_an_adapter_shares_the_weights_of_the_policy(config: RunConfig) -> None:
     algorithm = Composition(grpo.Config(), (kl_loss.Config(coef=0.01),))
-    settings = evolve(config.trainer, lora=trainer.Lora(rank=4))
+    settings = evolve(config.trainer, lora=Lora(rank=4))
     plan = plan_memory(evolve(config, algorithm=algorithm, trainer=settings))
     assert not any(name.startswith("reference") for name in plan.device)
     assert "policy: weights without adapter" in plan.device
@@ -93,12 +94,12 @@ def test_memory_of_an_accelerator_is_apart_from_main_memory(config: RunConfig) -
 
 def test_lengths_that_the_configuration_does_not_limit_are_assumed(config: RunConfig) -> None:
     unlimited = evolve(config, data=evolve(config.data, max_prompt_tokens=None))
-    workload, assumed = workload_of(unlimited, 2, Lengths())
+    workload, assumed = workload_of(unlimited, requirements_of(unlimited), 2, Lengths())
     assert (workload.prompt_tokens, workload.ranks) == (512, 2)
     assert assumed == ["prompts of 512 tokens, because data.max_prompt_tokens is not set (--prompt-tokens)"]
-    assert workload_of(unlimited, 1, Lengths(prompt=100))[0].row_tokens == 140
+    assert workload_of(unlimited, requirements_of(unlimited), 1, Lengths(prompt=100))[0].row_tokens == 140
     pairs = evolve(config, algorithm=dpo.Config(), rollout=None, generator=None)
-    workload, assumed = workload_of(pairs, 1, Lengths())
+    workload, assumed = workload_of(pairs, requirements_of(pairs), 1, Lengths())
     assert (workload.rows, workload.group_size, len(assumed)) == (8, 2, 1)
 
 
@@ -150,7 +151,7 @@ def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     assert ("is not enough; " in lines[3]) == (memory == 6)
     assert lines[3].endswith("`purerl plan` shows everything; placement.check_memory=false runs nevertheless")
     unchecked = evolve(config, placement=evolve(config.placement, check_memory=False))
-    assert check_memory(unchecked, 1) is None
+    assert check_memory(unchecked, requirements_of(unchecked), 1) is None
 
 
 def test_small_models_are_not_planned(config: RunConfig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,4 +159,4 @@ def test_small_models_are_not_planned(config: RunConfig, monkeypatch: pytest.Mon
         raise AssertionError("a small model was planned")
 
     monkeypatch.setattr("purerl.planning.check.plan_memory", plan)
-    assert check_memory(config, 1) is None
+    assert check_memory(config, requirements_of(config), 1) is None

@@ -33,7 +33,7 @@ _WITHOUT_STRATEGY = 166 / 245
 
 @cache
 def _expected(numbers: int, guesses: int, best: bool) -> Fraction:
-    """How many of `numbers` possible numbers a player finds: the best one, or one who draws each guess from them."""
+    """Number of `numbers` possible numbers that a player finds: the best one, or one who draws each guess from them."""
     if numbers == 0 or guesses == 0:
         return Fraction(0)
     found = [

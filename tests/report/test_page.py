@@ -213,7 +213,7 @@ def test_meanings_include_general_entries_and_those_of_the_policy() -> None:
 
 def test_metrics_asset_links_to_the_documentation() -> None:
     asset = next(path for path in ASSETS if path.name == "metrics.md")
-    assert asset.read_bytes() == (Path(__file__).parents[2] / "docs" / "metrics.md").read_bytes()
+    assert asset.read_bytes() == (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_bytes()
 
 
 def test_report_of_a_trained_run_during_and_after_training(tmp_path: Path) -> None:

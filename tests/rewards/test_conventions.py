@@ -1,4 +1,4 @@
-"""What only some libraries pass to reward functions: tokens, progress, logs, batches of verl, queries of OpenRLHF."""
+"""Arguments that only some libraries pass to reward functions: tokens, progress, logs, batches of verl, queries."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ import pytest
 from purerl.rewards.extraction import RULES, extract, last_boxed
 from purerl.rewards.math import aime, boxed, gsm8k, has_boxed, math, multiple_choice, numeric
 
-DOCS = Path(__file__).parents[2] / "docs" / "rewards.md"
+DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "rewards.md"
 
 
 @pytest.mark.parametrize("name", RULES)

@@ -1,4 +1,4 @@
-"""What reward functions measure: it is added up over the completions, and changes no reward."""
+"""Measurements of reward functions: they are added up over the completions, and change no reward."""
 
 from __future__ import annotations
 

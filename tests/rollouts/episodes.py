@@ -15,7 +15,7 @@ from purerl.backends.fake.model import text_of
 from purerl.data.chat import Messages, Prompt
 from purerl.data.turn_tokens import Tools
 from purerl.envs.protocol import Observation, ToolCall
-from purerl.envs.turns import Turn
+from purerl.envs.turn import Turn
 from purerl.protocols import Completion, FinishReason, Generator, Request, Sampling, generate
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.results import RewardResult

@@ -21,7 +21,7 @@ from tests.rollouts.runtimes import draw, opened
 def _on_ranks(
     workflow: Any, stall_timeouts: Sequence[float], function: Callable[[Supplier], object], timeout: float = 60.0
 ) -> list[object]:
-    """What `function` returns on each rank, or the error that it raises. A rank waits `timeout` seconds."""
+    """The result of `function` on each rank, or the error that it raises. A rank waits `timeout` seconds."""
     store, size = HashStore(), len(stall_timeouts)
 
     def run(rank: int) -> object:

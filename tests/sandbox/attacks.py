@@ -1,4 +1,4 @@
-"""What the attack tests share: limits, a pool for each way to measure, and a look for processes that are left."""
+"""Tools of the attack tests: limits, a pool for each way to measure, and a look for processes that remain."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 ACCOUNTINGS = ("cgroups", "sampling") if cgroup_parents() else ("sampling",)
-"""How memory and processes can be measured here, for this user."""
+"""Ways to measure memory and processes here, for this user."""
 
 LIMITS = Limits(
     timeout=20, max_memory=128, max_processes=20, max_output=10_000, max_disk=16, max_files=50, max_file_size=8
@@ -56,7 +56,7 @@ def open_pool(accounting: str) -> Pool:
 
 
 def report(result: Result) -> Any:
-    """What a program has printed as JSON."""
+    """The JSON that a program has printed."""
     assert result.status == "ok", (result.status, result.exit_code, result.stderr_text)
     return json.loads(result.stdout)
 
@@ -91,5 +91,5 @@ def wait_until_gone(word: str, seconds: float = 30.0) -> None:
 
 
 def report_of(pool: Pool, source: str) -> Any:
-    """What `source` reports, run after the definitions of `PRELUDE`."""
+    """The report of `source`, run after the definitions of `PRELUDE`."""
     return report(pool.run_python(PRELUDE + source))

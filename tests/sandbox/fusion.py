@@ -84,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _problem(request: dict[str, Any]) -> str | None:
-    """What is wrong with a request, as the server's data model has it."""
+    """The problem of a request, as the server's data model has it."""
     for name in ("code", "language"):
         if name not in request:
             return f"{name}: field required"

@@ -43,7 +43,7 @@ def deny(name: str) -> None:
 
 
 def run_where(missing: str, code: str) -> str:
-    """What `code` prints on a computer without `missing`."""
+    """The output of `code` on a computer without `missing`."""
     prelude = f"from tests.sandbox.hosts import deny\ndeny({missing!r})\n"
     process = subprocess.run([sys.executable, "-c", prelude + code], capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr

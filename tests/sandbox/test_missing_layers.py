@@ -1,4 +1,4 @@
-"""Where a layer is missing there is an error that names it and its remedy; never a run without it."""
+"""A missing layer is an error that names it and its remedy; nothing ever runs without it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ EPERM, ENOSYS = refuse(errno.EPERM), refuse(errno.ENOSYS)
 
 
 def _evaluate(steps: list[Instruction], number: int, arguments: tuple[int, ...] = (), architecture: int = 0) -> int:
-    """What the kernel does with a call: struct seccomp_data has the call, the architecture and six arguments."""
+    """The kernel's decision about a call: struct seccomp_data has the call, the architecture and six arguments."""
     words = {0: number, 4: architecture}
     for k, argument in enumerate(arguments):
         words |= {16 + 8 * k: argument & 0xFFFFFFFF, 20 + 8 * k: argument >> 32}

@@ -15,8 +15,8 @@ import torch
 from torch import distributed as dist
 
 from purerl.errors import EngineError
-from purerl.placement.join import process_group
 from purerl.placement.meeting import prepare_folder
+from purerl.placement.process_group import process_group
 from purerl.placement.world import World
 from purerl.system.private_files import private_folder
 from tests.security.attacks import Joining

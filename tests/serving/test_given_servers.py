@@ -91,7 +91,7 @@ def test_vllm_with_log_probabilities_of_another_distribution_is_refused(mode: st
     assert vllm(mode) == f"{got} ({mode}): --logprobs-mode processed_logprobs is needed"
 
 
-PAGES = ("docs/servers.md", "docs/vllm.md", "docs/sglang.md", "purerl/recipes/gsm8k_vllm.py")
+PAGES = ("docs/how-to/servers.md", "docs/how-to/vllm.md", "docs/how-to/sglang.md", "purerl/recipes/gsm8k_vllm.py")
 
 
 @pytest.mark.parametrize("page", PAGES)

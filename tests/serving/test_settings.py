@@ -16,10 +16,10 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.sglang import generator as sglang
 from purerl.backends.vllm import generator as vllm
 from purerl.config.check import check
-from purerl.config.generators import check_updates_in_flight
+from purerl.config.generators import check_serving
 from purerl.config.overrides import apply
+from purerl.config.paths import resolve_paths
 from purerl.errors import ConfigError
-from purerl.loop.paths import resolve_paths
 from purerl.placement.settings import Placement
 from purerl.recipes.addition import addition
 from purerl.settings import Model
@@ -193,5 +193,5 @@ def test_transfer_between_devices_has_no_effect_in_actors(transfer: str) -> None
     with pytest.raises(
         ConfigError, match=rf"weight_transfer has no effect\n  got:  '?{transfer}'?\n  need: placement.kind"
     ):
-        check_updates_in_flight(evolve(config, placement=Placement(kind="ray")))
-    check_updates_in_flight(config)
+        check_serving(config.generator, config.rollout, Placement(kind="ray"))
+    check_serving(config.generator, config.rollout, config.placement)

@@ -1,4 +1,4 @@
-"""What the advantage of a row relative to its group is divided by, and what is subtracted from its score first.
+"""The divisor of the advantage of a row relative to its group, and the baseline that is subtracted first.
 
     A_i = (s_i - b_i) / d_i
 

@@ -1,4 +1,4 @@
-"""Which groups are kept: the loop samples other prompts for the rest, up to `rollout.max_resample_rounds`.
+"""Only some groups are kept: the loop samples other prompts for the rest, up to `rollout.max_resample_rounds`.
 
     variance      the scores of the group differ
     mean_range    low < mean_g(s) < high

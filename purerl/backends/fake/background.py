@@ -11,7 +11,7 @@ from purerl.errors import EngineError
 from purerl.protocols import Capabilities, Completion, Request, Weights
 
 if TYPE_CHECKING:
-    from purerl.backends.fake.generator import FakeGenerator
+    from purerl.backends.fake.engine import FakeGenerator
 
 __all__ = ["BackgroundGenerator"]
 

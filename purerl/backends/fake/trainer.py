@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from attrs import field, frozen
+from attrs import frozen
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from tensordict import TensorDict
@@ -17,10 +17,11 @@ from torch import Tensor
 from purerl.algos.algebra import Counts, Objective, compute_loss
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.fake.model import BIGRAM, OUTPUTS, compute_outputs, export_weights, initial_weights
+from purerl.backends.fake.settings import TrainerConfig as Config
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
 from purerl.backends.weights import TensorWeights, check_adapter, copy_weights
 from purerl.batch import select_fields, with_fields
-from purerl.errors import CheckpointError, ConfigError
+from purerl.errors import CheckpointError
 from purerl.kernels.partition import assign_ranks, tokens_needed
 from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.ranks import Ranks, current_ranks
@@ -29,23 +30,6 @@ from purerl.settings import Model
 __all__ = ["Config", "FakeTrainer", "build", "capabilities", "conformance", "depends_on_length"]
 
 _FILE = "weights.safetensors"
-
-
-@frozen(kw_only=True)
-class Config:
-    """Settings of the fake trainer."""
-
-    vocab_size: int = field(default=16, metadata={"help": "number of tokens"})
-    lr: float = field(default=1.0, metadata={"help": "learning rate; constant"})
-    top_k: int = field(default=4, metadata={"help": "number of most likely tokens in the output topk_tokens"})
-
-    def __attrs_post_init__(self) -> None:
-        if self.vocab_size < 1:
-            raise ConfigError("vocab_size", got=self.vocab_size, need="at least 1")
-        if not self.lr > 0:
-            raise ConfigError("lr", got=self.lr, need="above 0")
-        if not 1 <= self.top_k <= self.vocab_size:
-            raise ConfigError("top_k", got=self.top_k, need=f"from 1 to vocab_size, {self.vocab_size}")
 
 
 def capabilities() -> Capabilities:

@@ -1,104 +1,31 @@
-"""A generator in this process, for causal language models of Hugging Face's transformers, with continuous batching.
+"""The generator in this process, for causal language models of transformers: its plugin, and building it.
 
-`collect` decodes one column of a `Table` after the other:
-
-    admit    waiting requests take free slots; the model reads all of their tokens except the last one (prefill)
-    step     the model reads the last token of every row, and the next token is sampled
-    finish   rows that reached their maximum length, a stop token or a stop string end; the last rows fill their slots.
-             Keys and values of requests with `keep` are copied to a `PrefixCache`, from which prefill continues
-
-In every row of the table, the model has read all tokens except the last one. This holds for a new row, for a row
-between two steps, and for a row that is admitted again after the weights changed, so all are processed in the same way.
+Parts that need torch or transformers are imported when a generator is built.
 """
 
 from __future__ import annotations
 
-import math
-import time
-from collections.abc import Iterator, Sequence
-from itertools import compress
 from typing import TYPE_CHECKING
 
-import torch
-from attrs import evolve, frozen
-from torch import Tensor
+from attrs import evolve
 
-from purerl.backends.hf.decoder.backbone import decoder_of
-from purerl.backends.hf.decoder.images import ImageReader, reads_images
-from purerl.backends.hf.decoder.limits import check_layers, limits_of
-from purerl.backends.hf.decoder.loading import load_model
-from purerl.backends.hf.sampling.decode_inputs import STEPS_PER_DRAW, Slot, StepInputs
-from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
-from purerl.backends.hf.sampling.logits import WideHead
-from purerl.backends.hf.sampling.prefix_cache import FinishedRow, PrefixCache
-from purerl.backends.hf.sampling.stop_strings import StopStrings, window
-from purerl.backends.hf.sampling.table import Table, moves
-from purerl.backends.hf.sampling.waiting import WaitingRequests
-from purerl.backends.hf.weights.merge import AdapterMerger
-from purerl.backends.logits import FILTERS, Filters, filter_logits
-from purerl.backends.mismatch_growth import growth_setting
-from purerl.backends.requests import PendingRequest, check_requests
-from purerl.backends.sampling import choose
-from purerl.images import ImageStore
-from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
-from purerl.settings import Model, at_least, boolean, one_of, setting
-from purerl.system.devices.accelerator import device_of
-from purerl.system.devices.kinds import DEVICE
+from purerl.backends.hf.settings import GeneratorConfig as Config
+from purerl.backends.hf.settings import with_dtype
+from purerl.settings import Model
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
+    from purerl.backends.hf.sampling.engine import HFGenerator
+    from purerl.protocols import Capabilities
     from purerl.system.memory_use import MemoryUse, Workload
 
-__all__ = ["Config", "HFGenerator", "build", "capabilities", "memory", "preview", "returns_routes", "with_dtype"]
-
-_MAX_DELAY = 8
-"""Decoding steps that a request waits for others, so that several are read in one forward pass."""
-
-_OWN_PLANES = ("ids", "logp")
-"""Planes of the table that do not belong to the model."""
-
-
-@frozen(kw_only=True)
-class Config:
-    """Settings of the in-process generator."""
-
-    max_num_seqs: int = setting(
-        "sequences that are decoded together; further requests wait",
-        default=256,
-        may_change="rounding",
-        **at_least(1),
-    )
-    max_prefill_tokens: int = setting(
-        "prompt tokens in one forward pass, padding included",
-        default=8192,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
-    )
-    max_cached_tokens: int = setting(
-        "tokens of finished turns whose keys and values are kept for the next turns of their episodes; 0: none",
-        default=262144,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(0),
-    )
-    dtype: str | None = setting(
-        "of the weights, and of keys and values: float32, bfloat16 or float16; if not given, the one that the trainer "
-        "computes with, which is bfloat16 with trainer.mixed_precision and otherwise model.dtype",
-        default=None,
-        **one_of("float32", "bfloat16", "float16"),
-    )
-    return_routes: bool = setting(
-        "record the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
-    )
-    max_mismatch_growth: float | None = growth_setting()
-    device: str = setting(DEVICE, default="auto", may_change="rounding")
+__all__ = ["Config", "build", "capabilities", "memory", "preview", "returns_routes"]
 
 
 def capabilities() -> Capabilities:
     """What a generator can do with any model. The model limits the length of sequences."""
-    return Capabilities(batch_invariant=True, seeded=True, in_process=True, adapters=True, sampling=FILTERS)
+    from purerl.backends.hf.sampling.engine import CAPABILITIES
+
+    return CAPABILITIES
 
 
 def returns_routes(config: Config) -> bool:
@@ -112,20 +39,22 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     Raises: ConfigError for a device that does not exist, for a model that cannot be loaded or has layers that store
     anything other than keys and values, and for `return_routes` with one whose routers cannot be recorded.
     """
+    from purerl.backends.hf.decoder.loading import load_model
+    from purerl.backends.hf.sampling.engine import HFGenerator
+    from purerl.system.devices.accelerator import device_of
+
     device_of(config.device)
     generator = HFGenerator(config, load_model(with_dtype(config, model)), model)
     generator.probe()
     return generator
 
 
-def with_dtype(config: Config, model: Model) -> Model:
-    """`model` with `config.dtype`, if that is set."""
-    return model if config.dtype is None else evolve(model, dtype=config.dtype)
-
-
 def preview(config: Config, *, model: Model) -> Capabilities:
     """The capabilities of a generator of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
+    from purerl.backends.hf.decoder.images import reads_images
+    from purerl.backends.hf.decoder.limits import check_layers, limits_of
     from purerl.backends.hf.decoder.preview import without_weights
+    from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
 
     module = without_weights(model, device=config.device)
     check_layers(module)
@@ -141,246 +70,3 @@ def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
     from purerl.backends.hf.memory.generator import memory_of_generator
 
     return memory_of_generator(config, model=model, workload=workload)
-
-
-class HFGenerator:
-    """A `Generator` of `causal`, which is moved to `config.device` and used in evaluation mode.
-
-    `model` says where it was loaded from.
-    """
-
-    def __init__(self, config: Config, causal: PreTrainedModel, model: Model) -> None:
-        from purerl.backends.hf.sampling.attention import decode_faster
-
-        check_layers(causal)
-        self._limits = limits_of(causal)
-        limit = self._limits.max_sequence_length
-        self.capabilities = evolve(
-            capabilities(), max_sequence_length=limit, images=reads_images(causal), routes=config.return_routes
-        )
-        self._config, self._source, self._stop_strings, self._version = config, model, StopStrings(model), 0
-        self._images: ImageReader | None = None
-        self._device = device_of(config.device)
-        self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
-        decode_faster(decoder_of(self._model))
-        self._routes = RouteRecorder(self._model) if config.return_routes else None
-        self._merger, self._head = AdapterMerger(self._model), self._wide_head()
-        self._keys: set[str] = set()
-        self._waiting = WaitingRequests()
-        self._finished: list[Completion] = []
-        self._slots: list[Slot] = []
-        self._inputs: StepInputs | None = None
-        self._delay = 0
-        self._prefixes = PrefixCache(config.max_cached_tokens, self._device)
-        self._table = Table(config.max_num_seqs)
-        self._table.add_plane("ids", self._tensor([[[[0]]]]))
-        self._table.add_plane("logp", self._tensor([[[[0.0]]]], torch.float32))
-
-    def probe(self) -> None:
-        """Test on a few tokens that the experts of the model can be recorded. Raises ConfigError as `probe_routes`."""
-        if self._routes is not None:
-            self._routes.probe()
-
-    def _wide_head(self) -> WideHead:
-        return WideHead(self._model)
-
-    # --- the interface Generator -----------------------------------------------------------------------------------
-
-    def use_images(self, images: ImageStore) -> None:
-        from purerl.backends.hf.model.self_test import probe_images
-
-        self._images = ImageReader(self._source, self._model, images)
-        probe_images(self._model, self._images)
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        check_requests(requests, self._keys, self.capabilities, vocab_size=self._limits.vocab_size)
-        self._keys.update(request.key for request in requests)
-        continuing = [request.key for request in requests if self._prefixes.find(request.content)]
-        self._waiting.add(map(PendingRequest, requests), continuing)
-
-    def collect(self, timeout: float | None = None) -> list[Completion]:
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._finished and (self._waiting or self._slots):
-            self._admit()
-            self._step()
-            if time.monotonic() >= deadline:
-                break
-        if not self._waiting and not self._slots:
-            self._table.release()
-        collected, self._finished = self._finished, []
-        self._keys.difference_update(completion.key for completion in collected)
-        return collected
-
-    def cancel(self, keys: Sequence[str]) -> None:
-        cancelled = set(keys)
-        self._finish({k: "cancelled" for k, slot in enumerate(self._slots) if slot.pending.request.key in cancelled})
-        self._finished += [pending.completion("cancelled") for pending in self._waiting.cancel(cancelled)]
-        self._prefixes.drop_requests(cancelled)
-
-    def load_weights(self, weights: Weights, *, version: int) -> None:
-        """Copy `weights` into the model, or merge them if they are those of an adapter.
-
-        Rows in the table return to the front of the queue, with their tokens. Their keys and values were computed with
-        the old weights, so they are computed again, as those of finished sequences. The log-probability of each token
-        equals a plain forward pass with the weights of its version.
-
-        Raises: EngineError as `AdapterMerger.load`.
-        """
-        self._waiting.add_first(self._read(range(len(self._slots))))
-        self._slots = []
-        self._table.remove_rows([], [], rows=0, start=self._table.now)
-        self._prefixes.clear()
-        self._merger.load(weights)
-        self._head.follow_weights()
-        self._version = version
-
-    def close(self) -> None:
-        del self._model, self._merger, self._head, self._table, self._prefixes
-
-    # --- a decoding step -------------------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def _step(self) -> None:
-        """Sample the next token of every row."""
-        from purerl.backends.hf.sampling.cache import DecodeCache, cache_argument
-
-        table, now = self._table, self._table.now
-        if self._inputs is None or now - self._inputs.now == STEPS_PER_DRAW:
-            self._inputs = StepInputs.of(self._slots, now, self._gather_filters(), self._device)
-        inputs, rows = self._inputs, slice(0, table.rows)
-        logits = self._model(
-            input_ids=table.view("ids", rows, now, now + 1)[:, 0, :, 0],
-            position_ids=(now - inputs.origin)[:, None],
-            attention_mask=self._attention_mask() if inputs.is_padded else None,
-            **cache_argument(self._model, DecodeCache(table)),
-            **({} if self._routes is None else self._routes.argument()),
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        if self._routes is not None:
-            self._routes.store(DecodeCache(table), rows=table.rows)
-        if inputs.filters is not None:
-            logits = filter_logits(logits.float(), inputs.filters)
-        token, logp = choose(logits, inputs.temperature, inputs.uniform[:, now - inputs.now])
-        if inputs.filters is not None:
-            inputs.filters.add(token)
-        for name, value in (("ids", token), ("logp", logp)):
-            table.view(name, rows, now + 1, now + 2).copy_(value[:, None, None, None])
-        table.add_column()
-        self._finish(self._ended(token))
-
-    def _attention_mask(self) -> Tensor:
-        """Which of the columns in use contain tokens of each row."""
-        return torch.arange(self._table.start, self._table.now + 1, device=self._device) >= self._inputs.first[:, None]
-
-    def _ended(self, token: Tensor) -> dict[int, FinishReason]:
-        """The slots of rows that end with `token`, and why; "stop" has precedence over "length"."""
-        inputs, now = self._inputs, self._table.now
-        ended: dict[int, FinishReason] = {}
-        ended.update((slot, "length") for slot, last in enumerate(inputs.last) if last == now)
-        if inputs.stop_tokens is not None:
-            stopped = (token[:, None] == inputs.stop_tokens).any(-1)
-            ended.update((slot, "stop") for slot in stopped.nonzero()[:, 0].tolist())
-        if any(inputs.has_stop_strings):
-            slots = [*compress(range(len(self._slots)), inputs.has_stop_strings)]
-            ended.update((slot, "stop") for slot in self._with_stop_string(slots))
-        return ended
-
-    def _with_stop_string(self, slots: Sequence[int]) -> Iterator[int]:
-        """Those of `slots` whose completion has one of its stop strings at the end."""
-        all_strings = [self._slots[slot].pending.request.sampling.stop_strings for slot in slots]
-        sizes = [window(strings) for strings in all_strings]
-        sampled = self._sampled(slots, "ids", max(sizes))
-        for slot, strings, size, tokens in zip(slots, all_strings, sizes, sampled, strict=True):
-            earlier = self._slots[slot].pending.tokens[-size:]
-            if self._stop_strings.contains([*earlier, *tokens][-size:], strings):
-                yield slot
-
-    # --- admitting and finishing rows ------------------------------------------------------------------------------
-
-    @torch.inference_mode()
-    def _admit(self) -> None:
-        """Admit waiting requests, and read their prompts."""
-        from purerl.backends.hf.sampling.prefill import batches, prompt_of, read
-
-        count = min(len(self._waiting), self._config.max_num_seqs - len(self._slots))
-        if not self._is_worthwhile(count):
-            self._delay += count > 0
-            return
-        kept = sum(slot.pending.request.max_length for slot in self._slots if slot.pending.request.keep)
-        admitted = self._waiting.take(count, self._prefixes.room - kept)
-        prompts = [prompt_of(pending, self._prefixes) for pending in admitted]
-        for batch in batches(prompts, self._config.max_prefill_tokens):
-            chosen, options = [prompts[k] for k in batch], {"images": self._images, "routes": self._routes}
-            rows, shifts = read(self._model, self._table, self._prefixes, chosen, **options)
-            self._slots += [
-                Slot(admitted[k], self._table.now, len(admitted[k].tokens), shift)
-                for k, shift in zip(batch, shifts, strict=True)
-            ]
-            last = self._tensor([(*admitted[k].request.tokens, *admitted[k].tokens)[-1] for k in batch])
-            self._table.view("ids", rows, self._table.now, self._table.now + 1).copy_(last[:, None, None, None])
-        self._prefixes.drop({prompt.cached for prompt in prompts if prompt.cached})
-        self._inputs, self._delay = None, 0
-
-    def _is_worthwhile(self, count: int) -> bool:
-        """Whether to admit `count` requests now. Reading several prompts takes hardly longer than reading one.
-
-        If more are waiting, an eighth of all slots has to be free. Otherwise they are at least an eighth of the rows
-        that would wait meanwhile, or have waited for some steps.
-        """
-        if count < len(self._waiting):
-            return count >= max(1, self._config.max_num_seqs // 8)
-        return count > 0 and (count >= len(self._slots) // 8 or self._delay >= _MAX_DELAY)
-
-    @torch.inference_mode()
-    def _finish(self, ended: dict[int, FinishReason]) -> None:
-        """Complete the requests in the slots `ended`, and move the last rows into these slots."""
-        if not ended:
-            return
-        finished = self._read(list(ended))
-        completions = [pending.completion(why) for pending, why in zip(finished, ended.values(), strict=True)]
-        self._finished += completions
-        rows = [
-            FinishedRow(slot, pending.request.key, pending.content)
-            for slot, pending, completion in zip(ended, finished, completions, strict=True)
-            if pending.request.keep and completion.finish in ("stop", "length")
-        ]
-        self._prefixes.store(self._table, [name for name in self._table.names if name not in _OWN_PLANES], rows)
-        sources, holes = moves(list(ended), len(self._slots))
-        order = [*range(len(self._slots) - len(ended))]
-        for source, hole in zip(sources, holes, strict=True):
-            order[hole] = source
-        self._slots = [self._slots[row] for row in order]
-        start = min((slot.first for slot in self._slots), default=self._table.now)
-        self._table.remove_rows(sources, holes, rows=len(self._slots), start=start)
-        self._inputs = self._inputs.of_rows(order) if self._inputs and order else None
-
-    def _read(self, slots: Sequence[int]) -> list[PendingRequest]:
-        """The requests in `slots`, with the tokens sampled since they were admitted."""
-        requests = [self._slots[slot].pending for slot in slots]
-        for pending, tokens, logp in zip(
-            requests, self._sampled(slots, "ids"), self._sampled(slots, "logp"), strict=True
-        ):
-            pending.add(tokens, logp, self._version)
-        for slot, pending in zip(slots, requests, strict=True) if self._routes is not None else ():
-            pending.add_routes(self._routes.read(self._table, slot, self._slots[slot].first))
-        return requests
-
-    def _sampled(self, slots: Sequence[int], name: str, last: int | None = None) -> list[list]:
-        """The plane `name` at the tokens sampled since each of `slots` was admitted, or at the last `last` of them."""
-        stop = self._table.now + 1
-        starts = [self._slots[slot].admitted + 1 for slot in slots]
-        first = max(min(starts, default=stop), -math.inf if last is None else stop - last)
-        values = self._table.view(name, slice(0, self._table.rows), first, stop)[list(slots), 0, :, 0].tolist()
-        return [row[max(0, start - first) :] for row, start in zip(values, starts, strict=True)]
-
-    def _gather_filters(self) -> Filters | None:
-        if not any(slot.pending.request.sampling.parameters for slot in self._slots):
-            return None
-        sampled = self._sampled(range(len(self._slots)), "ids")
-        completions = [[*slot.pending.tokens, *tokens] for slot, tokens in zip(self._slots, sampled, strict=True)]
-        requests = [slot.pending.request for slot in self._slots]
-        return Filters.of(requests, completions, self._limits.vocab_size, self._device)
-
-    def _tensor(self, values: list, dtype: torch.dtype = torch.int64) -> Tensor:
-        return torch.tensor(values, dtype=dtype, device=self._device)

@@ -1,4 +1,4 @@
-"""The trainer for causal language models of Hugging Face's transformers: its settings, and how it is built.
+"""The trainer for causal language models of Hugging Face's transformers: its plugin, and building it.
 
 `build` loads the model, makes it parallel (`parallel.py`), and only then creates the optimizer.
 
@@ -9,27 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, Literal
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
-from attrs.converters import optional
+from attrs import evolve
 
 from purerl.backends import training
-from purerl.backends.hf.combinations import check_rounding, check_together
-from purerl.backends.hf.lora import Lora, check_lora, notes_of
-from purerl.backends.hf.mesh import Mesh
-from purerl.backends.hf.training.custom_optimizer import OptimizerSettings, check_custom, check_settings, to_optimizer
+from purerl.backends.hf.lora import check_lora, notes_of
+from purerl.backends.hf.settings import OUTPUTS, check_rounding
+from purerl.backends.hf.settings import TrainerConfig as Config
+from purerl.backends.hf.training.custom_optimizer import check_custom
 from purerl.errors import ConfigError
-from purerl.settings import Model, at_least, boolean, one_of, setting
-from purerl.system.devices.kinds import DEVICE
+from purerl.settings import Model
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from purerl.backends.hf.training.engine import HFTrainer
     from purerl.protocols import Capabilities
     from purerl.system.memory_use import MemoryUse
 
 __all__ = [
-    "OUTPUTS",
     "Config",
     "adapter_rank",
     "build",
@@ -43,128 +44,6 @@ __all__ = [
     "preview",
     "replayed_routes",
 ]
-
-OUTPUTS = (
-    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
-    "classifier_score",
-)
-"""Outputs that a trainer can be built for."""
-
-
-@frozen(kw_only=True)
-class Config(training.Config):
-    """How a model is trained.
-
-    Large micro-batches suit an accelerator. On a CPU nothing is gained beyond about a thousand tokens, and rows of more
-    different lengths share a micro-batch, which costs padding.
-    """
-
-    optimizer: OptimizerSettings | None = setting(
-        "an optimizer in place of AdamW, by the address of its class, such as torch.optim:Adafactor",
-        default=None,
-        converter=optional(to_optimizer),
-    )
-    max_tokens_per_microbatch: int = setting(
-        "maximum of rows times tokens of the longest row in one forward pass; with packing, of the tokens of its rows; "
-        "with mesh.sequence, of all its ranks",
-        default=2048,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
-    )
-    mixed_precision: Literal["off", "bfloat16"] = setting(
-        "bfloat16: autocast of the backbone, with the weights in their own dtype",
-        default="off",
-        **one_of("off", "bfloat16"),
-    )
-    rounding: Literal["compensated", "stochastic"] | None = setting(
-        "how updates are stored in bfloat16 weights; compensated: the 16 bits that these lack are kept beside them, 2 "
-        "bytes for each weight; stochastic: rounded up or down at random, so that nothing is lost on average; if not "
-        "given, compensated",
-        default=None,
-        **one_of("compensated", "stochastic"),
-    )
-    lora: Lora | None = setting(
-        "train an adapter, with the weights frozen in model.dtype; if not given, all weights are trained", default=None
-    )
-    freeze: tuple[str, ...] = setting(
-        "parameters that are not trained: vision, which is all of a vision-language model but its language model; or "
-        "patterns of names, such as visual.blocks.*",
-        default=(),
-        need="names that are not empty",
-        valid=all,
-    )
-    mesh: Mesh = setting("how the ranks of a run divide the work", factory=Mesh, may_change="rounding")
-    recompute: Literal["none", "layers", "selective"] = setting(
-        "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: not "
-        "those of matrix products and attention",
-        default="none",
-        may_change="rounding",
-        **one_of("none", "layers", "selective"),
-    )
-    compile: bool = setting(
-        "compile each layer with torch.compile; the first steps take minutes, and rows (with packing, their line) are "
-        "padded to multiples of 64 tokens",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    cpu_offload: bool = setting(
-        "keep parameters, gradients and moments in the memory of the CPU, if mesh divides them",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    reshard_after_forward: bool = setting(
-        "free the gathered parameters of a layer after its forward pass, and gather them again for its backward pass, "
-        "if mesh divides them; false: faster, with a whole model in memory",
-        default=True,
-        may_change="rounding",
-        **boolean(),
-    )
-    share_prefixes: bool | None = setting(
-        "compute the common prefix of a group's rows once; if not given, true without packing, mesh.sequence and "
-        "replay_routes, if the model allows it",
-        default=None,
-        may_change="rounding",
-        **boolean(),
-    )
-    packing: bool = setting(
-        "read the rows of a micro-batch in one line, with attention within each row, so that nothing is computed for "
-        "padding; common prefixes are then computed for each row",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    replay_routes: Literal["off", "old_logp", "generator"] = setting(
-        "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
-        "that computed old_logp; generator: through those that the generator has recorded, also in that pass; common "
-        "prefixes are then computed for each row",
-        default="off",
-        **one_of("off", "old_logp", "generator"),
-    )
-    device: str = setting(
-        DEVICE,
-        default="auto",
-        need="a device",
-        valid=bool,
-        may_change="rounding",
-    )
-
-    def __attrs_post_init__(self) -> None:
-        check_settings(self)
-        super().__attrs_post_init__()
-        check_together(self)
-
-    @property
-    def keeps_remainders(self) -> bool:
-        """Whether the bits that bfloat16 weights lack are kept."""
-        return self.rounding != "stochastic"
-
-    @property
-    def optimizer_address(self) -> str | None:
-        """The address of the class in `optimizer`; None for AdamW."""
-        return None if self.optimizer is None else self.optimizer.factory
 
 
 def capabilities() -> Capabilities:
@@ -225,7 +104,7 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     from purerl.backends.hf.decoder.architecture import architecture_of
     from purerl.backends.hf.decoder.backbone import decoder_of
     from purerl.backends.hf.decoder.preview import without_weights
-    from purerl.backends.hf.model.fit import check_fit, reads_shapes
+    from purerl.backends.hf.model.fit import reads_shapes
     from purerl.backends.hf.moe.replay import hook_routers
     from purerl.models.pretrained import dtype_of
 
@@ -236,9 +115,36 @@ def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trai
     architecture = architecture_of(model, outputs, is_trained=is_trained)
     if reads_shapes(config, is_trained=is_trained):
         shapes = without_weights(model, device=config.device, architecture=architecture)
-        check_fit(shapes, model, config, outputs=outputs, is_trained=is_trained)
+        _check_fit(shapes, model, config, outputs=outputs, is_trained=is_trained)
     if config.replay_routes != "off" and is_trained and "logp" in outputs:
         hook_routers(decoder_of(without_weights(model, device=config.device)))
+
+
+def _check_fit(
+    shapes: PreTrainedModel, model: Model, config: Config, *, outputs: Sequence[str], is_trained: bool
+) -> None:
+    """Refuse settings that the model with these `shapes`, on the meta device, does not fit.
+
+    Raises: ConfigError as `check_shapes`, and as `frozen_names`, `freeze` and `add_adapter` if the model is trained.
+    """
+    import torch
+
+    from purerl.backends.hf.model.fit import check_shapes
+    from purerl.backends.hf.model.freeze import freeze, frozen_names
+    from purerl.backends.hf.model.token_model import TokenModel
+    from purerl.backends.hf.training.adapter import add_adapter
+
+    check_shapes(shapes, model, config)
+    if not is_trained or not (config.lora or config.freeze):
+        return
+    with torch.random.fork_rng(devices=[]):
+        module = TokenModel(shapes, outputs, path=Path(model.path), top_k=config.top_k)
+    frozen = frozen_names(module, config.freeze)
+    if config.lora is None:
+        freeze(module, frozen)
+    else:
+        lora = evolve(config.lora, initial=None)
+        add_adapter(module, lora, path=model.path, device=torch.device("meta"), seed=0, frozen=frozen)
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:
@@ -283,6 +189,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     from purerl.backends.hf.model.fit import refused_by_code
     from purerl.backends.hf.model.freeze import freeze, frozen_names
     from purerl.backends.hf.model.load import load
+    from purerl.backends.hf.model.self_test import verify
     from purerl.backends.hf.moe.router import coefficient_of
     from purerl.backends.hf.training.allocator import keep_freed_memory
     from purerl.backends.hf.training.engine import HFTrainer
@@ -311,8 +218,9 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     if updates and role == "policy":
         check_rounding(config, has_narrow_weights=any(p.requires_grad and is_narrow(p) for p in module.parameters()))
     eager = torch.compiler.set_stance("force_eager") if config.compile else nullcontext()
+    may_share = config.share_prefixes is not False and config.replay_routes == "off"
     with eager, refused_by_code(config, type(causal)):
-        share = module.verify(causal, share=config.share_prefixes is not False and config.replay_routes == "off")
+        share = module.gathered(partial(verify, causal, share=may_share))
     if config.share_prefixes and updates and role == "policy" and not share:
         need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
         got = f"true, and {type(causal).__name__}"

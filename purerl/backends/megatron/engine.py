@@ -21,7 +21,9 @@ from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merg
 from purerl.backends.collective import check_call, sum_metrics, sum_scores
 from purerl.backends.hf.decoder.limits import Limits, check_rows
 from purerl.backends.hf.moe.replay import ROUTES, Routers
-from purerl.backends.hf.training.expert_records import RouteRecords, SampledRoutes, open_records, set_store
+from purerl.backends.hf.training.expert_records import open_records
+from purerl.backends.hf.training.extras import ExtraReader
+from purerl.backends.hf.training.layout import MicroBatch
 from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.expert_replay import NUMBER, number_tokens
@@ -40,7 +42,7 @@ from purerl.ranks import Ranks
 from purerl.settings import Model
 
 if TYPE_CHECKING:
-    from purerl.backends.megatron.trainer import Config as MegatronTrainerConfig
+    from purerl.backends.megatron.settings import TrainerConfig
 
 __all__ = ["MegatronTrainer"]
 
@@ -56,7 +58,7 @@ class MegatronTrainer:
 
     def __init__(
         self,
-        config: MegatronTrainerConfig,
+        config: TrainerConfig,
         reader: Reader,
         bridge: Bridge,
         *,
@@ -75,8 +77,8 @@ class MegatronTrainer:
         routed = tuple(index for index, is_moe in enumerate(reader.shape.moe_layers) if is_moe)
         routers = Routers(routed_layers(reader.model), reader.shape.experts, reader.shape.top_k, routed)
         records = open_records(config.replay_routes, self.groups.data, self.groups.device, routers)
-        self.routes = records if replays else None
-        self.outputs = (*outputs, ROUTES) if isinstance(self.routes, RouteRecords) else tuple(outputs)
+        self.extras = ExtraReader(self.groups.device, records if replays else None)
+        self.outputs = (*outputs, ROUTES) if self.extras.records_experts else tuple(outputs)
         self.optimizer: Any = None
         if updates:
             reader = reader._replace(module=optimizer.wrap(reader.model, config))
@@ -90,7 +92,7 @@ class MegatronTrainer:
         )
 
     def use_routes(self, routes: RouteStore) -> None:
-        set_store(self.routes, routes)
+        self.extras.use_routes(routes)
 
     # --- scores and steps --------------------------------------------------------------------------------------------
 
@@ -106,11 +108,10 @@ class MegatronTrainer:
         rows_of_parts = self._rows(batch, parts, _READS)
         scores = {name: self._zeros(batch, name) for name in outputs}
         computed = [name for name in outputs if name != ROUTES]
-        if isinstance(self.routes, SampledRoutes) and ROUTES in batch.keys():
-            self._replay(self.routes, batch, parts, rows_of_parts)
-        records = self.routes if isinstance(self.routes, RouteRecords) and ROUTES in outputs else None
-        if records:
-            records.begin(batch["action"])
+        if self.extras.replays(batch, "score"):
+            self._replay(batch, parts, rows_of_parts)
+        self.extras.begin(batch, outputs)
+        if ROUTES in outputs:
             self.choices.record(rows_of_parts, self.groups.device)
 
         def evaluate(hidden: Tensor, rows: TensorDict) -> dict[str, Tensor]:
@@ -118,9 +119,9 @@ class MegatronTrainer:
 
         results = run(self.reader, rows_of_parts, evaluate, with_gradient=False)
         self.choices.stop()
-        if records:
+        if ROUTES in outputs:
             routes = self.choices.records(rows_of_parts, self.groups.positions)
-            numbers = [records.keep(part, of_part) for part, of_part in zip(parts, routes, strict=True)]
+            numbers = [self.extras.keep(part, ROUTES, of_part) for part, of_part in zip(parts, routes, strict=True)]
             results = [{**result, ROUTES: number} for result, number in zip(results, numbers, strict=bool(results))]
         if self.groups.is_source:
             for part, result in zip(parts, results, strict=True):
@@ -166,12 +167,12 @@ class MegatronTrainer:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
         self._check_outputs((*objective.outputs, *objective.metric_outputs))
         check_call(self.groups.all, call, batch, objective)
-        records = self.routes if call == "step" or ROUTES in batch.keys() else None
-        reads = (*_READS, *([ROUTES] if records else []), *objective.reads)
+        replays = self.extras.replays(batch, call)
+        reads = (*_READS, *([ROUTES] if replays else []), *objective.reads)
         indices = self._arrange(batch, reads, objective.unit)
         parts = self._rows(batch, indices, reads)
-        if records:
-            self._replay(records, batch, indices, parts)
+        if replays:
+            self._replay(batch, indices, parts)
         device = self.groups.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
 
@@ -186,16 +187,14 @@ class MegatronTrainer:
         self.load_of_routers.stop()
         self.choices.stop()
         metrics = self._tell_stages(sum_metrics(_on_host(merge(*results)), self.groups.data) if results else {})
-        changed = self._changed_fraction() if records else {}
+        changed = self._changed_fraction() if replays else {}
         return {**metrics, **changed, **self._router_metrics(router_coefficient)}
 
-    def _replay(
-        self, records: RouteRecords | SampledRoutes, batch: TensorDict, indices: Sequence[Tensor], parts: Sequence[Any]
-    ) -> None:
-        """Use the experts of `records` from now on, in the micro-batches `parts`, which have the rows `indices`."""
-        numbers = records.fetch(batch[ROUTES], batch["action"], indices)
-        padded = [records.padded(n, part[NUMBER].shape[1]) for n, part in zip(numbers, parts, strict=True)]
-        self.choices.replay(padded, self.groups.device)
+    def _replay(self, batch: TensorDict, indices: Sequence[Tensor], parts: Sequence[Any]) -> None:
+        """Use recorded experts from now on, in the micro-batches `parts`, which have the rows `indices`."""
+        fetched = self.extras.fetch(batch, [*map(MicroBatch, indices)])
+        experts = (self.extras.experts(each, part[NUMBER].shape[1]) for each, part in zip(fetched, parts, strict=True))
+        self.choices.replay([each for each in experts if each is not None], self.groups.device)
 
     def _loss(
         self, hidden: Tensor, rows: TensorDict, objective: Objective, counts: Mapping[str, Counts]

@@ -39,7 +39,8 @@ from purerl.backends.hf.model.token_model import HEADS
 from purerl.backends.megatron.activations import Sizes, kept, logits, positions, scores, sizes_of, temporary
 from purerl.backends.megatron.bridge import BUCKET
 from purerl.backends.megatron.mesh import MegatronMesh
-from purerl.backends.megatron.trainer import Config, preview
+from purerl.backends.megatron.preview import preview
+from purerl.backends.megatron.settings import TrainerConfig
 from purerl.settings import Model
 from purerl.system.memory_use import COPIES, GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
 
@@ -67,7 +68,7 @@ class Count:
 
 
 def memory_of_trainer(
-    config: Config,
+    config: TrainerConfig,
     *,
     model: Model,
     outputs: Sequence[str],
@@ -101,7 +102,7 @@ def memory_of_trainer(
 class Layout:
     """What `memory_of_trainer` is asked for, and the model."""
 
-    config: Config
+    config: TrainerConfig
     sizes: Sizes
     causal: Any
     outputs: tuple[str, ...]

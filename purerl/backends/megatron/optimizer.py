@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from megatron.core.distributed import DistributedDataParallel
     from megatron.core.models.gpt import GPTModel
 
-    from purerl.backends.megatron.trainer import Config as MegatronTrainerConfig
+    from purerl.backends.megatron.settings import TrainerConfig
 
 # pyright: reportMissingImports=false
 
 __all__ = ["build_optimizer", "clip_gradients", "is_divided", "parts_of", "reload_weights", "set_learning_rate", "wrap"]
 
 
-def wrap(model: GPTModel, config: MegatronTrainerConfig) -> DistributedDataParallel:
+def wrap(model: GPTModel, config: TrainerConfig) -> DistributedDataParallel:
     """`model` with buffers for its gradients, which are summed over the data ranks after the last micro-batch.
 
     Gradients of bfloat16 weights are summed in float32.
@@ -49,7 +49,7 @@ def _sum_gradients(model: list[Any], num_tokens: Tensor | None, **options: Any) 
     finalize_model_grads(model, None, **options)
 
 
-def build_optimizer(module: DistributedDataParallel, config: MegatronTrainerConfig) -> Any:
+def build_optimizer(module: DistributedDataParallel, config: TrainerConfig) -> Any:
     """AdamW of the parameters of `module`. Only weight matrices decay, and no embeddings, as in the hf trainer."""
     from megatron.core.optimizer import OptimizerConfig, ParamKey, ParamPredicate, get_megatron_optimizer
 

@@ -1,23 +1,21 @@
-"""The trainer for models that Megatron-core divides: its settings, and how it is built.
+"""The trainer for models that Megatron-core divides: its plugin, and building it.
 
 Parts that need torch, transformers or Megatron-core are imported when a trainer is built.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-
-from attrs import frozen
+from typing import TYPE_CHECKING, Any
 
 from purerl.backends import training
-from purerl.backends.megatron.mesh import MegatronMesh
+from purerl.backends.megatron.preview import divided_shape, preview
+from purerl.backends.megatron.settings import OUTPUTS
+from purerl.backends.megatron.settings import TrainerConfig as Config
 from purerl.errors import ConfigError
-from purerl.settings import Model, boolean, one_of, setting
-from purerl.system.devices.kinds import ANY_ACCELERATOR
+from purerl.settings import Model
 
 if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
@@ -26,7 +24,6 @@ if TYPE_CHECKING:
     from purerl.system.memory_use import MemoryUse
 
 __all__ = [
-    "OUTPUTS",
     "Config",
     "build",
     "capabilities",
@@ -41,54 +38,7 @@ __all__ = [
     "replayed_routes",
 ]
 
-OUTPUTS = (
-    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
-    "classifier_score",
-)
-"""Outputs that a trainer can be built for."""
-
 _DTYPES = ("float32", "bfloat16", "float64", "auto")
-
-
-@frozen(kw_only=True)
-class Config(training.Config):
-    """How a model is trained.
-
-    Weights in bfloat16 (`model.dtype`) have copies in float32, which the optimizer changes, and gradients in float32.
-    """
-
-    mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
-    distributed_optimizer: bool = setting(
-        "divide the moments, and the copies of bfloat16 weights in float32, among the data and context ranks",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    optimizer_offload: bool = setting(
-        "keep the moments, and the copies of bfloat16 weights in float32, in the memory of the CPU, and compute AdamW "
-        "there",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    recompute: Literal["none", "layers", "selective"] = setting(
-        "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: "
-        "those of attention",
-        default="none",
-        may_change="rounding",
-        **one_of("none", "layers", "selective"),
-    )
-    replay_routes: Literal["off", "old_logp", "generator"] = setting(
-        "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
-        "that computed old_logp; generator: through those that the generator has recorded, also in that pass",
-        default="off",
-        **one_of("off", "old_logp", "generator"),
-    )
-
-    @property
-    def device(self) -> str:
-        """Where it computes: Megatron-core has no layers for a CPU."""
-        return ANY_ACCELERATOR
 
 
 def capabilities() -> Capabilities:
@@ -144,18 +94,10 @@ def check_ranks(config: Config, ranks: int) -> None:
 
 def check_model(config: Config, *, model: Model, outputs: Sequence[str], is_trained: bool) -> None:
     """Refuse a model that is not supported, or that the mesh cannot divide, from its configuration alone."""
-    shape, _ = _shape(config, model)
+    shape, _ = divided_shape(config, model)
     _starts_classifier(model, outputs, is_trained=is_trained)
     if config.replay_routes != "off" and is_trained and "logp" in outputs:
         _check_experts(shape, model)
-
-
-def preview(config: Config, *, model: Model) -> Capabilities:
-    """The capabilities of a trainer of `model`, which is not loaded. Raises ConfigError as `build`, where it can."""
-    from purerl.protocols import Capabilities
-
-    shape, _ = _shape(config, model)
-    return Capabilities(max_sequence_length=shape.max_sequence_length, outputs=frozenset(OUTPUTS))
 
 
 def memory(config: Config, **arguments: Any) -> MemoryUse:
@@ -181,7 +123,7 @@ def build(
 
     check(config, role=role, outputs=outputs, updates=updates)
     check_installed(config)
-    shape, own = _shape(config, model)
+    shape, own = divided_shape(config, model)
     replays = config.replay_routes != "off" and role == "policy" and updates > 0
     if replays:
         _check_experts(shape, model)
@@ -244,36 +186,10 @@ def _starts_classifier(model: Model, outputs: Sequence[str], *, is_trained: bool
     return False
 
 
-def _shape(config: Config, model: Model) -> tuple[Shape, Any]:
-    """The shape of `model` and its configuration. Raises ConfigError if it is not supported, or cannot be divided."""
-    from purerl.backends.megatron.shape import shape_of
-    from purerl.models.pretrained import config_of
-
-    own = config_of(model)
-    shape, mesh = shape_of(own), config.mesh
-    _check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
-    _check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
-    _check_divides("context", mesh.context, "attention heads of a tensor rank", shape.heads // mesh.tensor)
-    _check_divides("pipeline", mesh.pipeline, "layers", shape.layers)
-    if mesh.expert > 1 and not shape.experts:
-        raise ConfigError("mesh.expert", got=mesh.expert, need="1 for a model without experts", do="leave it out")
-    _check_divides("expert", mesh.expert, "experts", shape.experts)
-    if shape.experts and mesh.tensor > 1 and not mesh.sequence_parallel:
-        need = "true with mesh.tensor above 1 and a mixture of experts, which would get each token more than once"
-        raise ConfigError("mesh.sequence_parallel", got=False, need=need)
-    return shape, own
-
-
 def _check_experts(shape: Shape, model: Model) -> None:
     if not shape.experts:
         got = f"{model.path!r}, a model without experts"
         raise ConfigError("trainer.replay_routes", got=got, need="a mixture of experts", do="leave it out")
-
-
-def _check_divides(name: str, size: int, what: str, number: int) -> None:
-    if number % size:
-        divisors = ", ".join(str(divisor) for divisor in range(1, number + 1) if number % divisor == 0)
-        raise ConfigError(f"mesh.{name}", got=f"{size}, and {number} {what}", need=f"one of: {divisors}")
 
 
 def _dtype(config: Config, model: Model, own: Any) -> Any:

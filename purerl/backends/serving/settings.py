@@ -37,6 +37,7 @@ __all__ = [
     "as_flags",
     "check_arguments",
     "check_engine",
+    "check_updates_in_flight",
     "is_on_cpu",
     "kind_of_devices",
     "one_core_each",
@@ -331,6 +332,26 @@ def as_flags(arguments: Mapping[str, Any]) -> list[str]:
             continue
         flags += [f"--{'' if value else 'no-'}{option}"] if isinstance(value, bool) else [f"--{option}", str(value)]
     return flags
+
+
+def check_updates_in_flight(server: ServerSettings, in_flight: Mapping[str, int], *, has_actors: bool) -> None:
+    """Refuse servers that sleep while they have requests, and settings of updates of weights that have no effect.
+
+    in_flight   the settings of `rollout` with which requests run while weights change, if they are not 0
+    has_actors  whether generators are in actors of Ray
+
+    Raises: ConfigError.
+    """
+    for name, value in in_flight.items() if server.sleep_level else ():
+        got, need = f"{value}, and generator.server.sleep_level={server.sleep_level}", "0, if servers sleep"
+        do = "set generator.server.sleep_level=0, and give the servers devices of their own"
+        raise ConfigError(f"rollout.{name}", got=got, need=need, do=do)
+    if server.stale_cache and not in_flight:
+        need = "requests that run while weights change: rollout.max_staleness or rollout.num_extra_groups above 0"
+        raise no_effect("generator.server.stale_cache", True, need)  # noqa: FBT003 - the value
+    if has_actors and server.weight_transfer in BETWEEN_DEVICES:
+        need = 'placement.kind = "local": weights reach the actors of a generator in the memory of their hosts'
+        raise no_effect("generator.server.weight_transfer", server.weight_transfer, need)
 
 
 def check_arguments(server: ServerSettings, reserved: Mapping[str, str]) -> None:

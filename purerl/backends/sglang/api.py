@@ -24,7 +24,7 @@ from purerl.backends.serving.identity import identity_problem, version_problem
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
 from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
-from purerl.backends.sglang.generator import VERSION
+from purerl.backends.sglang.settings import VERSION
 from purerl.protocols import Sampling
 from purerl.settings import Model
 

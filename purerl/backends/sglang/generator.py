@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import (
     ServerSettings,
-    check_arguments,
     check_engine,
     is_on_cpu,
     one_core_each,
     variables,
 )
+from purerl.backends.sglang.settings import VERSION
+from purerl.backends.sglang.settings import GeneratorConfig as Config
 from purerl.errors import ConfigError
 from purerl.protocols import Capabilities
-from purerl.settings import Model, at_least, boolean, setting
+from purerl.settings import Model
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -43,58 +43,7 @@ __all__ = [
     "returns_routes",
 ]
 
-VERSION = "0.5.20"
-"""The version of SGLang whose interface is used."""
-
-_RESERVED = {
-    "tp_size": "server.tensor_parallel_size",
-    "tensor_parallel_size": "server.tensor_parallel_size",
-    "dp_size": "server.number",
-    "data_parallel_size": "server.number",
-    "max_running_requests": "max_num_seqs",
-    "context_length": "max_sequence_length",
-    "mem_fraction_static": "server.gpu_memory_utilization",
-    "enable_memory_saver": "server.sleep_level",
-    "enable_weights_cpu_backup": "server.sleep_level",
-    "disable_radix_cache": "server.enable_prefix_caching",
-    "dtype": "server.dtype",
-    "enable_return_routed_experts": "return_routes",
-    "model_path": "model.path",
-    "revision": "model.revision",
-    "trust_remote_code": "model.trust_remote_code",
-    "device": "server.device",
-    **dict.fromkeys(
-        ("host", "port", "custom_weight_loader", "sampling_mask_max_tokens", "preferred_sampling_params"), ""
-    ),
-}
-"""Arguments of SGLang that settings decide, with the setting."""
-
 _SAMPLING = frozenset({"top_p", "top_k", "min_p", "min_tokens", "regex", "json_schema"})
-
-
-@frozen(kw_only=True)
-class Config:
-    """Settings of SGLang."""
-
-    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
-    max_num_seqs: int = setting(
-        "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
-    )
-    max_sequence_length: int | None = setting(
-        "tokens of the longest sequence; by default as many as the model has positions",
-        default=None,
-        unit="tokens",
-        **at_least(1),
-    )
-
-    return_routes: bool = setting(
-        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
-    )
-
-    max_mismatch_growth: float | None = growth_setting()
-
-    def __attrs_post_init__(self) -> None:
-        check_arguments(self.server, _RESERVED)
 
 
 def capabilities() -> Capabilities:

@@ -25,8 +25,8 @@ from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
 from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
-from purerl.backends.vllm.generator import VERSION
 from purerl.backends.vllm.request_images import content_parts, one_token_each
+from purerl.backends.vllm.settings import VERSION
 from purerl.images import ImageStore
 from purerl.protocols import Sampling
 from purerl.settings import Model

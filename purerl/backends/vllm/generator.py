@@ -7,21 +7,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attrs import evolve, frozen
+from attrs import evolve
 
-from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.serving.model import ServedModel
 from purerl.backends.serving.settings import (
-    ServerSettings,
-    check_arguments,
     check_engine,
     is_on_cpu,
     one_core_each,
     variables,
 )
+from purerl.backends.vllm.settings import VERSION
+from purerl.backends.vllm.settings import GeneratorConfig as Config
 from purerl.errors import ConfigError
 from purerl.protocols import SAMPLING_PARAMETERS, Capabilities
-from purerl.settings import Model, at_least, boolean, no_effect, setting
+from purerl.settings import Model, no_effect
 
 if TYPE_CHECKING:
     from purerl.backends.serving.api import Command
@@ -41,58 +40,6 @@ __all__ = [
     "preview",
     "returns_routes",
 ]
-
-VERSION = "0.32"
-"""The version of vLLM whose interface is used, and its patch releases."""
-
-_RESERVED = {
-    "tensor_parallel_size": "server.tensor_parallel_size",
-    "data_parallel_size": "server.number",
-    "max_num_seqs": "max_num_seqs",
-    "max_model_len": "max_sequence_length",
-    "gpu_memory_utilization": "server.gpu_memory_utilization",
-    "enable_sleep_mode": "server.sleep_level",
-    "enable_prefix_caching": "server.enable_prefix_caching",
-    "dtype": "server.dtype",
-    "enable_return_routed_experts": "return_routes",
-    "model": "model.path",
-    "revision": "model.revision",
-    "trust_remote_code": "model.trust_remote_code",
-    **dict.fromkeys(
-        ("host", "port", "logprobs_mode", "enable_scale_out", "enable_lora", "max_loras", "worker_extension_cls"), ""
-    ),
-}
-"""Arguments of vLLM that settings decide, with the setting."""
-
-
-@frozen(kw_only=True)
-class Config:
-    """Settings of vLLM."""
-
-    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
-    max_num_seqs: int = setting(
-        "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
-    )
-    max_sequence_length: int | None = setting(
-        "tokens of the longest sequence; by default as many as the model has positions",
-        default=None,
-        unit="tokens",
-        **at_least(1),
-    )
-    max_lora_rank: int | None = setting(
-        "largest rank of an adapter that is loaded without merging; not set: adapters are refused",
-        default=None,
-        **at_least(1),
-    )
-
-    return_routes: bool = setting(
-        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
-    )
-
-    max_mismatch_growth: float | None = growth_setting()
-
-    def __attrs_post_init__(self) -> None:
-        check_arguments(self.server, _RESERVED)
 
 
 def capabilities() -> Capabilities:

@@ -195,7 +195,7 @@ class _Head(NamedTuple):
 
 
 def _precision(hidden: Tensor) -> str:
-    """How Triton multiplies float32 numbers."""
+    """The precision with which Triton multiplies float32 numbers."""
     if not has_tf32(hidden):
         return "ieee"
     return "tf32" if torch.get_float32_matmul_precision() == "medium" else "tf32x3"

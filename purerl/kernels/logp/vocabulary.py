@@ -1,4 +1,4 @@
-"""What chunks of logits need from the whole vocabulary: from one process that has all of it, or from a group of ranks.
+"""Sums over the whole vocabulary for chunks of logits: of one process that has all of it, or of a group of ranks.
 
 In both classes, `z` are logits [n, columns] of the rows of the head that this process has, and ids are token ids of the
 whole vocabulary. The results are the same on all ranks.

@@ -1,4 +1,4 @@
-"""Which rank, which micro-batch and which pack computes each row: pure functions, with the same result on every rank.
+"""Distribution of rows over ranks, micro-batches and packs: pure functions, with the same result on every rank.
 
     rows.py           what a row costs, and rows by unit
     ranks.py          rows to ranks, so that all ranks take about as long

@@ -1,4 +1,4 @@
-"""What a row costs, and rows by unit."""
+"""The cost of a row, and rows by unit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Metrics of a step as plain numbers. docs/metrics.md explains each."""
+"""Metrics of a step as plain numbers. docs/reference/metrics.md explains each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The training-inference mismatch: how far the log-probabilities of trainer and generator are apart.
+"""The training-inference mismatch: differences of log-probabilities between trainer and generator; and staleness.
 
 With d_t = old_logp_t - rollout_logp_t at each token t that the generator has sampled:
 
@@ -11,6 +11,8 @@ With d_t = old_logp_t - rollout_logp_t at each token t that the generator has sa
 
 In exponents d_t is clamped to +-20. All are functions of moments, means and a maximum over tokens, which merge exactly.
 So they can be metrics of a loss, which trainers compute in parts.
+
+Staleness, the number of updates between the weights that sampled a token and those that it trains, is limited too.
 """
 
 from __future__ import annotations
@@ -26,10 +28,18 @@ from purerl.algos.algebra import Largest, Objective, Weighted, bind
 from purerl.algos.parts.editing import contains
 from purerl.algos.parts.log_ratios import log_ratio
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
+from purerl.errors import EngineError
 from purerl.kernels.masks import count_true
 from purerl.types import TensorDict
 
-__all__ = ["from_moments", "is_measured", "mismatch_metrics", "with_mismatch"]
+__all__ = [
+    "check_staleness",
+    "from_moments",
+    "is_measured",
+    "mismatch_metrics",
+    "staleness_metrics",
+    "with_mismatch",
+]
 
 _GROUP = "mismatch"
 
@@ -113,3 +123,25 @@ def _and_moments(batch: TensorDict, *, metrics: Callable, version: int | None) -
     difference, mask = log_ratio(batch["logp"], batch["rollout_logp"]), batch["mask"]
     counted = mask if version is None else mask & (batch["version"] == version)
     return {**metrics(batch), **_moments(difference, counted)}
+
+
+def staleness_metrics(batch: TensorDict, step: int) -> dict[str, float]:
+    """The age of the tokens that the step after `step` trains on, in updates: mean and maximum over action tokens."""
+    if "version" not in batch.keys() or not bool(batch["action"].any()):
+        return {}
+    age = step - batch["version"][batch["action"]]
+    return {"rollout/staleness": age.double().mean().item(), "rollout/staleness_max": age.max().item()}
+
+
+def check_staleness(batch: TensorDict, step: int, max_staleness: int | None) -> None:
+    """Refuse tokens for the step after `step` that are older than `max_staleness`; None: any.
+
+    Raises: EngineError.
+    """
+    age = staleness_metrics(batch, step).get("rollout/staleness_max", 0)
+    if max_staleness is not None and age > max_staleness:
+        raise EngineError(
+            f"tokens of step {step + 1} were sampled with weights that are {age:g} updates old",
+            need=f"at most {max_staleness} (rollout.max_staleness)",
+            do="see the logs of the generator; a workflow of yours may not return completions of earlier steps",
+        )

@@ -24,7 +24,7 @@ RATES = {
 
 @frozen
 class Throughput:
-    """What a step computes, beside its rows.
+    """The work of the trainers in a step, apart from the number of rows.
 
     trainers  the models that are trained
     passes    how often each row is trained on
@@ -76,7 +76,7 @@ def mean_rates(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def measured_by(records: Iterable[Mapping[str, Any]], memory: Iterable[Mapping[str, int]]) -> dict[str, float]:
-    """What a summary says about speed and memory: rates of all steps, and the maximum of `memory` over ranks."""
+    """Speed and memory of a run, for its summary: rates of all steps, and the maximum of `memory` over ranks."""
     memory = list(memory)
     peaks = {name: max(part.get(name, 0) for part in memory) for name in dict.fromkeys(n for m in memory for n in m)}
     return {name.removeprefix("time/"): value for name, value in mean_rates(records).items()} | peaks

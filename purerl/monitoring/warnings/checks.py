@@ -1,4 +1,4 @@
-"""The checks of a run's metrics. `CHECKS` is the table of all of them; docs/warnings.md explains each.
+"""The checks of a run's metrics. `CHECKS` is the table of all of them; docs/reference/warnings.md explains each.
 
 A check is a function (history) -> text, or None if there is nothing to say. The text states what the metrics show. All
 thresholds are constants of this module.
@@ -288,7 +288,7 @@ CHECKS = (
         _GROWN_STEPS,
         mismatch_growth,
         "the engine has old values of some weights, or rounding has grown with the weights",
-        "compare the version of the engine with docs/servers.md, and look for warnings in its log; "
+        "compare the version of the engine with docs/how-to/servers.md, and look for warnings in its log; "
         "generator.max_mismatch_growth makes it an error",
     ),
     Check(

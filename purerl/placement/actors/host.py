@@ -26,8 +26,8 @@ from purerl.backends.copies import copies_of
 from purerl.backends.weight_changes import change_weights
 from purerl.placement.actors.arrays import pack, pack_tensors, unpack, unpack_tensors
 from purerl.placement.actors.package import load_ray
-from purerl.placement.join import process_group
 from purerl.placement.logs import RankLog
+from purerl.placement.process_group import process_group
 from purerl.placement.stacks import answer_requests
 from purerl.placement.world import World
 from purerl.protocols import Capabilities, Generator, Trainer, Weights

@@ -1,4 +1,4 @@
-"""What lists, equations, tuples and matrices consist of, whatever their notation."""
+"""The items of lists, equations, tuples and matrices, whatever their notation."""
 
 from __future__ import annotations
 

@@ -78,4 +78,4 @@ NOTATIONS: dict[str, Callable[[Node, Node, Rules], bool]] = {
     "residue": _equal_residues,
     "based": _equal_based,
 }
-"""How a notation is compared, by the operation of its node, in the order in which they are tried."""
+"""Comparisons of notations, by the operation of the node, in the order in which they are tried."""

@@ -140,7 +140,7 @@ class _Parser:
                 return node
 
     def _signed_by(self, parse: Callable[[], Node]) -> Node:
-        """What `parse` reads, with an optional sign."""
+        """Read with `parse`, after an optional sign."""
         sign = self._accept("op", "-", "+")
         node = parse()
         return Node("neg", (node,)) if sign and sign.text == "-" else node

@@ -135,7 +135,7 @@ def real_set(node: Node) -> RealSet | None:
 
 
 def variables(node: Node) -> frozenset[Node]:
-    """What the conditions of a set are about: a variable, or f(x)."""
+    """The variables of the conditions of a set: a variable, or f(x)."""
     parts = [part for inner in all_nodes(node) if inner.op == "relation" for part in inner.args[::2]]
     return frozenset(part for part in parts if part is not None and _is_variable(part))
 

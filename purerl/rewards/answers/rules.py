@@ -14,7 +14,7 @@ __all__ = ["EXACT", "Rules"]
 
 @frozen
 class Rules:
-    """Which differences from the ground truth are accepted.
+    """The accepted differences from the ground truth.
 
         |answer - ground truth| <= max(relative_tolerance |ground truth|, absolute_tolerance)
 

@@ -1,4 +1,4 @@
-"""Rewards for programs, which run in sandboxes: docs/code_rewards.md.
+"""Rewards for programs, which run in sandboxes: docs/how-to/code_rewards.md.
 
 The functions have the default settings of the kind `code` (`purerl.rewards.kinds.code`):
 

@@ -26,7 +26,7 @@ from purerl.sandbox import Limits, Pool, Result, Session
 __all__ = ["GRACE_SECONDS", "FunctionGrader", "FunctionTests"]
 
 GRACE_SECONDS = 4.0
-"""How much longer than `timeout` tests may take: the reserve, and the time until a session is killed."""
+"""Seconds that tests may take beyond `timeout`: the reserve, and the time until a session is killed."""
 
 _INSIDE = "purerl.rewards.code.inside"
 _SHARED = ("values", "messages")

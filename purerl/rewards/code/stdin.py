@@ -96,7 +96,7 @@ class StdinGrader:
         return None if is_same else "another output than expected"
 
     def _build(self, program: str, language: str) -> tuple[Run, float] | str:
-        """How the program runs, and how long it took to compile it; or why it cannot be compiled."""
+        """The `Run` of the program, and the seconds of its compilation; or the reason why it cannot be compiled."""
         if language == "python":
             return lambda stdin, limits: self._sandbox.run_python(program, stdin=stdin, limits=limits), 0.0
         file, _, command, build, _ = LANGUAGES[language]

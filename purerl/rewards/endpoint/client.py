@@ -44,7 +44,7 @@ _MAX_SHOWN = 300  # characters of an answer in messages
 _CHARACTERS_PER_TOKEN = 4
 
 
-class _Attempt(Exception):  # noqa: N818 - it is no error yet
+class _RetryableError(Exception):
     """An attempt that is repeated, at the earliest after `delay` seconds."""
 
     def __init__(self, message: str, delay: float = 0.0):
@@ -71,7 +71,7 @@ class EndpointClient:
     async def ask(
         self, path: str, body: Mapping[str, Any], accept: Callable[[Any], T], *, meter: Meter, variant: int = 0
     ) -> T:
-        """What `accept` makes of the answer to a POST request; it raises UnusableAnswerError for one without use.
+        """Send a POST request and return `accept(answer)`; `accept` raises UnusableAnswerError for one without use.
 
         meter    counts
         variant  distinguishes requests that are otherwise equal, such as several samples
@@ -116,7 +116,7 @@ class EndpointClient:
                 return answer, accept(answer)
             except UnusableAnswerError as error:
                 errors.append(str(error))
-            except _Attempt as error:
+            except _RetryableError as error:
                 errors.append(str(error))
                 delay = max(error.delay, self._delay(attempt))
                 if attempt == self.endpoint.max_retries:
@@ -162,7 +162,7 @@ class EndpointClient:
             await asyncio.sleep(wait)
 
     async def _attempt(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The answer as JSON. Raises _Attempt if the request may be repeated, EndpointError if it is refused."""
+        """The answer as JSON. Raises _RetryableError if the request may be repeated, EndpointError if it is refused."""
         import httpx
 
         try:
@@ -170,20 +170,20 @@ class EndpointClient:
                 async with self._open().stream("POST", self._url + path, json=body) as response:
                     text = await self._text(response)
         except TimeoutError as error:
-            raise _Attempt(f"no answer within {self.endpoint.timeout:g} s") from error
+            raise _RetryableError(f"no answer within {self.endpoint.timeout:g} s") from error
         except httpx.HTTPError as error:
-            raise _Attempt(f"{type(error).__name__} {error}".strip()) from error
+            raise _RetryableError(f"{type(error).__name__} {error}".strip()) from error
         if response.status_code in _REPEATED or response.status_code >= 500:
             delay = _retry_after(response.headers)
             self._resume_at = max(self._resume_at, time.monotonic() + delay)
-            raise _Attempt(self._shown(response.status_code, text), delay)
+            raise _RetryableError(self._shown(response.status_code, text), delay)
         if not response.is_success:
             raise self._failed(path, "the server refuses the request", [self._shown(response.status_code, text)])
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
             kind = response.headers.get("Content-Type", "no type")
-            raise _Attempt(f"an answer that is no JSON ({kind}): {self._excerpt(text)}") from error
+            raise _RetryableError(f"an answer that is no JSON ({kind}): {self._excerpt(text)}") from error
 
     async def _text(self, response: httpx.Response) -> str:
         parts, size = list[bytes](), 0
@@ -191,7 +191,7 @@ class EndpointClient:
             parts.append(part)
             size += len(part)
             if size > _MAX_BYTES:
-                raise _Attempt(f"an answer of more than {_MAX_BYTES:,} bytes")
+                raise _RetryableError(f"an answer of more than {_MAX_BYTES:,} bytes")
         return b"".join(parts).decode(errors="replace")
 
     def _open(self) -> httpx.AsyncClient:

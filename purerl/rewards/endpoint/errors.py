@@ -1,4 +1,4 @@
-"""What can go wrong with a request, and the numbers that are counted."""
+"""Errors of a request, and the numbers that are counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a judge is asked: a template, filled with a completion and with the columns of its example."""
+"""The question to a judge: a template, filled with a completion and with the columns of its example."""
 
 from __future__ import annotations
 

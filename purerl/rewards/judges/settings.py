@@ -23,7 +23,7 @@ _FINITE = {"need": "a finite number", "valid": math.isfinite}
 
 @frozen(kw_only=True)
 class Answer:
-    """How a number is read from the answer of a judge. An answer without a valid one cannot be used."""
+    """Reading a number from the answer of a judge. An answer without a valid one cannot be used."""
 
     pattern: str | None = setting(
         "regular expression of Python; the score is its group `score`, or its first group, in the last match. If "
@@ -64,7 +64,7 @@ class Answer:
 
 @frozen(kw_only=True)
 class Judge:
-    """What a judge is asked about a completion, and how a reward is computed from its answers."""
+    """The question to a judge about a completion, and the reward computed from its answers."""
 
     template: str | None = setting(
         "the message of the user, as a Jinja template. It may use completion, prompt, conversation, example, and the "

@@ -1,4 +1,4 @@
-"""A reward for programs that pass tests. They run in sandboxes: docs/code_rewards.md.
+"""A reward for programs that pass tests. They run in sandboxes: docs/how-to/code_rewards.md.
 
     reward = number of tests that pass / number of tests        with partial_credit
              1 if all tests pass, 0 if not                      without
@@ -127,7 +127,7 @@ def columns(config: Config) -> list[tuple[str, ...]]:
 
 
 def seconds(config: Config) -> float:
-    """How long a call of the reward may take: longer than any program."""
+    """The longest time of a call of the reward, longer than that of any program."""
     function = config.timeout + GRACE_SECONDS
     return _OVERHEAD + (function if config.tests == "function" else max(function, config.full_total_timeout))
 

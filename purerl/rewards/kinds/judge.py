@@ -59,7 +59,7 @@ def columns(config: Config) -> list[str | tuple[str, ...]]:
 
 
 def seconds(config: Config) -> float:
-    """How long a call may take."""
+    """The longest time of a call."""
     return config.endpoint.longest
 
 

@@ -25,7 +25,7 @@ Scores = Sequence[tuple[int, float]]
 
 @frozen
 class ScoredRow:
-    """What a model may read of a row.
+    """The part of a row that a model may read.
 
     example   its row of the data
     prompt    of the example

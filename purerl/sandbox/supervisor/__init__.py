@@ -1,1 +1,1 @@
-"""What runs between the owner of a sandbox and its program: only the standard library, in a process of its own."""
+"""The layer between the owner of a sandbox and its program: standard library only, in a process of its own."""

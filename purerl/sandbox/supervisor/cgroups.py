@@ -173,7 +173,7 @@ class Cgroup:
 
 
 class _Counts(NamedTuple):
-    """What a group had counted before the run: bytes, processes that were killed, and processes that were refused."""
+    """The counters of a group before the run: bytes, killed processes, and refused processes."""
 
     memory: int
     kills: int

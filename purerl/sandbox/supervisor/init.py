@@ -43,7 +43,7 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _UP = 0x8913, 0x8914, 1
 
 
 class Setup(NamedTuple):
-    """What the supervisor has decided for a run.
+    """The decisions of the supervisor for a run.
 
     is_private  whether it has namespaces; otherwise it runs in the directory `directory` of the host
     has_cgroup  whether the kernel counts its memory
@@ -101,7 +101,7 @@ def _initialize(report: socket.socket, turns: int | None) -> Callable[[], None]:
 
 
 class _Shown(NamedTuple):
-    """What the supervisor gets to know. descriptors: of a private directory, and of /proc if `has_proc`."""
+    """The view of the supervisor. descriptors: of a private directory, and of /proc if `has_proc`."""
 
     has_proc: bool = False
     landlock: int = 0

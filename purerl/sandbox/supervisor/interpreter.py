@@ -35,7 +35,7 @@ _CODE = struct.Struct("!i")
 
 
 def prepare(task: Task, turns: int | None) -> Callable[[], None]:
-    """What runs the source of `task`, or the code that arrives on the socket `turns`."""
+    """A function that runs the source of `task`, or the code that arrives on the socket `turns`."""
     directory = os.getcwd()
     path = os.path.join(directory, PROGRAM)
     for name in [name for name in sys.modules if name.partition(".")[0] == "purerl"]:

@@ -202,7 +202,7 @@ class Monitor:
         return "memory" if memory > self._bounds.memory else None
 
     def exceeded(self) -> str | None:
-        """What the control group has more of than allowed: "memory", "processes"; also after the end of the program."""
+        """The exceeded limit of the control group, "memory" or "processes"; also after the end of the program."""
         if self._cgroup is None:
             return None
         self.memory = max(self.memory, self._cgroup.memory())

@@ -63,7 +63,7 @@ _OPTIONS = {"ro": 1, "nosuid": 2, "nodev": 4, "noexec": 8, "noatime": 1024, "nod
 
 
 class Sources(NamedTuple):
-    """What a sandbox has of the host: the paths that are mounted, and path -> target of symbolic links."""
+    """The parts of the host in a sandbox: the paths that are mounted, and path -> target of symbolic links."""
 
     mounts: tuple[str, ...]
     links: Mapping[str, str]
@@ -71,7 +71,7 @@ class Sources(NamedTuple):
 
 @cache
 def find_sources(read_only: tuple[str, ...], *, with_zero: bool) -> Sources:
-    """What there is on this host of programs, libraries and devices; and `read_only`, which must exist.
+    """The programs, libraries and devices of this host, and `read_only`, which must exist.
 
     with_zero  whether there is /dev/zero, which is memory if it is mapped by several processes
     """

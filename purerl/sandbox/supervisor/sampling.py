@@ -21,7 +21,7 @@ _ENTRIES = re.compile(rb"^(\w+):\s+(\d+)", re.MULTILINE)
 
 
 class Usage(NamedTuple):
-    """What the processes of a sandbox use together: bytes, seconds, and the number of processes and threads.
+    """The use of the processes of a sandbox together: bytes, seconds, and the number of processes and threads.
 
     memory  private memory, with pages that processes share since a fork counted in each of them; and all files
     """

@@ -1,4 +1,4 @@
-"""Where the processes of sandboxes come from: forks of the supervisor from the time when it knew nothing of any run.
+"""The source of sandbox processes: forks of the supervisor from the time when it knew nothing of any run.
 
 A program could read the memory of the process that it was forked from. A spawner has only what each new interpreter
 has. Its children are children of the supervisor, so the kernel ends them with the supervisor.

@@ -21,7 +21,7 @@ __all__ = ["Spawners", "Start", "cgroup_parents"]
 
 @cache
 def cgroup_parents() -> Mapping[str, Path] | None:
-    """Where control groups can be created; None: nowhere."""
+    """The folders in which control groups can be created; None: there are none."""
     try:
         return find_parents(Path("/proc/self/cgroup").read_text(), Path("/proc/self/mountinfo").read_text())
     except OSError:
@@ -29,7 +29,7 @@ def cgroup_parents() -> Mapping[str, Path] | None:
 
 
 class Start(NamedTuple):
-    """How a run starts.
+    """The start of a run.
 
     spawn   starts process 1 of its sandbox, given its descriptors, and returns its id
     cgroup  the group in which that process is, if there is one
@@ -48,7 +48,7 @@ class Spawners:
         self._groups: dict[tuple[str, ...], Cgroup] = {}  # of the templates that are in one
 
     def prepare(self, task: Task) -> Start:
-        """What starts process 1 of a sandbox for `task`. Raises: Refusal; OSError."""
+        """A function that starts process 1 of a sandbox for `task`. Raises: Refusal; OSError."""
         if task.layers == "none":
             cgroup = _new_group(task, others=1)
             return Start(partial(self._spawn_without_layers, cgroup), cgroup)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from purerl.testing.losses.check import LawResult, check_objective, law_results
-from purerl.testing.losses.signature import VerlConfig
+from purerl.testing.losses.conventions import VerlConfig
 
 __all__ = ["LawResult", "VerlConfig", "check_objective", "law_results"]

@@ -12,8 +12,8 @@ from purerl.algos.algebra import Algorithm
 from purerl.errors import ConfigError, nearest
 from purerl.testing.batches import Layout, example_batch, fields_of, layouts, random_layout
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
+from purerl.testing.losses.conventions import convention_of, plain_loss
 from purerl.testing.losses.laws import laws_of_losses, reasons
-from purerl.testing.losses.signature import convention_of, plain_loss
 from purerl.testing.plain_loss import PlainLoss, algorithm_of, loss_of_part, prepare
 
 __all__ = ["LawResult", "check_objective", "law_results"]
@@ -23,7 +23,7 @@ _FIRST_SEEDS = (7, 9)
 
 
 class LawResult(NamedTuple):
-    """What a law says about a loss: its name, the status, and the counterexample or the reason."""
+    """The result of a law for a loss: its name, the status, and the counterexample or the reason."""
 
     law: str
     status: Literal["passed", "failed", "exempt", "does not apply"]
@@ -44,7 +44,7 @@ def check_objective(
     """Test a plain loss, a function of tensors, with every law that applies to it.
 
     The parameters of `loss` get their values by their names, which are those of purerl, verl, TRL or
-    OpenRLHF (`purerl.testing.losses.signature`). It returns a scalar, or a tuple that starts with it. `loss` may be a
+    OpenRLHF (`purerl.testing.losses.conventions`). It returns a scalar, or a tuple that starts with it. `loss` may be a
     `torch.nn.Module`: the parameters are those of its `forward`.
 
     arguments    values of other parameters; for a loss of verl, `config` may be its own ActorConfig
@@ -83,7 +83,7 @@ def law_results(
     seed: int = 0,
     batches: int = 20,
 ) -> tuple[LawResult, ...]:
-    """What each law says about `loss`, in the order of `LAWS`. The arguments are those of `check_objective`.
+    """The result of each law for `loss`, in the order of `LAWS`. The arguments are those of `check_objective`.
 
     Raises: ConfigError as `check_objective`.
     """

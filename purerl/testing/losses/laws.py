@@ -1,4 +1,4 @@
-"""Which laws a plain loss must satisfy, and why others do not apply to it."""
+"""The laws that a plain loss must satisfy, and reasons why others do not apply to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from purerl.algos.parts.rows import row_mean
 from purerl.batch import FIELDS, with_fields
 from purerl.testing.laws import LAWS, Law
 from purerl.testing.laws.law import ViolationError, assert_same, law
-from purerl.testing.losses.signature import Convention
+from purerl.testing.losses.conventions import Convention
 from purerl.testing.outcome import Outcome, run_objective, steps
 from purerl.testing.perturbations import make_on_policy
 from purerl.testing.plain_loss import PlainLoss

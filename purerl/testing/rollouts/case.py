@@ -63,7 +63,7 @@ def _reward(scored: RewardInput) -> RewardResult:
 
 @frozen
 class RolloutOutcome:
-    """What came of some draws: their groups by number, all requests, completions by key, and what was scored.
+    """The outcome of some draws: their groups by number, all requests, completions by key, and scored inputs.
 
     first      keys of the requests that were submitted together first
     cancelled  keys of the requests that were cancelled
@@ -108,7 +108,7 @@ class Running:
         return groups
 
     def outcome(self) -> RolloutOutcome:
-        """What came of all draws in flight."""
+        """The outcome of all draws in flight."""
         generator, groups = self.generator, self.finish()
         first = [request.key for request in generator.requests[: generator.num_first]]
         cancelled = [*generator.cancelled]
@@ -164,12 +164,12 @@ class Case:
             runtime.close()
 
     def run(self, draws: Sequence[Draw], **options: Any) -> RolloutOutcome:
-        """What comes of `draws`, with the options of `running`."""
+        """The outcome of `draws`, with the options of `running`."""
         with self.running(draws, **options) as running:
             return running.outcome()
 
     def alone(self, draw: Draw) -> RolloutOutcome:
-        """What comes of `draw` if nothing runs beside it."""
+        """The outcome of `draw` if nothing runs beside it."""
         if draw.number not in self._alone:
             self._alone[draw.number] = self.run([draw])
         return self._alone[draw.number]

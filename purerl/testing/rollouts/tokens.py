@@ -62,7 +62,7 @@ def _key_at(fields: Mapping[str, list], position: int, outcome: RolloutOutcome) 
 def _difference(
     fields: Mapping[str, list], position: int, outcome: RolloutOutcome, request: Request
 ) -> tuple[int, str]:
-    """How many fields differ from a completion at `position`, and the first one that does."""
+    """The number of fields that differ from a completion at `position`, and the first one that does."""
     completion = outcome.completions[request.key]
     columns = {
         "tokens": [*completion.tokens],

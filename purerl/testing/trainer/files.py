@@ -33,7 +33,7 @@ def a_loaded_trainer_resumes_exactly(case: Case) -> None:
 
 
 def staged_state_is_that_of_its_moment(case: Case) -> None:
-    """What `stage` returns, if a trainer has it, is the state at that moment, also when it is written after a step."""
+    """The result of `stage`, if a trainer has it, is the state at that moment, also when it is written after a step."""
     *before, after = first_steps(case, TOKENWISE, 3)
     for build in builds(case):
         trainer, loaded = build(), build()

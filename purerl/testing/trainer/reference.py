@@ -1,4 +1,4 @@
-"""What the conformance suite of trainers compares with: batches, objectives, and the plainest trainer there is.
+"""References of the conformance suite of trainers: batches, objectives, and the plainest trainer there is.
 
 The reference is a forward pass over every token, a softmax, the loss of the whole step, autograd, and a torch
 optimizer.

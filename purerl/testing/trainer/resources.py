@@ -1,4 +1,4 @@
-"""What the checks of trainers use and give back: trainers, and a directory that all ranks share."""
+"""Resources of the checks of trainers: trainers that are closed, and a directory that all ranks share."""
 
 from __future__ import annotations
 

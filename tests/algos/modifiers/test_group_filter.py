@@ -1,4 +1,4 @@
-"""Which groups are kept."""
+"""The groups that are kept."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import torch
 from attrs import evolve
 
 from purerl.backends.fake import generator as fake
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.backends.sampling import choose
 from purerl.protocols import Completion

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from attrs import evolve
 from torch import Tensor
 
-from purerl.backends.fake.generator import FakeGenerator
+from purerl.backends.fake.engine import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.protocols import Request
 from purerl.testing import generator as suite

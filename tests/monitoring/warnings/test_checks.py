@@ -18,7 +18,7 @@ from purerl.monitoring.warnings.monitor import diagnose
 from purerl.recipes import resolve
 from purerl_cli.main import app
 
-DOCS = Path(__file__).parents[3] / "docs" / "warnings.md"
+DOCS = Path(__file__).parents[3] / "docs" / "reference" / "warnings.md"
 DEFAULTS = Facts()
 Change = Callable[[int], Mapping[str, Any]]
 

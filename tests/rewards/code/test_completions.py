@@ -1,4 +1,4 @@
-"""Which part of a completion is the program."""
+"""The program in a completion."""
 
 from __future__ import annotations
 

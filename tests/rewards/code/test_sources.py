@@ -1,4 +1,4 @@
-"""How a completion and its prompt become a module."""
+"""A module made of a completion and its prompt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ METHOD = "class Solution:\n    "
 
 
 def _value(header: str, text: str, name: str = "f") -> object:
-    """What `f(1)` is in the module."""
+    """The value of `f(1)` in the module."""
     names: dict[str, object] = {}
     for source in choose_sources(header, text, name):
         exec(source, names)

@@ -155,19 +155,17 @@ def test_memory_snapshots_are_those_of_the_accelerator(kind: str, monkeypatch: p
         check_debug(Debug(profile_steps=(1,), memory_snapshot=True), 1)
 
 
-def _trainer(kind: str) -> Any:
-    mesh = SimpleNamespace(device=torch.device(kind), all=SimpleNamespace(size=4))
-    model = SimpleNamespace(dtype=torch.bfloat16)
-    return SimpleNamespace(
-        mesh=mesh, config=SimpleNamespace(mixed_precision="off"), module=SimpleNamespace(model=model)
-    )
+def _peak_of_ranks(kind: str) -> float | None:
+    mesh: Any = SimpleNamespace(device=torch.device(kind), all=SimpleNamespace(size=4))
+    module: Any = SimpleNamespace(autocast=None, model=SimpleNamespace(dtype=torch.bfloat16))
+    return peak_of_ranks(mesh, module)
 
 
 def test_peak_of_ranks_is_that_of_the_named_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "AMD Instinct MI300X")
     monkeypatch.setattr(torch.xpu, "get_device_name", lambda device: "Intel Data Center GPU")
-    assert peak_of_ranks(_trainer("cuda")) == 4 * 1307.4e12
-    assert [peak_of_ranks(_trainer(kind)) for kind in ("xpu", "mps", "cpu")] == [None] * 3
+    assert _peak_of_ranks("cuda") == 4 * 1307.4e12
+    assert [_peak_of_ranks(kind) for kind in ("xpu", "mps", "cpu")] == [None] * 3
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 from attrs import evolve
 
 from purerl.backends.hf.decoder.limits import limits_of
-from purerl.backends.hf.generator import Config, HFGenerator, with_dtype
 from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated
+from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.sampling.logits import WideHead
+from purerl.backends.hf.settings import GeneratorConfig, with_dtype
 from purerl.protocols import Request, Sampling
 from purerl.settings import Model
 from purerl.system.memory_use import MemoryUse, Workload
@@ -32,7 +33,7 @@ __all__ = ["memory_of_generator"]
 KEYS = "keys and values"
 
 
-def memory_of_generator(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
+def memory_of_generator(config: GeneratorConfig, *, model: Model, workload: Workload) -> MemoryUse:
     """The memory of a generator of `model` on each rank, with the rows of `workload` that a rank samples.
 
     Raises: ConfigError if the configuration of the model cannot be read, or if the generator cannot run the model.
@@ -52,7 +53,9 @@ def memory_of_generator(config: Config, *, model: Model, workload: Workload) -> 
     return MemoryUse(states=states, transient=transient)
 
 
-def _sampling(config: Config, causal: PreTrainedModel, model: Model, rows: int, workload: Workload) -> dict[str, int]:
+def _sampling(
+    config: GeneratorConfig, causal: PreTrainedModel, model: Model, rows: int, workload: Workload
+) -> dict[str, int]:
     tracker = MemoryTracker()
     with tracker, simulated():
         tracker.label("parameters", [*causal.parameters(), *causal.buffers()])

@@ -19,11 +19,11 @@ import torch
 from attrs import define, field
 from torch import Tensor, nn
 
-from purerl.backends.hf.model.parallel import layers_of
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.system.tensor_tracker import MemoryTracker
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["GATHERED", "GATHER_BUCKET", "count_gathered"]
 
@@ -71,7 +71,7 @@ class _Part:
 
 
 @contextmanager
-def count_gathered(module: nn.Module, config: HFTrainerConfig, tracker: MemoryTracker) -> Iterator[None]:
+def count_gathered(module: nn.Module, config: TrainerConfig, tracker: MemoryTracker) -> Iterator[None]:
     """Inside the block, count what FSDP2 would hold while `module` computes; nothing if parameters are not divided."""
     if not config.mesh.is_divided:
         yield

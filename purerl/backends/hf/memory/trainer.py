@@ -23,13 +23,14 @@ from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.decoder.architecture import architecture_of
 from purerl.backends.hf.decoder.images import reads_images
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.decoder.limits import unsupported_layers
 from purerl.backends.hf.memory.sharding import GATHER_BUCKET, GATHERED, count_gathered
 from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated, with_fake_weights
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.fit import check_shapes
 from purerl.backends.hf.model.freeze import freeze, frozen_names
-from purerl.backends.hf.model.parallel import layers_of, recompute
+from purerl.backends.hf.model.parallel import recompute
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.training.adapter import add_adapter
 from purerl.backends.hf.training.engine import HFTrainer
@@ -42,7 +43,7 @@ from purerl.system.memory_use import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, 
 from purerl.system.tensor_tracker import MemoryTracker
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["memory_of_trainer", "microbatches_to_plan", "probe_objective"]
 
@@ -51,7 +52,7 @@ _ACTIVATIONS = "activations and temporary tensors"
 
 
 def memory_of_trainer(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     *,
     model: Model,
     outputs: Sequence[str],
@@ -114,7 +115,7 @@ class _SimulatedTrainer(HFTrainer):
 
 
 def _simulated_trainer(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     model: Model,
     outputs: Sequence[str],
     num_layers: int | None = None,
@@ -262,7 +263,7 @@ def _with_logits(
 
 
 def _on_one_rank(
-    config: HFTrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
+    config: TrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
 ) -> MemoryUse:
     """The states as the ranks of the mesh divide them. An adapter is not divided."""
     ranks = config.mesh.shard * config.mesh.sequence * config.mesh.tensor

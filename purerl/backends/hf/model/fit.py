@@ -6,12 +6,9 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fnmatch import fnmatchcase
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-from attrs import evolve
-
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.decoder.limits import attention_of, unsupported_layers
 from purerl.backends.hf.mesh import Mesh
 from purerl.errors import ConfigError, PurerlError
@@ -20,12 +17,11 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = [
     "OF_DIVISION",
     "check_divisible",
-    "check_fit",
     "check_packing",
     "check_shapes",
     "joined",
@@ -57,38 +53,14 @@ _UNDIVIDED = {
 """Types of models that FSDP2 cannot divide, as tests/families/ has shown."""
 
 
-def reads_shapes(config: HFTrainerConfig, *, is_trained: bool) -> bool:
+def reads_shapes(config: TrainerConfig, *, is_trained: bool) -> bool:
     """Whether `config` has a setting that some models do not fit."""
     changed = is_trained and (config.lora is not None or bool(config.freeze))
     layers = config.compile or config.recompute != "none"
     return changed or layers or config.packing or bool(config.share_prefixes) or config.mesh.is_divided
 
 
-def check_fit(
-    shapes: PreTrainedModel, model: Model, config: HFTrainerConfig, *, outputs: Sequence[str], is_trained: bool
-) -> None:
-    """Refuse settings that the model with these `shapes`, on the meta device, does not fit.
-
-    Raises: ConfigError as `check_shapes`, and as `frozen_names`, `freeze` and `add_adapter` if the model is trained.
-    """
-    from purerl.backends.hf.model.freeze import freeze, frozen_names
-    from purerl.backends.hf.model.token_model import TokenModel
-    from purerl.backends.hf.training.adapter import add_adapter
-
-    check_shapes(shapes, model, config)
-    if not is_trained or not (config.lora or config.freeze):
-        return
-    with torch.random.fork_rng(devices=[]):
-        module = TokenModel(shapes, outputs, path=Path(model.path), top_k=config.top_k)
-    frozen = frozen_names(module, config.freeze)
-    if config.lora is None:
-        freeze(module, frozen)
-    else:
-        lora = evolve(config.lora, initial=None)
-        add_adapter(module, lora, path=model.path, device=torch.device("meta"), seed=0, frozen=frozen)
-
-
-def check_shapes(shapes: PreTrainedModel, model: Model, config: HFTrainerConfig) -> None:
+def check_shapes(shapes: PreTrainedModel, model: Model, config: TrainerConfig) -> None:
     """Refuse settings that the layers of the model with these `shapes` do not fit. Raises ConfigError."""
     _check_layers(shapes, config)
     check_divisible(shapes, model, config.mesh)
@@ -99,10 +71,8 @@ def check_shapes(shapes: PreTrainedModel, model: Model, config: HFTrainerConfig)
         raise ConfigError("share_prefixes", got=got, need=_ONLY_ATTENTION, do="leave share_prefixes out")
 
 
-def _check_layers(shapes: PreTrainedModel, config: HFTrainerConfig) -> None:
+def _check_layers(shapes: PreTrainedModel, config: TrainerConfig) -> None:
     """Refuse what is applied to each layer, if transformers does not mark the layers of the model."""
-    from purerl.backends.hf.model.parallel import layers_of
-
     mesh = next((f"mesh.{name}" for name, size in _sizes(config.mesh) if size > 1), None)
     asked = {mesh: mesh, "compile": config.compile, "recompute": config.recompute != "none"}
     for name in (name for name, is_asked in asked.items() if is_asked and not any(layers_of(shapes))):
@@ -230,7 +200,7 @@ def _refused(name: str, size: int, got: str, need: str, *, do: str | None = None
 
 
 @contextmanager
-def refused_by_code(config: HFTrainerConfig, cls: type) -> Iterator[None]:
+def refused_by_code(config: TrainerConfig, cls: type) -> Iterator[None]:
     """Name the setting of the mesh if code of transformers or torch for the model class `cls` fails with its division.
 
     Raises: ConfigError in place of an error that says that a tensor is divided, or has another shape.

@@ -30,7 +30,7 @@ from purerl.settings import Model
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["load"]
 
@@ -39,7 +39,7 @@ _WITH_DROPOUT = ("reformer",)
 
 
 def load(
-    config: HFTrainerConfig, model: Model, mesh: RankMesh, *, outputs: Sequence[str], is_trained: bool, seed: int
+    config: TrainerConfig, model: Model, mesh: RankMesh, *, outputs: Sequence[str], is_trained: bool, seed: int
 ) -> tuple[PreTrainedModel, TokenModel]:
     """`model` as transformers' class and as the `TokenModel` made of it, parallel as `config` says, on its device.
 
@@ -73,7 +73,7 @@ def load(
 
 
 def _load_part(
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     model: Model,
     mesh: RankMesh,
     wrap: Callable[[PreTrainedModel], TokenModel],

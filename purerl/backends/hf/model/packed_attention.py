@@ -16,17 +16,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
+from attrs import frozen
 from torch import Tensor, nn
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from purerl.backends.hf.model.packing import Boundaries
 from purerl.system.devices.cuda import has_varlen_attention
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["SUPPORTED", "attend_pack", "attention_as", "band", "pack_attention"]
+__all__ = ["SUPPORTED", "Boundaries", "attend_pack", "attention_as", "band", "pack_attention"]
 
 SUPPORTED = ("sdpa", "eager")
 """Attention implementations of transformers that can read packs."""
@@ -38,6 +38,20 @@ _HAS_GROUPED_HEADS = torch.__version__ >= "2.13"
 """Whether `varlen_attn` takes fewer heads of keys than of queries. That of torch 2.11 does not; 2.12 was not tried."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+@frozen(eq=False)
+class Boundaries:
+    """Where the rows of a line begin and end.
+
+    runs     (rows, tokens of each of them), for every length, in the order of the line
+    offsets  int32 [rows + 1] where each row begins, and the end of the line
+
+    Layers hand it on to attention. It is not a tuple, because torch.compile would compile for the number of runs.
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    offsets: Tensor
 
 
 def pack_attention(model: PreTrainedModel) -> None:

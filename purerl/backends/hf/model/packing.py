@@ -13,32 +13,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from attrs import frozen
 from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.hf.decoder.inputs import Inputs, at
+from purerl.backends.hf.decoder.outputs import states_of
+from purerl.backends.hf.model.packed_attention import Boundaries
 from purerl.kernels.partition import tokens_needed
 from purerl.types import TokenBool
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["Boundaries", "Pack", "pack", "read_pack"]
-
-
-@frozen(eq=False)
-class Boundaries:
-    """Where the rows of a line begin and end.
-
-    runs     (rows, tokens of each of them), for every length, in the order of the line
-    offsets  int32 [rows + 1] where each row begins, and the end of the line
-
-    Layers hand it on to attention. It is not a tuple, because torch.compile would compile for the number of runs.
-    """
-
-    runs: tuple[tuple[int, int], ...]
-    offsets: Tensor
+__all__ = ["Pack", "pack", "read_pack"]
 
 
 class Pack(NamedTuple):
@@ -118,8 +105,6 @@ def read_pack(
     ``output_router_logits=True`` in `options`, the router logits of each layer; and, for each of the m tokens, the
     index [m] of the token before it in the line.
     """
-    from purerl.backends.hf.model.token_model import states_of
-
     rows, times = action.nonzero(as_tuple=True)
     before = pack.start[rows] + times - 1
     pack = pack.padded(multiple * (1 if group is None else group.size()))

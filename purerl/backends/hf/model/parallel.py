@@ -1,9 +1,9 @@
-"""What makes a `TokenModel` parallel and small, applied from outside and in a fixed order.
+"""Parallelism and memory savings, applied to a `TokenModel` from outside and in a fixed order.
 
 1. packing               attention within the rows of a line (`packed_attention.py`)
 2. sequence parallelism  attention exchanges heads for positions (`sequence.py`)
 3. compilation           of each layer by torch.compile
-4. routes                routers record and replay their choices (`routes.py`)
+4. routes                routers record and replay their choices (`moe/replay.py`)
 5. recomputation         of activations in the backward pass
 6. sharding              of each layer and the rest by FSDP2's fully_shard
 
@@ -14,7 +14,7 @@ so it repeats the whole compiled layer. Shards are gathered outside of compiled 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.system.process import keep_compiled_code_private
 
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
     from torch.distributed.fsdp import FSDPModule
 
     from purerl.backends.hf.model.token_model import TokenModel
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
-__all__ = ["fsdp_parts", "layers_of", "parallelize", "restore_shards", "sum_undivided"]
+__all__ = ["fsdp_parts", "parallelize", "restore_shards", "sum_undivided"]
 
 _MULTIPLE = 64
 """Compiled layers read multiples of this number of tokens, so that there are few shapes to compile for."""
@@ -53,7 +54,7 @@ _KEPT = frozenset(
 
 
 def parallelize(
-    module: TokenModel, config: HFTrainerConfig, mesh: RankMesh, whole: Collection[nn.Parameter] = ()
+    module: TokenModel, config: TrainerConfig, mesh: RankMesh, whole: Collection[nn.Parameter] = ()
 ) -> None:
     """Apply to `module` what `config` sets. Weights may still be on the meta device.
 
@@ -77,13 +78,6 @@ def parallelize(
         _shard(module, layers, config, mesh, whole)
 
 
-def layers_of(module: nn.Module) -> Iterator[nn.Module]:
-    """The transformer layers in `module`, as transformers marks them."""
-    from transformers.modeling_layers import GradientCheckpointingLayer
-
-    return (layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer))
-
-
 def recompute(layers: Sequence[nn.Module], *, is_selective: bool) -> None:
     """Have every layer recompute its activations in the backward pass; if `is_selective`, the cheap ones only."""
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
@@ -104,7 +98,7 @@ def _policy(context: object, operation: object, *args: Any, **kwargs: Any) -> Ch
 def _shard(
     module: TokenModel,
     layers: Sequence[nn.Module],
-    config: HFTrainerConfig,
+    config: TrainerConfig,
     mesh: RankMesh,
     whole: Collection[nn.Parameter],
 ) -> None:
@@ -130,8 +124,7 @@ def _shard(
     for layer in layers:
         fully_shard(layer, reshard_after_forward=config.reshard_after_forward, **options)
     fully_shard(module, **options)
-    for name in ("verify", "verify_images"):
-        register_fsdp_forward_method(module, name)
+    register_fsdp_forward_method(module, "gathered")
     for part in fsdp_parts(module):
         part.set_gradient_divide_factor(1.0)
         part.set_force_sum_reduction_for_comms(True)

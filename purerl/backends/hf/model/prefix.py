@@ -21,9 +21,8 @@ from torch.nn import functional
 from purerl.backends.hf.decoder.backbone import decoder_of
 from purerl.backends.hf.decoder.inputs import Inputs, at, token_inputs
 from purerl.backends.hf.decoder.limits import unsupported_layers
-from purerl.backends.hf.model.self_test import equal_up_to_rounding
-from purerl.backends.hf.model.token_model import states_of
-from purerl.backends.hf.sampling.cache import PastCache, cache_argument
+from purerl.backends.hf.decoder.outputs import equal_up_to_rounding, states_of
+from purerl.backends.hf.model.past_cache import PastCache, cache_argument
 from purerl.types import RowInt, TokenBool, TokenInt
 
 if TYPE_CHECKING:

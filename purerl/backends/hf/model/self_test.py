@@ -1,4 +1,4 @@
-"""A test of the assumptions of `module.py` about a model, on four tokens, when it is loaded.
+"""A test of the assumptions of `token_model.py` about a model, on four tokens, when it is loaded.
 
 Two dozen architectures change their logits after the output head (a scale, a soft cap, a second head), and a model may
 attend to later tokens. Log-probabilities would then be incorrect without an error.
@@ -21,9 +21,11 @@ from torch.nn import functional
 from purerl.backends.hf.decoder.backbone import decoder_of
 from purerl.backends.hf.decoder.images import ImageReader, image_inputs
 from purerl.backends.hf.decoder.inputs import token_inputs
+from purerl.backends.hf.decoder.outputs import equal_up_to_rounding, output_head
 from purerl.backends.hf.model.fit import OF_DIVISION
 from purerl.backends.hf.model.packing import pack, read_pack
-from purerl.backends.hf.model.token_model import TokenModel, output_head
+from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.moe.replay import probe_routes
 from purerl.errors import ConfigError, PurerlError
 from purerl.images import Image
 from purerl.kernels.logp.reference import shape_logits
@@ -32,7 +34,7 @@ from purerl.models.processor import Processor
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-__all__ = ["equal_up_to_rounding", "probe", "probe_images", "probe_pack", "probe_split"]
+__all__ = ["probe", "probe_images", "probe_pack", "probe_split", "verify", "verify_images"]
 
 _SIZES = ((84, 56), (56, 112))
 """Sizes of the images that a model reads in `probe_images`."""
@@ -40,6 +42,37 @@ _SIZES = ((84, 56), (56, 112))
 _TOKENS, _PADDED_TOKENS = 4, 7
 _ROWS = (7, 4, 4, 1)
 _MAX_LOGIT = 100.0
+
+
+def verify(causal: PreTrainedModel, module: TokenModel, *, share: bool) -> bool:
+    """Test the assumptions about `causal`, from which `module` was made; whether prefixes can be shared.
+
+    share  whether they may be shared
+
+    Raises: ConfigError as `probe`, and if the model cannot be split by positions, or not read packs.
+    """
+    from purerl.backends.hf.model.packed_attention import attention_as
+    from purerl.backends.hf.model.prefix import can_share
+
+    if module.routers:
+        with attention_as(module.decoder, module.attention):
+            probe_routes(causal)
+    if module.is_packed:
+        probe_pack(causal, module)
+        return False
+    if module.sequence is not None:
+        probe_split(causal, module)
+        return False
+    probe(causal, module)
+    return share and can_share(causal)
+
+
+def verify_images(reader: ImageReader, module: TokenModel) -> None:
+    """Test the assumptions about how the model in `module` reads images. Raises: ConfigError as `probe_images`."""
+    from purerl.backends.hf.model.packed_attention import attention_as
+
+    with attention_as(module.decoder, module.attention):
+        probe_images(module.model, reader)
 
 
 @torch.no_grad()
@@ -52,7 +85,7 @@ def probe(causal: PreTrainedModel, module: TokenModel) -> None:
 
 
 def _probe_language_model(causal: PreTrainedModel, shape: Mapping[str, Any]) -> None:
-    """Compare the logits of the model with the computation in `module.py`, step by step.
+    """Compare the logits of the model with the computation in `token_model.py`, step by step.
 
     1. The input of the output head is the output of the decoder, without an attention mask, also with padding after the
        tokens.
@@ -89,7 +122,7 @@ def _probe_language_model(causal: PreTrainedModel, shape: Mapping[str, Any]) -> 
 
 
 def _probe_classifier(causal: Any, module: TokenModel) -> None:
-    """Compare the classes' logits with the computation in `module.py`.
+    """Compare the classes' logits with the computation in `token_model.py`.
 
     1. The input of the head is the output of the decoder, without an attention mask and with padding after the tokens.
     2. The logits of a token are the output of the head, and those of a sequence its output at the last token.
@@ -223,7 +256,7 @@ def _probe_row(processor: Processor) -> tuple[Tensor, Tensor]:
 
 def _cannot_read_images(name: str, got: str) -> ConfigError:
     need = "a model whose decoder reads images as features in the place of tokens, with causal attention"
-    do = "use a model of another family; docs/images.md lists those that were tested"
+    do = "use a model of another family; docs/how-to/images.md lists those that were tested"
     return ConfigError("images", got=f"{name}: {got}", need=need, do=do)
 
 
@@ -270,15 +303,6 @@ def _compare(causal: PreTrainedModel, what: str, computed: Tensor, expected: Ten
     if not equal_up_to_rounding(computed, expected):
         distance, size = float((computed - expected).abs().max()), float(expected.abs().max())
         raise _difference(causal, f"{what}: they differ by {distance:.3g}; the largest value is {size:.3g}")
-
-
-def equal_up_to_rounding(computed: Tensor, expected: Tensor) -> bool:
-    """Whether two results of a model agree, relative to the largest value of `expected`; NaN agrees with nothing.
-
-    In a 16-bit dtype the rounding errors of all layers add up.
-    """
-    tolerance = 0.1 if expected.dtype.itemsize < 4 else 1e-3
-    return float((computed - expected).abs().max()) <= tolerance * float(expected.abs().max())
 
 
 def _difference(causal: PreTrainedModel, got: str) -> ConfigError:

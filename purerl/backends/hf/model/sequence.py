@@ -21,12 +21,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface
 
-from purerl.backends.hf.model.packed_attention import attend_pack, band
+from purerl.backends.hf.model.packed_attention import Boundaries, attend_pack, band
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from purerl.backends.hf.model.packing import Boundaries
 
 __all__ = ["own_positions", "split_attention", "sum_over"]
 

@@ -5,7 +5,7 @@
 it. The score of a classifier at a token is from the hidden state of this token: it has read it.
 
 Padding is on the right and attention is causal, so no token attends to padding, and hidden states of padding are not
-used. The backbone therefore runs without an attention mask, which is the fastest path; `probe.py` verifies this for
+used. The backbone therefore runs without an attention mask, which is the fastest path; `self_test.py` verifies this for
 each model that is loaded. Rows can instead be read in one line without padding (`packing.py`), or rows of a group that
 start with the same tokens share the computation of this prefix (`prefix.py`). Dropout is off also in training:
 otherwise the ratio of two policies would compare two random networks.
@@ -13,27 +13,28 @@ otherwise the ratio of two policies would compare two random networks.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
 from torch.nn import functional
 
 from purerl.backends.hf.decoder.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
 from purerl.backends.hf.decoder.backbone import decoder_of
-from purerl.backends.hf.decoder.images import ImageBatch, ImageReader, image_inputs, reads_images
+from purerl.backends.hf.decoder.extras import Extras
+from purerl.backends.hf.decoder.images import image_inputs, reads_images
 from purerl.backends.hf.decoder.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.decoder.limits import limits_of
 from purerl.backends.hf.decoder.loading import no_progress_bars
-from purerl.backends.hf.moe.replay import ROUTES, RoutedInputs, Routers, hook_routers, probe_routes, routes_of
+from purerl.backends.hf.decoder.outputs import logit_shape, output_head, states_of
+from purerl.backends.hf.moe.replay import ROUTES, RoutedInputs, Routers, hook_routers, routes_of
 from purerl.backends.hf.moe.router import LOAD, load_of
 from purerl.errors import ConfigError
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
-from purerl.kernels.logp import VocabularyShard, token_outputs
+from purerl.kernels.logp import token_outputs
 from purerl.kernels.logp.reference import compute_dtype
 from purerl.kernels.partition import tokens_needed
 from purerl.types import RowFloat, TensorDict, TokenBool, TokenInt
@@ -45,9 +46,9 @@ if TYPE_CHECKING:
     from purerl.backends.hf.model.packing import Pack
     from purerl.backends.hf.model.prefix import Plan
 
-__all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel", "logit_shape", "output_head", "states_of"]
+__all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel"]
 
-_SOFTCAPS = ("final_logit_softcapping", "logits_soft_cap", "output_logit_soft_cap")  # Gemma, RecurrentGemma, xLSTM
+T = TypeVar("T")
 
 HEADS = ("value", "log_partition")
 """Outputs that have a head of their own: one number per token, linear in the hidden state."""
@@ -140,36 +141,9 @@ class TokenModel(nn.Module):
         """Let `forward` record and replay the choices of routers. Raises: ConfigError as `hook_routers`."""
         self.routers = hook_routers(self.decoder)
 
-    def verify(self, causal: PreTrainedModel, *, share: bool) -> bool:
-        """Test the assumptions about `causal`, from which this module was made; whether prefixes can be shared.
-
-        share  whether they may be shared
-
-        Raises: ConfigError as `probe`, and if the model cannot be split by positions, or not read packs.
-        """
-        from purerl.backends.hf.model.packed_attention import attention_as
-        from purerl.backends.hf.model.prefix import can_share
-        from purerl.backends.hf.model.self_test import probe, probe_pack, probe_split
-
-        if self.routers:
-            with attention_as(self.decoder, self.attention):
-                probe_routes(causal)
-        if self.is_packed:
-            probe_pack(causal, self)
-            return False
-        if self.sequence is not None:
-            probe_split(causal, self)
-            return False
-        probe(causal, self)
-        return share and can_share(causal)
-
-    def verify_images(self, reader: ImageReader) -> None:
-        """Test the assumptions about how the model reads images. Raises: ConfigError as `probe_images`."""
-        from purerl.backends.hf.model.packed_attention import attention_as
-        from purerl.backends.hf.model.self_test import probe_images
-
-        with attention_as(self.decoder, self.attention):
-            probe_images(self.model, reader)
+    def gathered(self, function: Callable[[TokenModel], T]) -> T:
+        """`function` of this module, with all parameters: where they are divided, FSDP2 gathers them for the call."""
+        return function(self)
 
     def _mixed_precision(self, device: torch.device) -> torch.autocast:
         """Autocast without a cache, which would keep the casts of all layers, of which FSDP2 gathers one at a time.
@@ -188,8 +162,7 @@ class TokenModel(nn.Module):
         prefixes: Plan | None = None,
         pack: Pack | None = None,
         choices: Tensor | None = None,
-        images: ImageBatch | None = None,
-        routes: Tensor | None = None,
+        extras: Extras | None = None,
     ) -> dict[str, Tensor]:
         """The `outputs` at the action tokens, at the row's `temperature` (0 counts as 1).
 
@@ -198,15 +171,15 @@ class TokenModel(nn.Module):
         prefixes  how prefixes of what `read_positions` returns are shared; None: each row is read on its own
         pack      the line in which all rows are read, likewise; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
-        images    of the rows; None: they are text
-        routes    [rows, time, layers, k] the experts to use, as `routes.py` defines them; None: the live choices
+        extras    of the rows; None: they are text, and routers choose the experts
         """
         load = [name for name in outputs if name in LOAD]
+        images, experts = extras or Extras()
         tokens, action = self.read_positions(tokens, action)
         with self._mixed_precision(tokens.device):
             inputs = token_inputs(tokens) if images is None else image_inputs(self.model, tokens, images)
-            if routes is not None or ROUTES in outputs:
-                inputs = RoutedInputs(inputs, tokens.shape, routes)
+            if experts is not None or ROUTES in outputs:
+                inputs = RoutedInputs(inputs, tokens.shape, experts)
             action, hidden, routers = self._read(inputs, action, prefixes, pack, router=bool(load))
         results = {
             name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0]
@@ -314,23 +287,6 @@ class TokenModel(nn.Module):
             save_file(head, _head_file(path, name))
 
 
-def output_head(head: Any) -> tuple[Tensor, Tensor | None, VocabularyShard | None]:
-    """Weight and bias of `head`. If tensor parallelism has split it: the rows of this rank, and which rows these are.
-
-    Another way to split it than by tokens of the vocabulary is undone.
-    """
-    weight, bias = head.weight, getattr(head, "bias", None)
-    parts = [parameter for parameter in (weight, bias) if isinstance(parameter, DTensor)]
-    if parts and all(parameter.placements == (Shard(0),) for parameter in parts):
-        shard = VocabularyShard(weight.device_mesh.get_group(), len(weight))
-        return weight.to_local(), None if bias is None else bias.to_local(), shard
-    return _whole(weight), None if bias is None else _whole(bias), None
-
-
-def _whole(parameter: Tensor) -> Tensor:
-    return parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
-
-
 def _headless(causal: Any) -> Any:
     """`causal` without its output head: its decoder, and what else reads images."""
     return causal.base_model if reads_images(causal) else decoder_of(causal)
@@ -355,21 +311,6 @@ def _head(name: str, vocabulary: Tensor, path: Path) -> nn.Linear:
 
 def _head_file(path: Path, name: str) -> Path:
     return path / f"{name}_head.safetensors"
-
-
-def logit_shape(config: Any) -> dict[str, Any]:
-    """How a model with this `config` changes the product of hidden state and head, as arguments of `token_outputs`."""
-    text = config.get_text_config()
-    scale = getattr(text, "logit_scale", None) or 1.0  # Cohere
-    scale /= getattr(text, "logits_scaling", None) or 1.0  # Granite
-    softcap = next((getattr(text, name) for name in _SOFTCAPS if getattr(text, name, None)), None)
-    return {"scale": scale, "softcap": softcap}
-
-
-def states_of(output: Any) -> tuple[Tensor, ...]:
-    """[rows, time, ...] from the `output` of a decoder: the final hidden states, and router logits if it has them."""
-    hidden, routers = output.last_hidden_state, getattr(output, "router_logits", None) or ()
-    return hidden, *(logits.view(*hidden.shape[:2], -1) for logits in routers)
 
 
 def _columns(values: Tensor, *, longest: int, start: int, stop: int) -> Tensor:

@@ -7,44 +7,18 @@ This file imports transformers. It is imported when a generator or a trainer is 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Hashable
-from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from transformers.cache_utils import Cache
+from torch import Tensor
 
+from purerl.backends.hf.model.past_cache import PastCache
 from purerl.backends.hf.sampling.table import Table
 
-__all__ = ["ContinuedCache", "DecodeCache", "PastCache", "PrefillCache", "cache_argument"]
+__all__ = ["ContinuedCache", "DecodeCache", "PrefillCache"]
 
 KeyValue = tuple[Tensor, Tensor]
-
-
-def cache_argument(model: nn.Module, value: Cache) -> dict[str, Cache]:
-    """The argument with which `model` takes a cache: `cache` since transformers 5.24, `past_key_values` before."""
-    return {_name_of_cache(type(model).forward): value}
-
-
-@cache
-def _name_of_cache(forward: Callable[..., Any]) -> str:
-    return "cache" if "cache" in inspect.signature(forward).parameters else "past_key_values"
-
-
-class PastCache(Cache):
-    """A cache with `past` columns before the tokens that are read: what transformers needs for masks and positions."""
-
-    def __init__(self, past: int) -> None:
-        super().__init__(layers=[])
-        self.past = past
-
-    def get_seq_length(self, layer_idx: int = 0) -> int:
-        return self.past
-
-    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
-        return self.past + query_length, 0
 
 
 class PrefillCache(PastCache):

@@ -13,7 +13,8 @@ import torch
 
 from purerl.backends.hf.decoder.backbone import decoder_of
 from purerl.backends.hf.decoder.images import ImageReader, image_inputs
-from purerl.backends.hf.sampling.cache import ContinuedCache, PrefillCache, cache_argument
+from purerl.backends.hf.model.past_cache import cache_argument
+from purerl.backends.hf.sampling.cache import ContinuedCache, PrefillCache
 from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
 from purerl.backends.hf.sampling.prefix_cache import CachedSequence, PrefixCache
 from purerl.backends.hf.sampling.table import Table

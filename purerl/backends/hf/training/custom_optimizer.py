@@ -1,4 +1,4 @@
-"""Optimizers of other libraries: the section `trainer.optimizer`, and how one is built.
+"""Optimizers of other libraries, which the section `trainer.optimizer` names.
 
 An optimizer is a class that is named by its address, such as ``torch.optim:Adafactor`` or ``file.py:Class``. It is a
 subclass of torch's `Optimizer`. Torch is imported when a section is checked.
@@ -8,67 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
-from attrs import fields_dict, frozen
-
+from purerl.backends.hf.settings import OPTIMIZER_ARGUMENTS, TrainerConfig
 from purerl.errors import ConfigError, nearest
 from purerl.plugins import locate
-from purerl.settings import check_strings, no_effect, one_of, setting
+from purerl.settings import no_effect
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
-
-__all__ = ["OptimizerSettings", "build_custom", "check_custom", "check_settings", "to_optimizer"]
-
-_SETTINGS = {"lr": "trainer.lr", "weight_decay": "trainer.weight_decay"}
-"""Arguments of optimizers that are settings of their own."""
+__all__ = ["build_custom", "check_custom"]
 
 
-@frozen
-class OptimizerSettings:
-    """An optimizer in place of AdamW. In settings a string stands for the class with that address."""
-
-    factory: str = setting("the class of the optimizer, as package.module:Class or file.py:Class", short=True)
-    kwargs: Mapping[str, Any] = setting(
-        "arguments of the class. Its learning rate and its weight decay are trainer.lr and trainer.weight_decay",
-        factory=dict,
-        hash=False,
-    )
-    parameters: Literal["all", "matrices"] = setting(
-        "what it trains; matrices: weight matrices except embeddings and heads, as Muon needs. AdamW, with betas and "
-        "eps, trains the others",
-        default="all",
-        **one_of("all", "matrices"),
-    )
-
-    def __attrs_post_init__(self) -> None:
-        check_strings("factory", [self.factory])
-        for name in self.kwargs.keys() & _SETTINGS.keys():
-            raise ConfigError(f"kwargs.{name}", got=repr(self.kwargs[name]), need=f"{_SETTINGS[name]} instead")
-
-
-def to_optimizer(value: str | OptimizerSettings) -> OptimizerSettings:
-    """The address of a class as the section that it stands for."""
-    return OptimizerSettings(value) if isinstance(value, str) else value
-
-
-def check_settings(config: HFTrainerConfig) -> None:
-    """Refuse settings of `config` that have no effect with its optimizer, or do not fit it. Raises ConfigError."""
-    if config.optimizer is None:
-        return
-    if config.mesh.is_divided:
-        need = "AdamW with parameters that are divided among ranks"
-        raise ConfigError("optimizer", got=config.optimizer.factory, need=need, do="leave optimizer or mesh out")
-    for name in ("betas", "eps") if config.optimizer.parameters == "all" else ():
-        if getattr(config, name) != fields_dict(type(config))[name].default:
-            need = "AdamW, which optimizer replaces for all parameters"
-            raise no_effect(name, getattr(config, name), need, f"set optimizer.kwargs.{name}, if the class has it")
-
-
-def check_custom(config: HFTrainerConfig) -> None:
+def check_custom(config: TrainerConfig) -> None:
     """Refuse `config.optimizer`, which is set, if no optimizer can be built from it. The class is imported.
 
     Raises: ConfigError for an address without a class of optimizers, arguments that the class does not have or refuses,
@@ -80,7 +33,7 @@ def check_custom(config: HFTrainerConfig) -> None:
     known = _arguments(cls)
     for name in config.optimizer.kwargs:
         if known is not None and name not in known:
-            do = nearest(name, known - _SETTINGS.keys())
+            do = nearest(name, known - OPTIMIZER_ARGUMENTS.keys())
             raise ConfigError(f"unknown argument optimizer.kwargs.{name}", got=config.optimizer.factory, do=do)
     if config.weight_decay and known is not None and "weight_decay" not in known:
         raise no_effect("weight_decay", config.weight_decay, f"an optimizer with weight decay: {cls.__name__} has none")
@@ -107,7 +60,7 @@ def _arguments(cls: type[Optimizer]) -> set[str] | None:
     return None if any(p.kind is Parameter.VAR_KEYWORD for p in parameters) else {p.name for p in parameters}
 
 
-def build_custom(groups: Sequence[Mapping[str, Any]], config: HFTrainerConfig) -> Optimizer:
+def build_custom(groups: Sequence[Mapping[str, Any]], config: TrainerConfig) -> Optimizer:
     """The optimizer in `config.optimizer` of the parameters in `groups`, each with its weight decay.
 
     Raises: ConfigError if the class refuses its arguments or the parameters.

@@ -13,6 +13,7 @@ A model is sharded entirely or not at all. Ranks that read the same rows (`mesh.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,16 +23,19 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, on_host, sum_metrics, sum_scores
-from purerl.backends.hf.decoder.images import ImageBatch, ImageReader
+from purerl.backends.hf.decoder.extras import Extras
+from purerl.backends.hf.decoder.images import ImageReader
 from purerl.backends.hf.decoder.limits import CHOICES, check_rows
 from purerl.backends.hf.lora import notes_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.parallel import fsdp_parts, restore_shards, sum_undivided
+from purerl.backends.hf.model.self_test import verify_images
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe.replay import ROUTES, changed_choices
 from purerl.backends.hf.moe.router import LOAD, balance_loss
 from purerl.backends.hf.training.adapter import Adapter, BaseTrainer
-from purerl.backends.hf.training.expert_records import RouteRecords, SampledRoutes, open_records, set_store
+from purerl.backends.hf.training.expert_records import open_records
+from purerl.backends.hf.training.extras import ExtraReader
 from purerl.backends.hf.training.flops import peak_of_ranks, training_flops
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.training.optimizer import build_optimizer, clear_gradients, clip_gradients
@@ -53,7 +57,7 @@ from purerl.protocols import Capabilities, Metrics, Trainer, Weights
 from purerl.settings import Model
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["HFTrainer"]
 
@@ -68,7 +72,7 @@ class HFTrainer:
 
     def __init__(
         self,
-        config: HFTrainerConfig,
+        config: TrainerConfig,
         module: TokenModel,
         *,
         model: Model,
@@ -81,7 +85,6 @@ class HFTrainer:
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
         self.model, self.router_coefficient, self.adapter = model, router_coefficient, adapter
-        self.images: ImageReader | None = None
         self.position, self.replaced = 0, False  # optimizer steps so far, and whether `load_weights` has been called
         self.fsdp = fsdp_parts(module)
         restore_shards(self.fsdp)  # `verify` has read the model
@@ -89,8 +92,9 @@ class HFTrainer:
         self.trained = {name: p for name, p in self.parameters.items() if p.requires_grad}
         self.rounding = rounding_of(self.trained, seed, keeps=config.keeps_remainders)
         self.optimizer = build_optimizer(module, config, self.rounding) if self.trained else None
-        self.routes = module.routers and open_records(config.replay_routes, mesh.data, mesh.device, module.routers)
-        self.outputs = [o for o in module.outputs if o != ROUTES or isinstance(self.routes, RouteRecords)]
+        records = module.routers and open_records(config.replay_routes, mesh.data, mesh.device, module.routers)
+        self.extras = ExtraReader(mesh.device, records, module.read_positions)
+        self.outputs = [name for name in module.outputs if name != ROUTES or self.extras.records_experts]
         self._save_plans = SavePlans(mesh.all)
         self.capabilities = Capabilities(
             **module.limits._asdict(),
@@ -102,8 +106,8 @@ class HFTrainer:
 
     def use_images(self, images: ImageStore) -> None:
         self._refuse_split_matrices("images")
-        self.images = ImageReader(self.model, self.module.model, images)
-        self.module.verify_images(self.images)
+        self.extras.images = ImageReader(self.model, self.module.model, images)
+        self.module.gathered(partial(verify_images, self.extras.images))
         restore_shards(self.fsdp)
 
     def limit_vocabulary(self, size: int) -> None:
@@ -111,7 +115,7 @@ class HFTrainer:
         self.module.limit_vocabulary(size)
 
     def use_routes(self, routes: RouteStore) -> None:
-        set_store(self.routes, routes)
+        self.extras.use_routes(routes)
 
     def _refuse_split_matrices(self, what: str) -> None:
         if self.config.mesh.tensor > 1:
@@ -130,16 +134,13 @@ class HFTrainer:
         check_call(self.mesh.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
         scores = {name: self._zeros(batch, name) for name in outputs}
-        if isinstance(self.routes, SampledRoutes) and ROUTES in batch.keys():
-            parts = self._with_routes(batch, parts)
-        records = self.routes if isinstance(self.routes, RouteRecords) and ROUTES in outputs else None
-        if records:
-            records.begin(batch["action"])
+        if self.extras.replays(batch, "score"):
+            parts = self.extras.fetch(batch, parts)
+        self.extras.begin(batch, outputs)
         for part in parts:
-            rows, images = self._rows(batch, part, _READS), self._row_images(batch, part)
-            for name, result in self._forward(rows, part, outputs, images).items():
-                kept = records.keep(part.rows, result) if records and name == ROUTES else result
-                scores[name][part.rows] = kept.to(scores[name])
+            rows, extras = self._rows(batch, part, _READS), self.extras.of(batch, part)
+            for name, result in self._forward(rows, part, outputs, extras).items():
+                scores[name][part.rows] = self.extras.keep(part.rows, name, result).to(scores[name])
         restore_shards(self.fsdp)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
 
@@ -174,9 +175,9 @@ class HFTrainer:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
         self._check_outputs((*objective.outputs, *objective.metric_outputs))
         check_call(self.mesh.all, call, batch, objective)
-        replayed = [ROUTES] if self.routes and (call == "step" or ROUTES in batch.keys()) else []
+        replayed = [ROUTES] if self.extras.replays(batch, call) else []
         parts = self._arrange(batch, (*_READS, *replayed, *objective.reads), objective.unit)
-        parts = self._with_routes(batch, parts) if replayed else parts
+        parts = self.extras.fetch(batch, parts) if replayed else parts
         clear_gradients(self.trained.values())
         device = self.mesh.device
         counts = {name: Counts(count.tokens.to(device), count.rows.to(device)) for name, count in counts.items()}
@@ -184,11 +185,6 @@ class HFTrainer:
         metrics = merge(*(self._backward(batch, part, objective, counts, experts) for part in parts))
         sum_undivided(self.trained.values(), self.mesh)
         return sum_metrics(on_host(metrics), self.mesh.data)
-
-    def _with_routes(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> list[MicroBatch]:
-        """`parts` with the numbers of the records of their rows, which are then on this rank."""
-        numbers = self.routes.fetch(batch[ROUTES], batch["action"], [part.rows for part in parts])
-        return [part._replace(routes=of_part) for part, of_part in zip(parts, numbers, strict=True)]
 
     def _check_outputs(self, names: Sequence[str]) -> None:
         unknown = [name for name in names if name not in self.outputs]
@@ -219,19 +215,8 @@ class HFTrainer:
         choices = [CHOICES] if CHOICES in batch.keys() else []
         return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
 
-    def _row_images(self, batch: TensorDict, part: MicroBatch) -> ImageBatch | None:
-        """The images of one micro-batch, on the model's device; None if no rank has any."""
-        if part.images is None:
-            return None
-        if self.images is None:
-            raise InputError("rows with images", got="a trainer without a store of images", need="use_images first")
-        rows = batch[part.rows]
-        tokens, action = self.module.read_positions(rows["tokens"], rows["action"])
-        read = self.module.image_field(rows)["image"] * action.any(-1, keepdim=True)
-        return self.images.rows(tokens, read, part.images).to(self.mesh.device)
-
     def _forward(
-        self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], images: ImageBatch | None
+        self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], extras: Extras | None
     ) -> dict[str, Tensor]:
         return self.module(
             rows["tokens"],
@@ -241,20 +226,15 @@ class HFTrainer:
             prefixes=part.prefixes and part.prefixes.to(self.mesh.device),
             pack=part.pack and part.pack.to(self.mesh.device),
             choices=rows.get(CHOICES, None),
-            images=images,
-            routes=self._replayed(part, rows),
+            extras=extras,
         )
-
-    def _replayed(self, part: MicroBatch, rows: TensorDict) -> Tensor | None:
-        """The experts that the tokens of one micro-batch go through; None: the live choices."""
-        return self.routes and self.routes.padded(part.routes, rows["tokens"].shape[1])
 
     @torch.no_grad()
     def _expert_counts(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> Tensor:
         """How often each expert is chosen in the whole step."""
         name = "router_count"
         counts = [
-            self._forward(self._rows(batch, part, _READS), part, (name,), self._row_images(batch, part))[name]
+            self._forward(self._rows(batch, part, _READS), part, (name,), self.extras.of(batch, part))[name]
             for part in parts
         ]
         restore_shards(self.fsdp)
@@ -270,10 +250,11 @@ class HFTrainer:
     ) -> Metrics:
         """Add the gradient of one micro-batch to the gradients; with `experts`, also that of the auxiliary loss."""
         rows = self._rows(batch, part, (*_READS, *objective.reads))
-        routes, load = self._replayed(part, rows), () if experts is None else LOAD
-        recorded = () if routes is None else (ROUTES,)
+        extras, load = self.extras.of(batch, part), () if experts is None else LOAD
+        replayed = None if extras is None else extras.experts
+        recorded = () if replayed is None else (ROUTES,)
         names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs, *load, *recorded)))
-        outputs = self._forward(rows, part, names, self._row_images(batch, part))
+        outputs = self._forward(rows, part, names, extras)
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
         read = with_fields(select_fields(rows, objective.reads), **watched, **learned)
@@ -281,8 +262,8 @@ class HFTrainer:
         # Over the whole step the totals add up to the mean over action tokens, and the weights to 1.
         action_tokens = batch["action"].sum().clamp(min=1).to(loss.device)
         weight = rows["action"].sum() / action_tokens
-        if routes is not None:
-            changed = changed_choices(outputs[ROUTES], routes, rows["action"])
+        if replayed is not None:
+            changed = changed_choices(outputs[ROUTES], replayed, rows["action"])
             metrics = {**metrics, "router_changed_fraction": Weighted(*(n / action_tokens for n in changed))}
         if experts is not None:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
@@ -384,7 +365,7 @@ class HFTrainer:
         return training_flops(self.module, tokens, length)
 
     def peak_flops(self) -> float | None:
-        return peak_of_ranks(self)
+        return peak_of_ranks(self.mesh, self.module)
 
     def _on_first(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`tensors` in full, on rank 0 and in the memory of the CPU if they are sharded; empty on other ranks."""

@@ -76,12 +76,9 @@ class RouteRecords:
             self.records |= dict(zip(wanted, tokens.split(sizes), strict=True)) if wanted else {}
         return [numbers[rows] for rows in parts]
 
-    def padded(self, numbers: RowInt | None, time: int) -> Tensor | None:
-        """[rows, time, layers, k] the records of these numbers, on the device; `LIVE` where there is none.
-
-        None without numbers.
-        """
-        return None if numbers is None else _padded(self.records, numbers, time, self.shape).to(self.device)
+    def padded(self, numbers: RowInt, time: int) -> Tensor:
+        """[rows, time, layers, k] the records of these numbers, on the device; `LIVE` where there is none."""
+        return _padded(self.records, numbers, time, self.shape).to(self.device)
 
     def _by_rank(self, numbers: Sequence[int]) -> list[list[int]]:
         """`numbers` by the rank that has the record."""
@@ -152,12 +149,9 @@ class SampledRoutes:
             raise BatchError("field 'routes'", got=got, need=f"experts from 0 to {experts - 1}, or {LIVE}")
         return record
 
-    def padded(self, numbers: RowInt | None, time: int) -> Tensor | None:
-        """[rows, time, layers, k] the records of these numbers, on the device; `LIVE` where there is none.
-
-        None without numbers.
-        """
-        return None if numbers is None else _padded(self.records, numbers, time, self.routers.shape).to(self.device)
+    def padded(self, numbers: RowInt, time: int) -> Tensor:
+        """[rows, time, layers, k] the records of these numbers, on the device; `LIVE` where there is none."""
+        return _padded(self.records, numbers, time, self.routers.shape).to(self.device)
 
 
 def _padded(records: Mapping[int, Tensor], numbers: RowInt, time: int, shape: tuple[int, int]) -> Tensor:

@@ -21,8 +21,8 @@ from purerl.system.devices.accelerator import device_name
 from purerl.system.devices.peaks import Precision, peak_flops
 
 if TYPE_CHECKING:
+    from purerl.backends.hf.mesh import RankMesh
     from purerl.backends.hf.model.token_model import TokenModel
-    from purerl.backends.hf.training.engine import HFTrainer
 
 __all__ = ["peak_of_ranks", "training_flops"]
 
@@ -74,14 +74,14 @@ def _active_fraction(config: Any) -> float:
     return config.num_experts_per_tok / experts if experts else 1.0
 
 
-def peak_of_ranks(trainer: HFTrainer) -> float | None:
+def peak_of_ranks(mesh: RankMesh, module: TokenModel) -> float | None:
     """Peak FLOP/s of the devices of all ranks together; None if it is not known, as on a CPU."""
-    peak = peak_flops(device_name(trainer.mesh.device), _precision(trainer))
-    return None if peak is None else peak * trainer.mesh.all.size
+    peak = peak_flops(device_name(mesh.device), _precision(module))
+    return None if peak is None else peak * mesh.all.size
 
 
-def _precision(trainer: HFTrainer) -> Precision:
+def _precision(module: TokenModel) -> Precision:
     """That of most matrix products."""
-    if trainer.config.mixed_precision == "bfloat16" or trainer.module.model.dtype.itemsize == 2:
+    if module.autocast == torch.bfloat16 or module.model.dtype.itemsize == 2:
         return "bfloat16"
     return "float32" if torch.get_float32_matmul_precision() == "highest" else "tf32"

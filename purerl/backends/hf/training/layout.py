@@ -19,7 +19,18 @@ from purerl.backends.hf.model.prefix import Plan, plan, separate_plan
 from purerl.kernels.partition import rank_microbatches, rank_packs, tokens_needed
 from purerl.ranks import Ranks
 
-__all__ = ["MicroBatch", "arrange", "arrange_packs"]
+__all__ = ["ExtraKeys", "MicroBatch", "arrange", "arrange_packs"]
+
+
+class ExtraKeys(NamedTuple):
+    """The numbers of what a micro-batch reads beside tokens, see `training/extras.py`.
+
+    images   content ids of its images, sorted; None: no rank has images in this micro-batch
+    experts  [rows] numbers of the records of experts; None: the routers choose
+    """
+
+    images: tuple[int, ...] | None = None
+    experts: Tensor | None = None
 
 
 class MicroBatch(NamedTuple):
@@ -27,16 +38,13 @@ class MicroBatch(NamedTuple):
 
     prefixes  how they share prefixes
     pack      the line in which they are
-    images    content ids of their images, sorted; None: this micro-batch has no images on any rank
-    routes    numbers of the records of the experts that their tokens go through (`route_records.py`); None: the router
-              chooses
+    extras    what they read beside tokens; None: nothing
     """
 
     rows: Tensor
     prefixes: Plan | None = None
     pack: Pack | None = None
-    images: tuple[int, ...] | None = None
-    routes: Tensor | None = None
+    extras: ExtraKeys | None = None
 
 
 def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:
@@ -71,8 +79,8 @@ def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) ->
     parts = rank_packs(tokens, labels, tokens, ranks=ranks.size, budget=budget)
     micro_batches = []
     for of_ranks in zip(*parts, strict=True):
-        rows, images = of_ranks[ranks.rank], _images(batch, of_ranks, ranks.rank)
-        micro_batches.append(MicroBatch(rows, pack=pack(batch["action"][rows]), images=images))
+        rows, extras = of_ranks[ranks.rank], _extras(batch, of_ranks, ranks.rank)
+        micro_batches.append(MicroBatch(rows, pack=pack(batch["action"][rows]), extras=extras))
     return micro_batches
 
 
@@ -82,7 +90,7 @@ def _agreed(batch: TensorDict, of_ranks: Sequence[Tensor], *, share: bool, rank:
     rows, prefixes = of_ranks[rank], plans[rank]
     if prefixes is None and any(plan is not None for plan in plans):
         prefixes = separate_plan(batch["tokens"][rows], batch["action"][rows])
-    return MicroBatch(rows, prefixes, images=_images(batch, of_ranks, rank))
+    return MicroBatch(rows, prefixes, extras=_extras(batch, of_ranks, rank))
 
 
 def _plan(batch: TensorDict, rows: Tensor) -> Plan | None:
@@ -91,12 +99,12 @@ def _plan(batch: TensorDict, rows: Tensor) -> Plan | None:
     return plan(content, batch["action"][rows], batch["group"][rows])
 
 
-def _images(batch: TensorDict, of_ranks: Sequence[Tensor], rank: int) -> tuple[int, ...] | None:
-    """The content ids of the images of `rank`; None if no rank has any. Rows without action tokens are not read."""
+def _extras(batch: TensorDict, of_ranks: Sequence[Tensor], rank: int) -> ExtraKeys | None:
+    """The images of `rank`; None if no rank has any. Rows without action tokens are not read."""
     if "image" not in batch.keys():
         return None
     read = batch["image"] * batch["action"].any(-1, keepdim=True)
     if not any(read[rows].any() for rows in of_ranks):
         return None
     ids = read[of_ranks[rank]].unique()
-    return tuple(ids[ids > 0].tolist())
+    return ExtraKeys(images=tuple(ids[ids > 0].tolist()))

@@ -18,7 +18,7 @@ from purerl.backends.hf.training.rounding import Rounding, is_narrow
 from purerl.errors import ConfigError
 
 if TYPE_CHECKING:
-    from purerl.backends.hf.trainer import Config as HFTrainerConfig
+    from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["Combined", "build_optimizer", "clear_gradients", "clip_gradients"]
 
@@ -39,7 +39,7 @@ class Combined:
             part.step()
 
 
-def build_optimizer(model: nn.Module, config: HFTrainerConfig, rounding: Rounding) -> Any:
+def build_optimizer(model: nn.Module, config: TrainerConfig, rounding: Rounding) -> Any:
     """The optimizer of `config` for the parameters of `model` that require a gradient: one of torch, or several.
 
     Only weight matrices decay (`decay.py`), and only they are trained by an optimizer of matrices. Narrow weights are
@@ -65,7 +65,7 @@ def _together(*parts: Any) -> Any:
 
 
 def _adamw(
-    model: nn.Module, parameters: Sequence[nn.Parameter], config: HFTrainerConfig, rounding: Rounding
+    model: nn.Module, parameters: Sequence[nn.Parameter], config: TrainerConfig, rounding: Rounding
 ) -> Iterator[torch.optim.AdamW]:
     """AdamW of `parameters`: one for those that are narrow, and one for the others."""
     settings = {"lr": config.lr, "betas": config.betas, "eps": config.eps}
@@ -78,7 +78,7 @@ def _adamw(
 
 
 def _custom(
-    model: nn.Module, parameters: Sequence[nn.Parameter], config: HFTrainerConfig, rounding: Rounding
+    model: nn.Module, parameters: Sequence[nn.Parameter], config: TrainerConfig, rounding: Rounding
 ) -> Optimizer | WideSteps:
     """The optimizer in `config.optimizer`, which computes in float32."""
     narrow = {p: p.detach().float() for p in parameters if is_narrow(p)}

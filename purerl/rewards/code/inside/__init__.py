@@ -1,1 +1,1 @@
-"""What runs in the sandboxes of function tests. These files are sent there as text: the standard library only."""
+"""The code in the sandboxes of function tests. These files are sent there as text: the standard library only."""

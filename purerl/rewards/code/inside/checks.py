@@ -28,7 +28,7 @@ __all__ = ["Functions", "Report", "equal", "run"]
 
 
 class Report(NamedTuple):
-    """How the tests ended: how many have passed of how many, and the first reason why one has not.
+    """The result of the tests: how many have passed of how many, and the first reason why one has not.
 
     is_valid  false if the tests cannot be used, for this reason
     """
@@ -217,7 +217,7 @@ def _compile(source: str) -> CodeType:
 
 
 def _namespace(spec: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
-    """What the tests see: functions and imports of the header, and the function that is tested."""
+    """The namespace of the tests: functions and imports of the header, and the function that is tested."""
     module = sys.modules["tests"] = ModuleType("tests")
     names = module.__dict__
     with suppress(Exception):  # a header may be a text, and tests may need none

@@ -1,0 +1,69 @@
+"""Settings of SGLang as a generator, and the version whose interface is used.
+
+This file imports no torch, so that a mistake in a configuration is reported quickly.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from attrs import frozen
+
+from purerl.backends.mismatch_growth import growth_setting
+from purerl.backends.serving.settings import ServerSettings, check_arguments
+from purerl.settings import at_least, boolean, setting
+
+__all__ = ["VERSION", "GeneratorConfig"]
+
+VERSION = "0.5.20"
+"""The version of SGLang whose interface is used."""
+
+_RESERVED = {
+    "tp_size": "server.tensor_parallel_size",
+    "tensor_parallel_size": "server.tensor_parallel_size",
+    "dp_size": "server.number",
+    "data_parallel_size": "server.number",
+    "max_running_requests": "max_num_seqs",
+    "context_length": "max_sequence_length",
+    "mem_fraction_static": "server.gpu_memory_utilization",
+    "enable_memory_saver": "server.sleep_level",
+    "enable_weights_cpu_backup": "server.sleep_level",
+    "disable_radix_cache": "server.enable_prefix_caching",
+    "dtype": "server.dtype",
+    "enable_return_routed_experts": "return_routes",
+    "model_path": "model.path",
+    "revision": "model.revision",
+    "trust_remote_code": "model.trust_remote_code",
+    "device": "server.device",
+    **dict.fromkeys(
+        ("host", "port", "custom_weight_loader", "sampling_mask_max_tokens", "preferred_sampling_params"), ""
+    ),
+}
+"""Arguments of SGLang that settings decide, with the setting."""
+
+
+@frozen(kw_only=True)
+class GeneratorConfig:
+    """Settings of SGLang."""
+
+    PLUGIN: ClassVar[str] = "purerl.backends.sglang.generator"
+
+    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
+    max_num_seqs: int = setting(
+        "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
+    )
+    max_sequence_length: int | None = setting(
+        "tokens of the longest sequence; by default as many as the model has positions",
+        default=None,
+        unit="tokens",
+        **at_least(1),
+    )
+
+    return_routes: bool = setting(
+        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
+    )
+
+    max_mismatch_growth: float | None = growth_setting()
+
+    def __attrs_post_init__(self) -> None:
+        check_arguments(self.server, _RESERVED)

@@ -1,0 +1,132 @@
+"""The rows of a task: those of its files, those that a run learns from, and notes on them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from attrs import evolve, frozen
+
+from purerl.config.requirements import Requirements
+from purerl.config.schema import RunConfig
+from purerl.data.chat import Chat, text_note
+from purerl.data.columns import ExampleType
+from purerl.data.examples import DataSet, read_examples
+from purerl.data.notes import data_notes
+from purerl.data.open import (
+    DataSplit,
+    check_first_rows,
+    check_labels,
+    check_numbers,
+    check_sources,
+    open_data,
+    read_data,
+    read_problems,
+    summary,
+)
+from purerl.data.unread import check_unread
+from purerl.evaluation.settings import Validation
+from purerl.rewards.routing import COLUMN
+from purerl.rollouts.opened import Task
+
+__all__ = ["DataFiles", "check_learned", "describe_data", "notes_on_data", "read_files", "split_files"]
+
+
+@frozen
+class DataFiles:
+    """The rows of all data files of a run, before its tokenizer is known.
+
+    examples  for training, with those of a validation set that is split off later
+    problems  of evaluations, by name
+    held_out  for validation, if it has files of its own
+    """
+
+    examples: DataSet
+    problems: Mapping[str, DataSet]
+    held_out: DataSet | None
+
+    @property
+    def others(self) -> list[DataSet]:
+        """All but the training data."""
+        return [*self.problems.values(), *([self.held_out] if self.held_out else [])]
+
+    @property
+    def learned(self) -> list[DataSet]:
+        """All but the problems."""
+        return [self.examples, *([self.held_out] if self.held_out else [])]
+
+
+def read_files(config: RunConfig, example_type: ExampleType) -> DataFiles:
+    """The rows of the data files of `config`, whose training data are of `example_type`.
+
+    Raises: DataError and ConfigError as `read_examples` and `read_data`.
+    """
+    evaluate, columns = config.evaluate, config.data.columns
+    problems = read_problems(evaluate.data, evaluate.max_examples, columns) if evaluate else {}
+    held_out = _read_held_out(config.validation, example_type, columns)
+    others = [*problems.values(), *([held_out] if held_out else [])]
+    return DataFiles(read_data(config.data, example_type, others), problems, held_out)
+
+
+def _read_held_out(
+    settings: Validation | None, example_type: ExampleType, columns: Mapping[str, str]
+) -> DataSet | None:
+    """The held-out examples that `settings` name; None if they name none. Raises DataError as `read_examples`."""
+    if settings is None or not settings.data:
+        return None
+    return read_examples(settings.data, example_type, columns=columns)
+
+
+def check_learned(files: DataFiles, needs: Requirements) -> None:
+    """Raise DataError if a row that is learned from has no teacher, or no number in a column that is read."""
+    for learned in files.learned:
+        check_sources(learned, needs.teachers)
+        for column in needs.number_columns:
+            check_numbers(learned, column)
+
+
+def split_files(config: RunConfig, files: DataFiles, chat: Chat, example_type: ExampleType) -> DataSplit:
+    """The rows of `files` that are used, and those of the validation set; the first ones are tokenized.
+
+    Raises: DataError and ConfigError as `check_first_rows`, `open_data` and `check_labels`.
+    """
+    evaluate, validation = config.evaluate, config.validation
+    if files.held_out is not None:
+        check_first_rows(chat, files.held_out)
+    limit = evaluate.max_examples if evaluate else None
+    is_evaluated = evaluate is not None
+    split = open_data(config.data, files.examples, files.problems, chat, max_problems=limit, is_evaluated=is_evaluated)
+    if example_type == "labels":
+        check_labels(split.examples)
+    return split._replace(held_out=_select_held_out(validation, files.held_out or split.held_out))
+
+
+def _select_held_out(settings: Validation | None, held_out: DataSet | None) -> DataSet | None:
+    """The examples of `held_out` that a validation uses; None if there is no validation."""
+    if settings is None or held_out is None:
+        return None
+    return evolve(held_out, parts=(held_out.indices[: settings.max_examples],), weights=(1.0,))
+
+
+def notes_on_data(
+    config: RunConfig, needs: Requirements, split: DataSplit, chat: Chat, read: Collection[str]
+) -> tuple[str, ...]:
+    """Notes on the files of `split`; `read` are the columns that rewards read.
+
+    Raises: DataError if nothing reads some of their contents, and ``data.unused_columns`` is "error".
+    """
+    used = [split.examples, *split.problems.values(), *([split.held_out] if split.held_out else [])]
+    names = {*needs.number_columns, *read, *([COLUMN] if needs.teachers else [])}
+    shows = config.environment is None and not (config.rollout and config.rollout.workflow)
+    if config.data.unused_columns == "error":
+        check_unread(used, chat, names, shows_row_settings=shows)
+    return tuple(dict.fromkeys(data_notes(used, chat, names, shows_row_settings=shows)))
+
+
+def describe_data(task: Task) -> str | None:
+    """Lines about the data of a run before its first step, for users; None if there is nothing to say."""
+    training = task.training
+    learned = [training.examples, *([training.held_out] if training.held_out else [])] if training else []
+    is_text = any(each.example_format.prompt_format == "text" for each in (*learned, *task.problems.values()))
+    counts = training.counts if training else {}
+    lines = [summary(counts), *task.notes, text_note(task.chat.tokenizer) if is_text else None]
+    return "\n".join(filter(None, lines)) or None

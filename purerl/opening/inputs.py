@@ -1,0 +1,68 @@
+"""The files that a run reads: they are checked before a run is discarded, and prepared by the run itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from purerl.config.check import INITIAL_RUN
+from purerl.config.paths import is_created_by_run
+from purerl.config.requirements import Requirements
+from purerl.config.schema import RunConfig
+from purerl.data.examples import read_examples
+from purerl.models.tokenizer import load_tokenizer
+from purerl.opening.recorded import check_recorded, recorded_files
+from purerl.plugins import locate
+from purerl.system.files import atomic_directory
+
+__all__ = ["check_files", "check_inputs", "data_files", "prepare"]
+
+
+def prepare(config: RunConfig, directory: Path) -> None:
+    """Call the function `config.prepare_data`, once, to fill ``{run}/prepared``."""
+    path = directory / "prepared"
+    if config.prepare_data is None or path.exists():
+        return
+    with atomic_directory(path) as folder:
+        locate(config.prepare_data)(folder, config.seed)
+
+
+def check_inputs(config: RunConfig, needs: Mapping[str, Requirements]) -> None:
+    """Read the data and tokenizers of `config` and its initial run, except those that the run itself creates.
+
+    `needs` is the result of `check`. Raises: DataError and ConfigError, before an existing run is discarded.
+    """
+    for phase, each in ((config.initial_run, needs.get(INITIAL_RUN)), (config, needs[""])):
+        if phase is None or each is None:
+            continue
+        check_files(phase, each)
+        for model in dict.fromkeys(each.all_models().values()):
+            if not is_created_by_run(model.path):
+                load_tokenizer(model)
+
+
+def check_files(config: RunConfig, needs: Requirements) -> list[str]:
+    """Read the data files of `config`, and return those that the run itself creates.
+
+    Raises: DataError; as `check_recorded` for a run on recorded completions.
+    """
+    check_recorded(config, needs.algorithm)
+    learned = ((file, needs.example_type) for file in (*config.data.files, *_held_out(config)))
+    named = [*learned, *((file, "prompts") for file in _problems(config))]
+    for file, example_type in named:
+        if not is_created_by_run(file):
+            read_examples([file], example_type, columns=config.data.columns)
+    return [file for file, _ in named if is_created_by_run(file)]
+
+
+def data_files(config: RunConfig, directory: Path) -> list[str]:
+    """The data files that a run of `config` in `directory` reads. Raises: ConfigError as `recorded_files`."""
+    return [*config.data.files, *_problems(config), *_held_out(config), *recorded_files(config, directory)]
+
+
+def _problems(config: RunConfig) -> list[str]:
+    return [*config.evaluate.data.values()] if config.evaluate else []
+
+
+def _held_out(config: RunConfig) -> list[str]:
+    return [*config.validation.data] if config.validation else []

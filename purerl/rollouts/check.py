@@ -1,0 +1,113 @@
+"""Checks of the section `rollout` that depend on the algorithm, and of a workflow of a user."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+
+from purerl.algos.algebra import Algorithm, keep_all, reads_of, roles
+from purerl.batch import FIELDS
+from purerl.envs.settings import EnvironmentSettings
+from purerl.errors import ConfigError
+from purerl.plugins import locate
+from purerl.rollouts.custom import check_workflow_settings
+from purerl.rollouts.settings import Rollout, WorkflowSettings
+from purerl.settings import in_section, no_effect
+
+__all__ = [
+    "DATA_FIELDS",
+    "ROLLOUT_FIELDS",
+    "check_rollout",
+    "check_source",
+    "check_workflow",
+    "needs_rollouts",
+    "workflow_signature",
+]
+
+ROLLOUT_FIELDS = frozenset({"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"})
+"""Fields that only completions of the policy have."""
+
+DATA_FIELDS = frozenset({"chosen", "margin", "desirable", "mismatched"})
+"""Fields that only preference pairs and labeled completions have."""
+
+
+def needs_rollouts(algorithm: Algorithm) -> set[str]:
+    """The fields that `algorithm` reads and that only completions of the policy have; empty if it can learn from data.
+
+    For preference pairs and labeled completions `old_logp` is no such field: the ratio to it measures how far the
+    policy has moved from the start of the update, for completions of any origin.
+    """
+    reads = {*reads_of(algorithm)}
+    return reads & ROLLOUT_FIELDS or (reads & {"old_logp"} if reads.isdisjoint(DATA_FIELDS) else set())
+
+
+def check_source(settings: Rollout | None, algorithm: Algorithm, kind: str, *, num_epochs: float | None) -> None:
+    """Refuse completions if the algorithm, called `kind`, learns from data, and data if it needs completions.
+
+    Raises: ConfigError; also for `num_epochs` of recorded completions.
+    """
+    fields = needs_rollouts(algorithm)
+    if fields and settings is None:
+        need = f"completions of the policy: {kind} reads {', '.join(sorted(fields))}"
+        raise ConfigError("rollout is missing", need=need, do="set rollout.samples_per_prompt and rollout.max_tokens")
+    if settings and not fields and "teacher" not in roles(algorithm, FIELDS):
+        need = f"an algorithm that learns from completions of the policy; {kind} learns from data"
+        raise no_effect("rollout", settings, need)
+    if settings and settings.recorded and num_epochs:
+        need, do = "max_steps: recorded completions have no epochs", "set max_steps"
+        raise ConfigError("num_epochs", got=num_epochs, need=need, do=do)
+
+
+def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, has_environment: bool) -> None:
+    """Refuse settings that have no effect with `algorithm`, which is called `kind`. Raises ConfigError."""
+    if settings.samples_per_prompt < algorithm.min_group_size:
+        need = f"at least {algorithm.min_group_size}: {kind} compares the completions of a prompt"
+        raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
+    if settings.max_resample_rounds and algorithm.select is keep_all:
+        need = f"an algorithm that drops groups; {kind} keeps all"
+        raise ConfigError("rollout.max_resample_rounds has no effect", got=settings.max_resample_rounds, need=need)
+    if settings.overlong and "reward" not in algorithm.reads:
+        need = f"an algorithm that reads the reward; {kind} does not"
+        raise ConfigError("rollout.overlong has no effect", got=settings.overlong, need=need)
+    if settings.overlong and has_environment:
+        need = "completions of one turn; environment.max_episode_tokens limits an episode"
+        raise no_effect("rollout.overlong", settings.overlong, need)
+
+
+def workflow_signature(
+    settings: WorkflowSettings | None, functions: Mapping[str, Callable]
+) -> inspect.Signature | None:
+    """The signature of the function of a workflow; None if there is no workflow, or if it is not known.
+
+    `functions` are used in place of functions that are not imported. Raises: ConfigError if there is no such function.
+    """
+    if settings is None:
+        return None
+    if settings.function in functions:
+        return getattr(functions[settings.function], "__signature__", None)
+    with in_section("rollout.workflow", WorkflowSettings):
+        function = locate(settings.function)
+    if not callable(function):
+        need = "a function that returns a workflow"
+        raise ConfigError(f"rollout.workflow {settings.function!r}", got=type(function).__name__, need=need)
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        return None
+
+
+def check_workflow(
+    settings: WorkflowSettings | None,
+    signature: inspect.Signature | None,
+    *,
+    environment: EnvironmentSettings | None,
+    functions: Sequence[str],
+) -> None:
+    """Refuse a workflow beside an `environment`, and as `check_workflow_settings`. Raises: ConfigError."""
+    if settings is None:
+        return
+    if environment is not None:
+        need = "rollout.workflow or environment, not both: each of them says what happens after a prompt"
+        raise no_effect("environment", environment, need)
+    with in_section("rollout.workflow", WorkflowSettings):
+        check_workflow_settings(settings, signature, functions=functions)
