@@ -45,7 +45,7 @@ from purerl.rollouts.single_turn import SingleTurn
 from purerl.rollouts.types import Draw
 from purerl.seeds import derive_seed
 from purerl.settings import Model
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 
 PROMPT, NEW, ROWS, BOUND = 64, 64, 256, 0.05
 
@@ -136,7 +136,7 @@ def main() -> None:
         "by hand": lambda: run_by_hand(generator, tokenizer, draws_of(options.groups, 0), options.samples),
         "rollouts": run_rollouts,
     }
-    with runner, frozen_objects():
+    with runner, gc_frozen():
         runner.start(runtime.run_here)
         cpu_seconds(loads, 1)  # warm-up
         measured = cpu_seconds(loads, options.repeats)

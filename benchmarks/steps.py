@@ -25,7 +25,7 @@ from purerl.placement.join import SINGLE_PROCESS
 from purerl.ranks import ONE_RANK
 from purerl.rewards.adapters import RewardFunction
 from purerl.store.background import CheckpointWriter
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 
 
 @define
@@ -48,14 +48,14 @@ class Steps:
 def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFunction]) -> Iterator[Steps]:
     """A new run in the directory `path`. An existing one is replaced."""
     directory = claim_directory(path, config, fresh=True)
-    prepare(config, directory.path)
+    prepare(config.prepare_data, config.seed, directory.path)
     with ExitStack() as stack:
         stack.callback(directory.release)
         run = open_run(resolve_paths(config, directory.path), directory, functions, SINGLE_PROCESS, stack)
         state = LoopState(transform=run.learner.algorithm.advantage.init())
         directory.log({"step": 0})
         ending = Ending(schedule_of(config).num_steps(run.task.training.examples.num_rows), config.stop_when)
-        with run.task.rewards, frozen_objects():
+        with run.task.rewards, gc_frozen():
             run.task.rewards.start(run.engines.runtime.run_here)
             log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)
             with CheckpointWriter(ONE_RANK, background=config.checkpoint.background) as writer:

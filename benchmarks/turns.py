@@ -48,7 +48,7 @@ from purerl.backends.hf.generator import Config
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 
 PROMPT, NEW, ANSWER, ROWS = 64, (32, 64), 12, 256
 
@@ -144,7 +144,7 @@ def main() -> None:
         if name in (options.loads or hosts)
     }
     loads |= {name: each.run for name, each in episodes.items()}
-    with frozen_objects():
+    with gc_frozen():
         chosen = {name: load for name, load in loads.items() if name in (options.loads or loads)}
         speeds = tokens_per_second(chosen, options.repeats)
     for each in episodes.values():

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
-from purerl.backends.hf.small import word_tokenizer, write_small_model
 from tensordict import TensorDict
 from transformers import PreTrainedTokenizerFast
 
@@ -36,13 +35,14 @@ from purerl.algos import grpo
 from purerl.algos.algebra import Objective, State, compute_advantages, outputs_of, prepare_step
 from purerl.backends.hf import generator as hf_generator
 from purerl.backends.hf import trainer as hf_trainer
+from purerl.backends.hf.tiny_models import word_tokenizer, write_small_model
 from purerl.batch import FIELDS, check_batch, collate, with_fields
 from purerl.protocols import Completion, Generator, Request, Sampling, Trainer, generate
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 
 SEED = 0
-NUM_STEPS, EVALUATE_EVERY = 60, 10
+NUM_STEPS, EVALUATE_EVERY = 100, 10
 NUM_PROMPTS, SAMPLES_PER_PROMPT = 32, 8  # of a step
 NUM_MINIBATCHES = 2  # optimizer steps of a step
 ALGORITHM = grpo.algorithm(grpo.Config(clip_high=0.28))
@@ -73,7 +73,7 @@ def correct_digits(prompt: str, completion: str) -> float:
 
 
 class Sample(NamedTuple):
-    """A completion of a prompt, as tokens and as text. `group` is the number of the prompt."""
+    """A completion of a prompt, with its reward. `group` is the number of the prompt."""
 
     group: int
     prompt_tokens: Sequence[int]
@@ -163,7 +163,7 @@ def open_engines(folder: Path, num_steps: int) -> tuple[PreTrainedTokenizerFast,
     write_small_model(folder, tokenizer, seed=SEED, max_length=8, **SHAPE)
     model = Model(str(folder))
     trainer = hf_trainer.build(
-        hf_trainer.Config(lr=5e-3, betas=(0.9, 0.99), lr_scheduler="cosine"),
+        hf_trainer.Config(lr=5e-3, betas=(0.9, 0.99)),
         model=model,
         role="policy",
         outputs=outputs_of(ALGORITHM, "policy", FIELDS),
@@ -180,7 +180,7 @@ def learn(folder: Path, num_steps: int = NUM_STEPS) -> list[float]:
     with closing(trainer), closing(generator):
         rng, state = random.Random(SEED), ALGORITHM.advantage.init()
         accuracies = [evaluate(generator, tokenizer, held_out)]
-        print(f"step  0  accuracy {accuracies[0]:.2f}")
+        print(f"step   0  accuracy {accuracies[0]:.2f}")
         for step in range(1, num_steps + 1):
             seed, prompts = derive_seed(SEED, step), rng.sample(training, NUM_PROMPTS)
             samples = sample(generator, tokenizer, prompts, SAMPLES_PER_PROMPT, temperature=1.0, seed=seed)
@@ -189,7 +189,7 @@ def learn(folder: Path, num_steps: int = NUM_STEPS) -> list[float]:
             if step % EVALUATE_EVERY == 0:
                 accuracies.append(evaluate(generator, tokenizer, held_out))
                 reward = sum(each.reward for each in samples) / len(samples)
-                print(f"step {step:2}  accuracy {accuracies[-1]:.2f}  mean reward {reward:.2f}")
+                print(f"step {step:3}  accuracy {accuracies[-1]:.2f}  mean reward {reward:.2f}")
     return accuracies
 
 

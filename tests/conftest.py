@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 import torch
 
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 from tests.collection import one_after_another
 from tests.forks import WORKERS
 from tests.machine import MACHINE_TESTS, faults, reset_signals
@@ -69,7 +69,7 @@ def pytest_collection_finish() -> None:
 
     Runs do so too. In this block they know that it has been done.
     """
-    _SESSION.enter_context(frozen_objects())
+    _SESSION.enter_context(gc_frozen())
 
 
 @pytest.fixture(autouse=True)

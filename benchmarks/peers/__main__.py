@@ -28,7 +28,7 @@ from benchmarks.peers.batch import SLACK, Batch, Row, draw
 from benchmarks.peers.estimators import GROUPS, RECURRENCES
 from benchmarks.peers.laws import broken_laws
 from benchmarks.peers.objectives import LOSSES
-from purerl.backends.hf.training.allocator import keep_freed_memory
+from purerl.backends.hf.training.allocator import disable_malloc_trim
 
 MANY_ROWS = (4096, 256)
 COPY = "copy"
@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="time per line, approximately")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    keep_freed_memory()
+    disable_malloc_trim()
     rows = [row for row in (*RECURRENCES, *GROUPS, *LOSSES) if not options.only or row.name in options.only]
     laws = {
         row.name: {library: broken_laws(f, grouped=row.grouped) for library, f in row.functions.items()} for row in rows

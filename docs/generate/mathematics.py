@@ -17,8 +17,9 @@ _INTRODUCTION = """# Answers in mathematics
 
 What [`purerl.rewards.math`](../../how-to/rewards.md#mathematics) accepts, and what it does not. Each row is a test.
 The answers are contents of a `\\boxed{{...}}`, scored by `math`; in sections with another function they are complete
-completions. The table has {accepted:,} answers that are accepted and {rejected:,} that are not, for {truths} ground
-truths. The symbol ⏎ is a line break."""
+completions.
+The table has {accepted:,} answers that are accepted and {rejected:,} that are not, for {truths} ground truths. The
+symbol ⏎ is a line break."""
 
 
 def pages() -> Iterator[tuple[str, str]]:

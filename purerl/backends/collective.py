@@ -1,4 +1,4 @@
-"""What trainers on several ranks have in common: sums of metrics and of scores."""
+"""Sums of metrics and of scores over the ranks of a trainer."""
 
 from __future__ import annotations
 

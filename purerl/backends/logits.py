@@ -76,7 +76,7 @@ class Filters(NamedTuple):
 
 
 def _members(sets: Sequence[Sequence[int]], vocab_size: int, device: Any) -> Tensor:
-    """Which of the tokens below `vocab_size` are in each of `sets`: [rows, vocab]. Other tokens are ignored."""
+    """Whether each token below `vocab_size` is in each of `sets`: [rows, vocab]. Other tokens are ignored."""
     width = max(map(len, sets))
     padded = [[*tokens, *[vocab_size] * (width - len(tokens))] for tokens in sets]
     index = torch.tensor(padded, dtype=torch.int64, device=device).reshape(len(sets), width).clamp(max=vocab_size)

@@ -17,7 +17,7 @@ __all__ = ["Config", "check_outputs", "check_steps", "check_top_k"]
 
 @frozen(kw_only=True)
 class Config:
-    """How weights are trained, by any engine.
+    """Settings of training, with any engine.
 
     Raises: ConfigError for settings that exclude each other, and for those without effect beside the others.
     """

@@ -67,7 +67,7 @@ def copy_weights(weights: Weights, own: Mapping[str, Tensor], *, mix: float = 1.
 
 
 def shard_like(value: Tensor, target: Tensor) -> Tensor:
-    """What a tensor like `target` holds of the full tensor `value`: its shard if `target` is sharded, or all of it."""
+    """The part of the full tensor `value` in a tensor like `target`: its shard if `target` is sharded, or all."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(target, DTensor):

@@ -28,7 +28,7 @@ from purerl.config.replayed_routes import check_routes
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import adapter_rank, check_models, check_placement, check_roles
-from purerl.config.schema import RunConfig
+from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
 from purerl.data.settings import check_truncation
@@ -57,6 +57,7 @@ from purerl.rollouts.custom import WORKFLOW, requires_score
 from purerl.rollouts.episode_rows import ENVIRONMENT
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section, no_effect
+from purerl.store.settings import Checkpoint
 
 __all__ = [
     "INITIAL_RUN",
@@ -159,7 +160,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_models(needs.all_models())
     check_placement(config.placement, needs, has_generator=config.generator is not None)
     _check_steps(needs, rollout)
-    _check_metrics(config)
+    _check_metrics(config.stop_when, config.checkpoint, {"evaluate": config.evaluate, "validation": config.validation})
     if rollout is not None:
         check_budgets(needs.models, prompt=config.data.max_prompt_tokens, completion=rollout.max_tokens)
     signature = workflow_signature(workflow, functions or {})
@@ -211,14 +212,12 @@ def _check_steps(needs: Requirements, rollout: Rollout | None) -> None:
         raise no_effect("critic_warmup", schedule.critic_warmup, f"an algorithm with a critic; {needs.kind} has none")
 
 
-def _check_metrics(config: RunConfig) -> None:
-    metrics = {
-        "stop_when.metric": config.stop_when.metric if config.stop_when else "",
-        "checkpoint.best": config.checkpoint.best or "",
-    }
+def _check_metrics(stop_when: StopWhen | None, checkpoint: Checkpoint, sections: Mapping[str, object]) -> None:
+    """Refuse metrics of those of `sections`, which measure the policy, that are not set."""
+    metrics = {"stop_when.metric": stop_when.metric if stop_when else "", "checkpoint.best": checkpoint.best or ""}
     for key, metric in metrics.items():
         for prefix, (section, need) in _MEASURED.items():
-            if metric.startswith(prefix) and getattr(config, section) is None:
+            if metric.startswith(prefix) and sections[section] is None:
                 setting = key.removesuffix(".metric")
                 raise no_effect(setting, metric, need, f"set {section}, or leave {setting} out")
         if do := suggestion(metric):  # other names are checked in the run, when there are records

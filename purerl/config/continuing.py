@@ -1,4 +1,4 @@
-"""Which settings may change when a run is continued, and the error for those that may not.
+"""Settings that may change when a run is continued, and the error for those that may not.
 
 Each setting declares it where it is defined, by `may_change` of `purerl.settings.setting`:
 
@@ -13,7 +13,7 @@ What decides the end of an initial run may not change, because the run starts fr
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -22,7 +22,7 @@ from attrs import frozen
 
 from purerl.backends.plugin import trainer_plugin
 from purerl.config.listing import leaves
-from purerl.config.requirements import requirements_of
+from purerl.config.requirements import ModelRole, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.config.tables import differences, show
@@ -59,7 +59,8 @@ def check_changes(path: Path, stored: RunConfig, new: RunConfig) -> list[Change]
         Change(key, before, after, rules.get(key, False))
         for key, before, after in differences(to_dict(stored), to_dict(new))
     ]
-    refused = [change for change in changes if not _is_allowed(change, new)]
+    models = requirements_of(new).models if changes else {}
+    refused = [change for change in changes if not _is_allowed(change, models)]
     if refused:
         raise RunDirectoryError(
             f"{str(path)!r} contains a run with another configuration",
@@ -81,7 +82,7 @@ def describe_changes(changes: Sequence[Change]) -> str:
     return f"changed: {_listed(texts)}" if texts else ""
 
 
-def _is_allowed(change: Change, config: RunConfig) -> bool:
+def _is_allowed(change: Change, models: Mapping[str, ModelRole]) -> bool:
     is_initial = change.key.startswith(_INITIAL_RUN)
     match change.rule:
         case True | "rounding":
@@ -90,14 +91,13 @@ def _is_allowed(change: Change, config: RunConfig) -> bool:
             return not is_initial
         case "length":
             grows = change.before is not None and change.after is not None and change.after > change.before
-            return grows and not is_initial and not _depends_on_length(config)
+            return grows and not is_initial and not _depends_on_length(models)
     return False
 
 
-def _depends_on_length(config: RunConfig) -> bool:
+def _depends_on_length(models: Mapping[str, ModelRole]) -> bool:
     """Whether the learning rate of a model depends on the number of steps of the run, or may depend on it."""
-    roles = requirements_of(config).models.values()
-    trainers = [role.settings.trainer for role in roles if role.is_trained]
+    trainers = [role.settings.trainer for role in models.values() if role.is_trained]
     return any(trainer_plugin(each).depends_on_length(each) for each in trainers)
 
 

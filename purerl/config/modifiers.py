@@ -1,4 +1,4 @@
-"""How modifiers are written in the section of an algorithm: as a list, or as settings of their own.
+"""Two ways to write modifiers in the section of an algorithm: as a list, or as settings of their own.
 
     [algorithm]
     kind = "grpo"

@@ -160,7 +160,7 @@ def requirements_of(config: RunConfig) -> Requirements:
     return Requirements(
         algorithm=algorithm,
         kind=kind_of(config.algorithm.base),
-        models=dict(_models_of(config, algorithm, scorers)),
+        models=dict(_models_of(algorithm, config.roles, scorers, Role(model=config.model, trainer=config.trainer))),
         scorers=scorers,
         example_type="prompts" if config.rollout is not None else _example_type(algorithm),
         number_columns=tuple(name for name in NUMBER_COLUMNS if name in reads_of(algorithm)),
@@ -202,19 +202,24 @@ def _example_type(algorithm: Algorithm) -> ExampleType:
     return "preferences" if "chosen" in reads else "labels" if "desirable" in reads else "demonstrations"
 
 
-def _models_of(config: RunConfig, algorithm: Algorithm, scorers: Mapping[str, Role]) -> Iterator[tuple[str, ModelRole]]:
-    """Every model with a trainer, by its role: those of the algorithm, then the classifiers among `scorers`."""
+def _models_of(
+    algorithm: Algorithm, table: Mapping[str, Role | Mapping[str, Role]], scorers: Mapping[str, Role], default: Role
+) -> Iterator[tuple[str, ModelRole]]:
+    """Every model with a trainer, by its role: those of the algorithm, then the classifiers among `scorers`.
+
+    Settings that are missing in `table` are those of `default`.
+    """
 
     def completed(name: str, own: Role, outputs: tuple[str, ...], *, is_trained: bool) -> tuple[str, ModelRole]:
-        trainer = own.trainer or config.trainer
-        key = "trainer" if trainer is config.trainer else f"roles.{name}.trainer"
-        settings = evolve(own, model=own.model or config.model, trainer=trainer)
+        trainer = own.trainer or default.trainer
+        key = "trainer" if trainer is default.trainer else f"roles.{name}.trainer"
+        settings = evolve(own, model=own.model or default.model, trainer=trainer)
         return name, ModelRole(settings, outputs, is_trained, key)
 
     trained = {objective.role for objective in (*algorithm.before, *algorithm.objectives)}
     for role in roles(algorithm, FIELDS):
         outputs = outputs_of(algorithm, role, FIELDS)
-        for name, own in role_settings(config.roles, role).items():
+        for name, own in role_settings(table, role).items():
             yield completed(name, own, outputs, is_trained=role in trained)
     for name, own in scorers.items():
         if own.judge is None:

@@ -150,7 +150,7 @@ def _has_sections(table: Any, section: type) -> bool:
 
 
 def _read_all(readers: Iterable[tuple[str, Callable[[], Any]]], cls: type) -> list[Any]:
-    """What the readers return. Errors of all of them are collected, each with the key of its reader in `cls`.
+    """The results of the readers. Errors of all of them are collected, each with the key of its reader in `cls`.
 
     The key may be empty: then the error is about the table that the readers read parts of.
     """

@@ -215,7 +215,7 @@ def _missing_column(schema: pa.Schema, example_type: ExampleType, name: str, pat
 
 
 def _fix_for_schema(schema: pa.Schema) -> str | None:
-    """How to convert columns in a common format that is not supported."""
+    """The remedy for columns in a common format that is not supported."""
     fixes = (_fix_for_conversations(field.name, field.type) for field in schema)
     renames = (f"rename the column {field.name!r}" for field in schema if column_format(field.type) == "messages")
     text = "rename the column 'text' if it holds prompts, or split it into 'prompt' and 'completion'"
@@ -223,7 +223,7 @@ def _fix_for_schema(schema: pa.Schema) -> str | None:
 
 
 def _fix_for_conversations(name: str, arrow_type: Any) -> str | None:
-    """How to convert a column of conversations in another format, such as ShareGPT."""
+    """The remedy for a column of conversations in another format, such as ShareGPT."""
     fields = {field.name: field.type for field in _struct_fields(getattr(arrow_type, "value_type", None))}
     if {"from", "value"} <= fields.keys():
         names = "'from' to 'role' (human to user, gpt to assistant) and 'value' to 'content'"
@@ -234,7 +234,7 @@ def _fix_for_conversations(name: str, arrow_type: Any) -> str | None:
 
 
 def _fix_for_type(name: str, arrow_type: pa.DataType) -> str | None:
-    """How to convert a column of an unsupported type."""
+    """The remedy for a column of an unsupported type."""
     from pyarrow import types
 
     if types.is_null(arrow_type) or types.is_null(getattr(arrow_type, "value_type", arrow_type)):

@@ -73,7 +73,7 @@ def _texts(chat: Chat, prompt: TextOrMessages, answer: Messages) -> tuple[list[i
 
 
 def _positions(text: str, content: str, ends: Sequence[int]) -> list[int]:
-    """Where `ends`, positions in `content`, are in the rendered `text`. Templates may remove space around a message."""
+    """The positions of `ends` of `content` in the rendered `text`. Templates may remove space around a message."""
     core = content.strip()
     first, removed = text.rfind(core), len(content) - len(content.lstrip())
     if first < 0:

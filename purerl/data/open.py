@@ -262,7 +262,7 @@ def open_run_chat(
     *,
     needs_stop_token: bool,
 ) -> Chat:
-    """How the prompts of a run become tokens.
+    """The chat that turns the prompts of a run into tokens.
 
     processor         of the model, if the run has images
     needs_stop_token  whether some completions have no stop strings, so that only a stop token ends them

@@ -236,7 +236,7 @@ def _image_part(image: Image) -> dict[str, Any]:
 
 
 def _source_of(part: Mapping[str, Any]) -> Any:
-    """What an image part says about where its image is; None: it takes the next image of the row."""
+    """The source of an image that its part names; None: it takes the next image of the row."""
     if part["type"] == "image_url":
         return part.get("image_url") or part.get("url")
     base64_text = part.get("base64")

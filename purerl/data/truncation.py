@@ -30,7 +30,7 @@ class PromptLimit(NamedTuple):
 
 
 def truncate(values: Sequence[T], limit: PromptLimit) -> list[T]:
-    """What remains of `values`, one for each token of a prompt.
+    """The remaining `values`, one for each token of a truncated prompt.
 
     >>> [truncate([1, 2, 3, 4, 5, 6], PromptLimit(3, side)) for side in ("left", "right", "middle")]
     [[4, 5, 6], [1, 2, 3], [1, 5, 6]]

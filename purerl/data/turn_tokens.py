@@ -155,7 +155,7 @@ class TemplateTurns:
         return Prompt(unmark(text), with_expansions(self.chat, tokens, images), images)
 
     def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
-        """What the template adds after a placeholder in place of the turn."""
+        """The text that the template adds after a placeholder in place of the turn."""
         tokens = encode_continuation(self.chat, self.closing + _added(self.chat, self.closing, before, new, tools))
         return with_expansions(
             self.chat, tokens[_sampled_length(self.chat, self.closing, turn, tokens) :], images_of(new)
@@ -262,7 +262,7 @@ def _after_placeholder(chat: Chat, messages: Messages, tools: Tools, **kwargs: A
 
 
 def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Sequence[int]) -> int:
-    """How many of `tokens`, which begin with those of `closing`, the turn has already.
+    """The number of `tokens`, which begin with those of `closing`, that the turn has already.
 
     A stop token at the end of a turn stands for the end token in `closing`. A template without an end token can have
     stop tokens that start the next message.

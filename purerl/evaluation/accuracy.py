@@ -1,4 +1,4 @@
-"""Which completions are correct: one reward function decides, the same for every metric of an evaluation."""
+"""Correct completions: one reward function decides, the same for every metric of an evaluation."""
 
 from __future__ import annotations
 

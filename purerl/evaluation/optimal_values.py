@@ -30,7 +30,7 @@ COLUMN = "optimal_value"
 
 @frozen
 class AddedValues:
-    """What `add_optimal_values` has written.
+    """The result of `add_optimal_values`.
 
     model        the model whose completions were evaluated
     values       of the rows, in units of reward

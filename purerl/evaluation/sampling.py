@@ -1,4 +1,4 @@
-"""How the completions of an evaluation are sampled."""
+"""The sampling parameters of an evaluation."""
 
 from __future__ import annotations
 

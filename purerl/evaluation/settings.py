@@ -52,7 +52,7 @@ def _named_file(text: str) -> tuple[str, str]:
 
 @frozen(kw_only=True)
 class Evaluate:
-    """How the policy is evaluated: completions of each problem, greedy by default, scored with the run's rewards."""
+    """Evaluation of the policy: completions of each problem, greedy by default, scored with the run's rewards."""
 
     data: Mapping[str, str] = setting(
         "problems: a file as in data.files, a list of files, or a table of files by name; NAME=FILE names a file. "
@@ -166,7 +166,7 @@ def _to_tuple(value: str | Sequence[str]) -> tuple[str, ...]:
 
 @frozen(kw_only=True)
 class Validation:
-    """How the loss of a policy that learns from data is measured on held-out examples, without sampling.
+    """Validation of a policy that learns from data: its loss on held-out examples, without sampling.
 
     In settings a string stands for the file with that name.
     """

@@ -106,7 +106,7 @@ def open_run(
         context=context,
         **options,
     )
-    use_routes(config, directory, engines.trainers["policy"])
+    use_routes(config.trainer, directory, engines.trainers["policy"])
     learner = open_learner(config, needs, engines.trainers)
     check_fit(task, engines.capabilities(), **lengths_of(config, steps))
     source = open_source(config, needs, task, engines, directory, ranks)

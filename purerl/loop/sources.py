@@ -184,7 +184,7 @@ def open_source(
         has_baseline, draw = "greedy_score" in reads_of(needs.algorithm), sampler.draw
         capabilities, fields = engines.capabilities(), sampler.row_fields
         workflow = sampling_workflow(rollout, task, capabilities, fields, has_baseline=has_baseline)
-    routes = route_store(config, directory)
+    routes = route_store(config.trainer, directory)
     failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
     window = Window(
         distributed(Rollouts(engines.runtime, workflow, routes), ranks),

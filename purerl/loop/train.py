@@ -43,7 +43,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, explain_refusals
 from purerl.system.peak_memory import peak_memory
-from purerl.system.process import frozen_objects, torch_threads
+from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
 
@@ -80,7 +80,7 @@ def train(
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else parse_start_checkpoint(resume_from)
     if origin is not None:
-        check_start_checkpoint(origin, path, config, fresh=fresh)
+        check_start_checkpoint(origin, path, config.max_steps, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
         check_inputs(config, needs)
     with join_ranks(config.placement, path) as context, explain_refusals(path):
@@ -123,7 +123,7 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
         check_can_continue(directory)
         directory.reopen(dumps(config), digest(config))
     initialize_from(origin, directory, config)
-    prepare(config, directory.path)
+    prepare(config.prepare_data, config.seed, directory.path)
     return None
 
 
@@ -161,7 +161,7 @@ def _finish(
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
     with restored_generators(), threads, ExitStack() as stack:
         run = open_run(resolved, directory, functions, context, stack)
-        with frozen_objects():
+        with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
             with _common_directory(directory.final, ranks) as folder:
                 run.engines.trainers["policy"].export(folder)

@@ -59,7 +59,7 @@ def cannot_load(what: str, model: Model, error: BaseException) -> ConfigError:
 
 
 def _suggestion(path: Path) -> str:
-    """What to name in place of `path`, which may be a run directory: its trained model."""
+    """A suggestion in place of `path`, which may be a run directory: its trained model."""
     if (path / "final" / "config.json").is_file():
         return f"did you mean {str(path / 'final')!r}?"
     return "check model.path; without a network, name a local directory"

@@ -100,7 +100,7 @@ def _images_only(cls: Any) -> Any:
 
 
 class Processor:
-    """What purerl needs of transformers' `processor`, whose tokens are those of `tokenizer`.
+    """The parts of transformers' `processor` that purerl needs; its tokens are those of `tokenizer`.
 
     image_token     the text of the placeholder of an image, in a rendered prompt
     image_token_id  its token
@@ -163,7 +163,7 @@ class Processor:
         return tuple(map(int, encoded["input_ids"][0]))
 
     def tensors(self, data: bytes) -> dict[str, Tensor]:
-        """What the model reads of an encoded image: its pixels, and for some models the shape of their grid.
+        """The tensors of an encoded image: its pixels, and for some models the shape of their grid.
 
         Raises: ImageError as `decode`.
         """

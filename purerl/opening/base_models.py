@@ -8,7 +8,7 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.config.paths import map_models
+from purerl.config.paths import map_models, resolve_paths
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import RunDirectoryError
@@ -51,7 +51,8 @@ def pin_commits(
 
 
 def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
-    """`config` with the commits that the run in the directory `run` has recorded. Nothing is compared."""
+    """`config` with the paths of the run in the directory `run`, and its recorded commits. Nothing is compared."""
+    config = resolve_paths(config, run)
     models, recorded = requirements_of(config).all_models(), read_facts(run).get("models", {})
     return pin_commits(config, models, {name: recorded.get(name, {}) for name in models})
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping
 from attrs import evolve, frozen
 
 from purerl.config.requirements import Requirements
-from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, text_note
 from purerl.data.columns import ExampleType
 from purerl.data.examples import DataSet, read_examples
@@ -23,9 +22,9 @@ from purerl.data.open import (
     read_problems,
     summary,
 )
+from purerl.data.settings import Data
 from purerl.data.unread import check_unread
-from purerl.evaluation.settings import Validation
-from purerl.rewards.routing import COLUMN
+from purerl.evaluation.settings import Evaluate, Validation
 from purerl.rollouts.opened import Task
 
 __all__ = ["DataFiles", "check_learned", "describe_data", "notes_on_data", "read_files", "split_files"]
@@ -55,16 +54,18 @@ class DataFiles:
         return [self.examples, *([self.held_out] if self.held_out else [])]
 
 
-def read_files(config: RunConfig, example_type: ExampleType) -> DataFiles:
-    """The rows of the data files of `config`, whose training data are of `example_type`.
+def read_files(
+    settings: Data, evaluate: Evaluate | None, validation: Validation | None, example_type: ExampleType
+) -> DataFiles:
+    """The rows of the data files that are named, with training data of `example_type`.
 
     Raises: DataError and ConfigError as `read_examples` and `read_data`.
     """
-    evaluate, columns = config.evaluate, config.data.columns
+    columns = settings.columns
     problems = read_problems(evaluate.data, evaluate.max_examples, columns) if evaluate else {}
-    held_out = _read_held_out(config.validation, example_type, columns)
+    held_out = _read_held_out(validation, example_type, columns)
     others = [*problems.values(), *([held_out] if held_out else [])]
-    return DataFiles(read_data(config.data, example_type, others), problems, held_out)
+    return DataFiles(read_data(settings, example_type, others), problems, held_out)
 
 
 def _read_held_out(
@@ -84,18 +85,19 @@ def check_learned(files: DataFiles, needs: Requirements) -> None:
             check_numbers(learned, column)
 
 
-def split_files(config: RunConfig, files: DataFiles, chat: Chat, example_type: ExampleType) -> DataSplit:
+def split_files(
+    files: DataFiles, chat: Chat, settings: Data, evaluate: Evaluate | None, validation: Validation | None
+) -> DataSplit:
     """The rows of `files` that are used, and those of the validation set; the first ones are tokenized.
 
     Raises: DataError and ConfigError as `check_first_rows`, `open_data` and `check_labels`.
     """
-    evaluate, validation = config.evaluate, config.validation
     if files.held_out is not None:
         check_first_rows(chat, files.held_out)
     limit = evaluate.max_examples if evaluate else None
     is_evaluated = evaluate is not None
-    split = open_data(config.data, files.examples, files.problems, chat, max_problems=limit, is_evaluated=is_evaluated)
-    if example_type == "labels":
+    split = open_data(settings, files.examples, files.problems, chat, max_problems=limit, is_evaluated=is_evaluated)
+    if files.examples.example_format.label:
         check_labels(split.examples)
     return split._replace(held_out=_select_held_out(validation, files.held_out or split.held_out))
 
@@ -108,18 +110,16 @@ def _select_held_out(settings: Validation | None, held_out: DataSet | None) -> D
 
 
 def notes_on_data(
-    config: RunConfig, needs: Requirements, split: DataSplit, chat: Chat, read: Collection[str]
+    split: DataSplit, chat: Chat, read: Collection[str], *, shows_row_settings: bool, refuses_unread: bool
 ) -> tuple[str, ...]:
-    """Notes on the files of `split`; `read` are the columns that rewards read.
+    """Notes on the files of `split`; `read` are the columns that the algorithm and the rewards read.
 
-    Raises: DataError if nothing reads some of their contents, and ``data.unused_columns`` is "error".
+    Raises: DataError if nothing reads some of their contents, with `refuses_unread`.
     """
     used = [split.examples, *split.problems.values(), *([split.held_out] if split.held_out else [])]
-    names = {*needs.number_columns, *read, *([COLUMN] if needs.teachers else [])}
-    shows = config.environment is None and not (config.rollout and config.rollout.workflow)
-    if config.data.unused_columns == "error":
-        check_unread(used, chat, names, shows_row_settings=shows)
-    return tuple(dict.fromkeys(data_notes(used, chat, names, shows_row_settings=shows)))
+    if refuses_unread:
+        check_unread(used, chat, read, shows_row_settings=shows_row_settings)
+    return tuple(dict.fromkeys(data_notes(used, chat, read, shows_row_settings=shows_row_settings)))
 
 
 def describe_data(task: Task) -> str | None:

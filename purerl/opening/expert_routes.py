@@ -13,7 +13,6 @@ from typing import cast
 import numpy as np
 
 from purerl.config.replayed_routes import replayed_routes
-from purerl.config.schema import RunConfig
 from purerl.expert_routes import RouteStore, SupportsRoutes
 from purerl.protocols import Trainer
 from purerl.rollouts.types import Group
@@ -22,14 +21,14 @@ from purerl.store.directory import RunDirectory
 __all__ = ["drop_trained", "records_of", "route_store", "use_routes"]
 
 
-def route_store(config: RunConfig, directory: RunDirectory) -> RouteStore | None:
-    """The store of a run in `directory` whose policy replays the experts of the generator; otherwise None."""
-    return RouteStore(directory.routes.absolute()) if replayed_routes(config.trainer) == "generator" else None
+def route_store(trainer: object, directory: RunDirectory) -> RouteStore | None:
+    """The store of a run in `directory`, if `trainer`, the Config of the policy's, replays the generator's experts."""
+    return RouteStore(directory.routes.absolute()) if replayed_routes(trainer) == "generator" else None
 
 
-def use_routes(config: RunConfig, directory: RunDirectory, policy: Trainer) -> None:
-    """Let `policy` read the experts of the generator, if it replays them."""
-    store = route_store(config, directory)
+def use_routes(trainer: object, directory: RunDirectory, policy: Trainer) -> None:
+    """Let `policy` read the experts of the generator, if `trainer`, its Config, says that it replays them."""
+    store = route_store(trainer, directory)
     if store is not None:
         cast(SupportsRoutes, policy).use_routes(store)
 

@@ -10,6 +10,7 @@ from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.data.examples import read_examples
+from purerl.evaluation.settings import Evaluate, Validation
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.recorded import check_recorded, recorded_files
 from purerl.plugins import locate
@@ -18,13 +19,13 @@ from purerl.system.files import atomic_directory
 __all__ = ["check_files", "check_inputs", "data_files", "prepare"]
 
 
-def prepare(config: RunConfig, directory: Path) -> None:
-    """Call the function `config.prepare_data`, once, to fill ``{run}/prepared``."""
+def prepare(function: str | None, seed: int, directory: Path) -> None:
+    """Call the function `prepare_data` with this name, once, to fill ``{run}/prepared``."""
     path = directory / "prepared"
-    if config.prepare_data is None or path.exists():
+    if function is None or path.exists():
         return
     with atomic_directory(path) as folder:
-        locate(config.prepare_data)(folder, config.seed)
+        locate(function)(folder, seed)
 
 
 def check_inputs(config: RunConfig, needs: Mapping[str, Requirements]) -> None:
@@ -47,8 +48,8 @@ def check_files(config: RunConfig, needs: Requirements) -> list[str]:
     Raises: DataError; as `check_recorded` for a run on recorded completions.
     """
     check_recorded(config, needs.algorithm)
-    learned = ((file, needs.example_type) for file in (*config.data.files, *_held_out(config)))
-    named = [*learned, *((file, "prompts") for file in _problems(config))]
+    learned = ((file, needs.example_type) for file in (*config.data.files, *_held_out(config.validation)))
+    named = [*learned, *((file, "prompts") for file in _problems(config.evaluate))]
     for file, example_type in named:
         if not is_created_by_run(file):
             read_examples([file], example_type, columns=config.data.columns)
@@ -57,12 +58,17 @@ def check_files(config: RunConfig, needs: Requirements) -> list[str]:
 
 def data_files(config: RunConfig, directory: Path) -> list[str]:
     """The data files that a run of `config` in `directory` reads. Raises: ConfigError as `recorded_files`."""
-    return [*config.data.files, *_problems(config), *_held_out(config), *recorded_files(config, directory)]
+    return [
+        *config.data.files,
+        *_problems(config.evaluate),
+        *_held_out(config.validation),
+        *recorded_files(config.rollout, directory),
+    ]
 
 
-def _problems(config: RunConfig) -> list[str]:
-    return [*config.evaluate.data.values()] if config.evaluate else []
+def _problems(settings: Evaluate | None) -> list[str]:
+    return [*settings.data.values()] if settings else []
 
 
-def _held_out(config: RunConfig) -> list[str]:
-    return [*config.validation.data] if config.validation else []
+def _held_out(settings: Validation | None) -> list[str]:
+    return [*settings.data] if settings else []

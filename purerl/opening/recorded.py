@@ -25,6 +25,7 @@ from purerl.data.chat import Prompt
 from purerl.errors import ConfigError
 from purerl.models.tokenizer import check_same_ids
 from purerl.rewards.results import RewardResult
+from purerl.rollouts.settings import Rollout
 from purerl.rollouts.types import Draw, Generate, Trajectory
 from purerl.settings import Model
 from purerl.store.rollouts import read_table, total_reward
@@ -86,21 +87,21 @@ def _columns(path: Path, step: int) -> list[str]:
     return pyarrow.parquet.read_schema(step_path(path / "rollouts", step)).names
 
 
-def recorded_files(config: RunConfig, directory: Path) -> list[str]:
-    """The rollouts that a run of `config` in `directory` trains on; none, if it samples. Raises: ConfigError."""
-    if config.rollout is None or config.rollout.recorded is None:
+def recorded_files(rollout: Rollout | None, directory: Path) -> list[str]:
+    """The rollouts that a run in `directory` trains on; none, if it samples. Raises: ConfigError."""
+    if rollout is None or rollout.recorded is None:
         return []
-    path = Path(config.rollout.recorded)
+    path = Path(rollout.recorded)
     if path.resolve() == directory.resolve():
         need = "the directory of another run"
         raise ConfigError("rollout.recorded", got=f"{str(path)!r}, the directory of this run", need=need)
     return [str(step_path(path / "rollouts", step)) for step in stored_steps(path / "rollouts")]
 
 
-def check_recorded_tokens(config: RunConfig, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_recorded_tokens(rollout: Rollout | None, tokenizer: PreTrainedTokenizerBase) -> None:
     """Refuse a policy whose `tokenizer` has other ids than the recorded run. Raises: ConfigError."""
-    if config.rollout is not None and config.rollout.recorded is not None:
-        recorded = Model(str(Path(config.rollout.recorded) / "tokenizer"))
+    if rollout is not None and rollout.recorded is not None:
+        recorded = Model(str(Path(rollout.recorded) / "tokenizer"))
         check_same_ids(tokenizer, recorded, "recorded run")
 
 

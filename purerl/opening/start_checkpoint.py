@@ -99,8 +99,8 @@ def find_checkpoint(start: StartCheckpoint) -> Path:
     return path
 
 
-def check_start_checkpoint(start: StartCheckpoint, path: Path, config: RunConfig, *, fresh: bool) -> None:
-    """Check that the run of `config` in the directory `path` can start from `start`, or has; nothing is changed.
+def check_start_checkpoint(start: StartCheckpoint, path: Path, max_steps: int | None, *, fresh: bool) -> None:
+    """Check that a run of `max_steps` in the directory `path` can start from `start`, or has; nothing is changed.
 
     Raises: as `find_checkpoint`; RunDirectoryError if the run in the directory started otherwise, and is not to be
     discarded (`fresh`); ConfigError if the run is not longer than the checkpoint.
@@ -109,7 +109,7 @@ def check_start_checkpoint(start: StartCheckpoint, path: Path, config: RunConfig
         do = "name a new directory with --directory; without --resume-from the run itself is resumed"
         raise RunDirectoryError(f"{str(path)!r} cannot start from itself", need="another directory", do=do)
     if fresh or not is_started_run(path):
-        check_length(step_of(find_checkpoint(start)), config.max_steps)
+        check_length(step_of(find_checkpoint(start)), max_steps)
         return
     stored = read_origin(path)
     steps = ("latest", "best", str(stored["step"])) if stored else ()
@@ -143,16 +143,17 @@ def initialize_from(start: StartCheckpoint | None, directory: RunDirectory, conf
         directory.write_origin({**origin_of_run, "same_advantage": same_advantage})
     stored = directory.origin
     if stored is not None and not saved_steps(directory.checkpoints):
-        _copy(Path(stored["run"]), stored["step"], directory, config)
+        _copy(Path(stored["run"]), stored["step"], directory, _reusable(Path(stored["run"]), config))
 
 
-def _copy(run: Path, step: int, directory: RunDirectory, config: RunConfig) -> None:
+def _copy(run: Path, step: int, directory: RunDirectory, reusable: Sequence[str]) -> None:
+    """Copy the checkpoint of this step of `run`, the metrics up to it, and the directories `reusable`."""
     checkpoint = find_checkpoint(StartCheckpoint(run, str(step)))
     records = [record for record in read_lines(run / "metrics.jsonl") if record["step"] <= step]
     if not records or records[-1]["step"] != step:
         got, need = f"no metrics of step {step}", f"metrics.jsonl with the steps up to {step}"
         raise CheckpointError(f"run {str(run)!r}", got=got, need=need)
-    for name in _reusable(run, config):
+    for name in reusable:
         if (run / name).is_dir() and not (directory.path / name).exists():
             _copy_tree(run / name, directory.path / name, ignored=_NOT_COPIED if name == "initial_run" else ())
     write_atomically(directory.metrics, "".join(to_json(record) + "\n" for record in records))

@@ -82,15 +82,31 @@ def open_task(
         needs_reward=needs_reward(config.environment, config.rollout),
     )
     check_recorded(config, needs.algorithm)
-    files = read_files(config, needs.example_type)
+    files = read_files(config.data, config.evaluate, config.validation, needs.example_type)
     _check_rewards(files, runner, needs, is_sampling=config.rollout is not None)
     check_learned(files, needs)
-    tokenizer = _open_tokenizer(config, needs)
-    chat = _open_chat(config, files, tokenizer)
+    tokenizer = _open_tokenizer(config.model, config.rollout, needs)
+    processor = open_processor(config.model, [files.examples, *files.others], config.environment)
+    sampled = [section for section in (config.rollout, config.evaluate) if section]
+    chat = open_run_chat(
+        config.data,
+        config.model,
+        files.examples,
+        files.others,
+        tokenizer,
+        processor,
+        needs_stop_token=any(not section.stop_strings for section in sampled),
+    )
     for name, role in needs.models.items():
         check_role_model(name, role)
-    split = split_files(config, files, chat, needs.example_type)
-    notes = notes_on_data(config, needs, split, chat, runner.columns)
+    split = split_files(files, chat, config.data, config.evaluate, config.validation)
+    notes = notes_on_data(
+        split,
+        chat,
+        {*needs.number_columns, *runner.columns, *([COLUMN] if needs.teachers else [])},
+        shows_row_settings=config.environment is None and not (config.rollout and config.rollout.workflow),
+        refuses_unread=config.data.unused_columns == "error",
+    )
     readers = open_readers(needs.scorers, chat, config.data.special_tokens)
     return Task(
         chat, split.problems, runner, readers, Training(split.examples, split.held_out, split.counts), notes=notes
@@ -157,31 +173,16 @@ def _check_rewards(files: DataFiles, runner: RewardRunner, needs: Requirements, 
         runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
 
 
-def _open_tokenizer(config: RunConfig, needs: Requirements) -> PreTrainedTokenizerBase:
+def _open_tokenizer(model: Model, rollout: Rollout | None, needs: Requirements) -> PreTrainedTokenizerBase:
     """The tokenizer of the policy. Raises: ConfigError if another model, or a recorded run, has other token ids."""
-    tokenizer = load_tokenizer(config.model)
-    check_recorded_tokens(config, tokenizer)
+    tokenizer = load_tokenizer(model)
+    check_recorded_tokens(rollout, tokenizer)
     if needs.trains_classifier:
         set_pad_token(tokenizer)
     for name, role in needs.models.items():
-        if role.settings.model != config.model and not is_reward(name):
+        if role.settings.model != model and not is_reward(name):
             check_same_ids(tokenizer, role.settings.model, name)
     return tokenizer
-
-
-def _open_chat(config: RunConfig, files: DataFiles, tokenizer: PreTrainedTokenizerBase) -> Chat:
-    """The chat that turns the rows of `files` into tokens. Raises: ConfigError as `open_run_chat`."""
-    processor = open_processor(config.model, [files.examples, *files.others], config.environment)
-    sampled = [section for section in (config.rollout, config.evaluate) if section]
-    return open_run_chat(
-        config.data,
-        config.model,
-        files.examples,
-        files.others,
-        tokenizer,
-        processor,
-        needs_stop_token=any(not section.stop_strings for section in sampled),
-    )
 
 
 def task_of_model(

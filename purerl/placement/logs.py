@@ -95,7 +95,7 @@ class RankLog:
 
     @contextmanager
     def redirected(self) -> Iterator[None]:
-        """What a rank other than 0 prints in the block goes to its log; after an error also what it prints later.
+        """Send what a rank other than 0 prints in the block to its log; after an error also what it prints later.
 
         For rank 0 reports an error of any rank. `restore_output` ends it when the process begins another run.
         """

@@ -37,7 +37,7 @@ class Actors:
 
 @frozen(kw_only=True)
 class Placement:
-    """Where the processes of a run are, and how long they wait for each other."""
+    """The processes of a run: their number and hosts, and the time that they wait for each other."""
 
     kind: str = setting(
         "local: ranks that torchrun, Slurm or `purerl train` starts; ray: actors of Ray, on one host or many",

@@ -40,7 +40,7 @@ _MAX_TO_EXPLAIN = 3.0  # seconds until a failure of another rank is known, after
 
 @frozen
 class RankState:
-    """What a rank publishes.
+    """The state of a rank that it publishes.
 
     beats    counts the signs of life
     host     where it runs, see `purerl.ranks.this_host`
@@ -60,7 +60,7 @@ class RankState:
 
 @define
 class _Peer:
-    """What is known about another rank."""
+    """The state of another rank, as far as it is known."""
 
     state: RankState | None = None
     seen: float = field(factory=time.monotonic)  # when its state has last changed

@@ -17,7 +17,7 @@ from purerl.system.memory_use import format_bytes
 __all__ = ["check_memory", "is_small"]
 
 _CERTAIN = 1.1
-"""How far above the memory the plan has to be for a refusal: its own error is up to a tenth."""
+"""The smallest ratio of plan and memory that is refused: the error of a plan is up to a tenth."""
 
 _SMALL = 0.1
 """States below this fraction of the memory are not planned: activations are rarely nine times as large."""

@@ -98,7 +98,15 @@ def plan_memory(
     needs, ranks = requirements_of(config), ranks or config.placement.num_trainers
     _check_models(needs.all_models().values())
     capacity = capacity_of(config.trainer, ranks_of_host or ranks, memory)
-    workload, assumed = workload_of(config, needs, ranks, lengths or Lengths())
+    workload, assumed = workload_of(
+        needs,
+        config.rollout,
+        config.environment,
+        ranks=ranks,
+        lengths=lengths or Lengths(),
+        max_prompt_tokens=config.data.max_prompt_tokens,
+        stages_checkpoints=config.checkpoint.background,
+    )
     uses = _uses(needs, config.generator, workload, on_accelerator=capacity.is_accelerator)
     device, host = _tables(uses, keeps_keys=_samples_while_training(config.rollout))
     host["batch"] = dict.fromkeys(PHASES[1:], workload.rows * workload.row_tokens * _BYTES_PER_TOKEN)
@@ -135,7 +143,7 @@ def describe(plan: MemoryPlan) -> str:
 
 
 def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_accelerator: bool) -> dict[str, MemoryUse]:
-    """What each engine needs: the models of the trainers by role, and the generator."""
+    """The memory of each engine: the models of the trainers by role, the generator, and the judges."""
     policy, uses = needs.models["policy"], dict[str, MemoryUse]()
     for name, role in needs.models.items():
         if name != "policy" and _shares_weights(role, policy):
@@ -159,7 +167,7 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
 
 @cache
 def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
-    """What the engine with these `settings` needs. Raises ConfigError also if its model fails on fake weights."""
+    """The memory of the engine with these `settings`. Raises ConfigError also if its model fails on fake weights."""
     try:
         return engine_plugin(group, kind_of(settings)).memory(settings, **arguments)
     except PurerlError:
@@ -203,7 +211,7 @@ def _tables(
 
 
 def _of_phase(uses: Mapping[str, MemoryUse], phase: str) -> dict[str, int]:
-    """What exists in `phase` only, of the engine that needs most."""
+    """Transient memory in `phase` of the engine that needs most."""
     needs = {owner: use.transient.get(phase, {}) for owner, use in uses.items()}
     owner = max(needs, key=lambda name: sum(needs[name].values()))
     return {f"{owner}: {name}": size for name, size in needs[owner].items() if size}

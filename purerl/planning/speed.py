@@ -1,4 +1,4 @@
-"""How fast a run could be, by formulas of its configuration and of stated speeds of the hardware.
+"""The speed of a run, by formulas of its configuration and of stated speeds of the hardware.
 
     tokens per second = ranks * peak FLOP/s * utilization / FLOPs of a token
     transfer seconds  = bytes of the weights / bytes per second
@@ -31,7 +31,7 @@ __all__ = ["Speed", "plan_speed"]
 
 @frozen(kw_only=True)
 class Speed:
-    """What is known of the speed of a run: empty if nothing was asked for.
+    """The speed of a run, as far as it is known; empty if nothing was asked for.
 
     lines    sentences
     numbers  the same as numbers by name: bytes, FLOPs, seconds, tokens per second
@@ -67,7 +67,15 @@ def plan_speed(
     module, ranks = _module(config.model), ranks or config.placement.num_trainers
     lines, numbers = list[str](), dict[str, float]()
     if device is not None and utilization is not None:
-        length = workload_of(config, requirements_of(config), ranks, lengths or Lengths())[0].row_tokens
+        workload, _ = workload_of(
+            requirements_of(config),
+            config.rollout,
+            config.environment,
+            ranks=ranks,
+            lengths=lengths or Lengths(),
+            max_prompt_tokens=config.data.max_prompt_tokens,
+        )
+        length = workload.row_tokens
         precision = _precision(config.trainer, module)
         peak, flops = _peak(device, precision), _flops(module, length)
         rate = ranks * peak * utilization / flops

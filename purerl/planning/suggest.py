@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from attrs import frozen
@@ -31,6 +32,10 @@ class Suggestion:
     note: str = ""
 
 
+_Plan = Callable[[Sequence[str], str], Suggestion | None]
+"""(settings, note) -> the plan of a configuration with these settings; None if they are refused."""
+
+
 def suggest(
     config: RunConfig,
     *,
@@ -48,25 +53,27 @@ def suggest(
     config = apply(config, [f"{config.placement.count_key}={ranks}"])
     options = {"memory": memory, "lengths": lengths, "ranks_of_host": ranks_of_host}
     now = plan_memory(config, **options)
-    single = list(_single(config, now, ranks, options))
+    plan = partial(_planned, config, options)
+    single = list(_single(plan, now, _candidates(config, now, ranks)))
     single.sort(key=lambda suggestion: suggestion.plan.peak)
     shown = single[:_MAX_SHOWN]
     if now.fits or any(suggestion.plan.fits for suggestion in single):
         return shown
-    together = _together(config, single, options)
+    together = _together(plan, single)
     return [*([together] if together else []), *shown]
 
 
-def _single(config: RunConfig, now: MemoryPlan, ranks: int, options: dict) -> Iterator[Suggestion]:
-    for settings, note in _candidates(config, now, ranks):
-        suggestion = _planned(config, settings, note, options)
+def _single(plan: _Plan, now: MemoryPlan, candidates: Iterable[tuple[list[str], str]]) -> Iterator[Suggestion]:
+    """The plans of the `candidates` that need less memory than `now`, and are not refused more often."""
+    for settings, note in candidates:
+        suggestion = plan(settings, note)
         if suggestion is None or len(suggestion.plan.refused) > len(now.refused):
             continue
         if suggestion.plan.peak < now.peak:
             yield suggestion
 
 
-def _planned(config: RunConfig, settings: Sequence[str], note: str, options: dict) -> Suggestion | None:
+def _planned(config: RunConfig, options: dict, settings: Sequence[str], note: str) -> Suggestion | None:
     """The plan of `config` with `settings`; None if they are refused."""
     try:
         changed = apply(config, list(settings))
@@ -75,7 +82,7 @@ def _planned(config: RunConfig, settings: Sequence[str], note: str, options: dic
         return None
 
 
-def _together(config: RunConfig, single: Sequence[Suggestion], options: dict) -> Suggestion | None:
+def _together(plan: _Plan, single: Sequence[Suggestion]) -> Suggestion | None:
     """The changes, best first, until the run fits."""
     chosen: dict[str, str] = {}
     result = None
@@ -83,7 +90,7 @@ def _together(config: RunConfig, single: Sequence[Suggestion], options: dict) ->
         new = {setting.partition("=")[0]: setting for setting in suggestion.settings}
         if chosen.keys() & new.keys() or _are_exclusive(chosen, new):
             continue
-        combined = _planned(config, [*chosen.values(), *new.values()], "", options)
+        combined = plan([*chosen.values(), *new.values()], "")
         if combined is None or (result is not None and combined.plan.peak >= result.plan.peak):
             continue
         chosen, result = {**chosen, **new}, combined

@@ -1,4 +1,4 @@
-"""How many rows and tokens the engines of a run work on at a time, from the configuration."""
+"""The numbers of rows and tokens that the engines of a run work on at a time."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm
 from purerl.config.requirements import Requirements
-from purerl.config.schema import RunConfig
+from purerl.envs.settings import EnvironmentSettings
+from purerl.rollouts.settings import Rollout
 from purerl.system.memory_use import Workload
 
 __all__ = ["Lengths", "workload_of"]
@@ -22,32 +23,40 @@ class Lengths:
     completion: int | None = None
 
 
-def workload_of(config: RunConfig, needs: Requirements, ranks: int, lengths: Lengths) -> tuple[Workload, list[str]]:
+def workload_of(
+    needs: Requirements,
+    rollout: Rollout | None,
+    environment: EnvironmentSettings | None,
+    *,
+    ranks: int,
+    lengths: Lengths,
+    max_prompt_tokens: int | None,
+    stages_checkpoints: bool = False,
+) -> tuple[Workload, list[str]]:
     """The largest rows of a step, and what had to be assumed about them, a sentence each."""
-    rollout, assumed = config.rollout, []
-    prompt = lengths.prompt or config.data.max_prompt_tokens
+    prompt, assumed = lengths.prompt or max_prompt_tokens, []
     if prompt is None:
         prompt = _PROMPT_TOKENS
         assumed.append(f"prompts of {prompt} tokens, because data.max_prompt_tokens is not set (--prompt-tokens)")
-    turns = config.environment.max_turns if config.environment and rollout else 1
+    turns = environment.max_turns if environment and rollout else 1
     if rollout is None:
         completion = lengths.completion or _COMPLETION_TOKENS
         if lengths.completion is None:
             assumed.append(f"answers of {completion} tokens, because the data were not read (--completion-tokens)")
     else:
         completion = rollout.max_tokens * turns
-        limit = config.environment.max_episode_tokens if config.environment else None
+        limit = environment.max_episode_tokens if environment else None
         completion = min(completion, limit or completion)
     samples = rollout.samples_per_prompt if rollout else _rows_of_example(needs.algorithm)
     workload = Workload(
-        rows=config.batch_size * samples,
+        rows=needs.schedule.batch_size * samples,
         group_size=samples,
         minibatches=needs.schedule.minibatches,
         prompt_tokens=prompt,
         completion_tokens=completion,
         ranks=ranks,
         turns=turns,
-        stages_checkpoints=config.checkpoint.background,
+        stages_checkpoints=stages_checkpoints,
     )
     return workload, assumed
 

@@ -13,10 +13,10 @@ from attrs import evolve, field, frozen
 from purerl.algos.algebra import Algorithm, reads_of
 from purerl.batch import with_fields
 from purerl.config.paths import resolve_paths
-from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
 from purerl.data.settings import Data
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.task import check_rows, open_runner
@@ -25,7 +25,8 @@ from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards
 from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
-from purerl.rewards.settings import Reward
+from purerl.rewards.settings import Gate, Reward, RewardWorkers
+from purerl.rollouts.settings import Rollout
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import unlocked
@@ -115,7 +116,8 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     of the run have changed.
     """
     config = resolve_paths(evolve(recording.config, rewards=tuple(rewards)), recording.path)
-    _check_can_score(config)
+    _check_rows(config.rollout, config.environment)
+    _check_rewards(config.rewards, config.gates, config.reward_workers)
     facts = unlocked(recording.path).facts
     data = _read_data(config.data, facts.get("files", {}))
     runner = open_runner(config.rewards, config.gates, config.reward_workers)
@@ -128,17 +130,20 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
         yield Scorer(runner, data, config.seed, samples, "components" in reads_of(algorithm), tokenizer)
 
 
-def _check_can_score(config: RunConfig) -> None:
-    has_workflow = config.rollout is not None and config.rollout.workflow is not None
-    if config.environment is not None or has_workflow:
-        got = "episodes of an environment" if config.environment else "rows of a workflow"
+def _check_rows(rollout: Rollout | None, environment: EnvironmentSettings | None) -> None:
+    has_workflow = rollout is not None and rollout.workflow is not None
+    if environment is not None or has_workflow:
+        got = "episodes of an environment" if environment else "rows of a workflow"
         need = "completions of one turn, which reward functions can score again"
         raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
-    models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
+
+
+def _check_rewards(rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers) -> None:
+    models = [each.full_name for each in (*rewards, *gates) if each.role is not None]
     if models:
         need = "functions and kinds: a replay loads no model"
         raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
-    check_rewards(config.rewards, config.gates, config.reward_workers, {})
+    check_rewards(rewards, gates, workers, {})
 
 
 def _read_data(data: Data, recorded: dict[str, str]) -> DataSet:

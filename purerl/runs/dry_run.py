@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -62,12 +62,14 @@ def dry_run(
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
-        check_start_checkpoint(parse_start_checkpoint(resume_from), path, config, fresh=fresh)
-    taken = _refusal(config, path, fresh=fresh)
+        check_start_checkpoint(parse_start_checkpoint(resume_from), path, config.max_steps, fresh=fresh)
+    changes = partial(changes_from, config)
+    taken = _refusal(partial(check_directory, path, dumps(config), digest(config), changes=changes, fresh=fresh))
     if taken is not None and directory is not None:
         raise taken
-    if taken is None and not fresh and _is_unfinished(config, path):
-        _check_inputs_of_run(resolve_paths(checked, path), path)
+    if taken is None and not fresh and _is_unfinished(path, changes):
+        resolved = resolve_paths(checked, path)
+        _check_inputs_of_run(path, requirements_of(resolved), data_files(resolved, path))
     missing, noted = [], {"data": [], "attention": [], "models": []}
     for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
         if phase is not None:
@@ -87,26 +89,26 @@ def dry_run(
     return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
 
 
-def _refusal(config: RunConfig, directory: Path, *, fresh: bool) -> RunDirectoryError | None:
-    """The error of a run in `directory`; None if it can be used."""
+def _refusal(check_place: Callable[[], object]) -> RunDirectoryError | None:
+    """The error of `check_place`, which checks the directory of a run; None if it can be used."""
     try:
-        check_directory(directory, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
+        check_place()
     except RunDirectoryError as error:
         return error
     return None
 
 
-def _is_unfinished(config: RunConfig, path: Path) -> bool:
-    """Whether a run in the directory `path` has opened its data, and would continue with `config`."""
-    is_finished = (path / "summary.json").exists() and not changes_from(config, path / "config.toml")
+def _is_unfinished(path: Path, changes: Callable[[Path], Sequence[object]]) -> bool:
+    """Whether a run in the directory `path` has opened its data, and would continue with the `changes`."""
+    is_finished = (path / "summary.json").exists() and not changes(path / "config.toml")
     return (path / "data.json").exists() and not is_finished
 
 
-def _check_inputs_of_run(config: RunConfig, path: Path) -> None:
-    """Refuse models and data that have changed since the run in the directory `path` started."""
+def _check_inputs_of_run(path: Path, needs: Requirements, files: Sequence[str]) -> None:
+    """Refuse models and data `files` that have changed since the run in the directory `path` started."""
     directory = unlocked(path)
-    identify_models(requirements_of(config).all_models(), directory)
-    directory.check_data(file_digests(data_files(config, path)))
+    identify_models(needs.all_models(), directory)
+    directory.check_data(file_digests(files))
 
 
 def _check_phase(

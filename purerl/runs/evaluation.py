@@ -13,7 +13,6 @@ from attrs import evolve, frozen
 
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
-from purerl.config.paths import resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
@@ -51,7 +50,7 @@ from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
 from purerl.system.private_files import private_folder
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]
@@ -179,17 +178,21 @@ def evaluation_of_run(
     check_sampling(settings, generator)
     accuracy_rewards = accuracy_rewards_of(config)
     data = evolve(config.data, validation_fraction=None) if settings.data else config.data  # problems replace it
-    config = pin_recorded(resolve_paths(evolve(config, data=data, validation=None), directory), directory)
+    config = pin_recorded(evolve(config, data=data, validation=None), directory)
     needs = requirements_of(config).without_scorers() if prompts else requirements_of(config)
     model = config.model if checkpoint else evolve(config.model, path=str(directory / "final"))
     task = open_task(evolve(config, model=model), evolve(needs, models={}))
-    num_examples, evaluated = task.training.examples.num_rows, _evaluated_task(task, config, model, prompts)
+    num_examples, runner = task.training.examples.num_rows, task.rewards
+    if prompts:
+        needed = needs_reward(config.environment, config.rollout)
+        task = on_prompts(task, prompts, model, open_runner((), (), config.reward_workers, needs_reward=needed))
+    notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
     model = evolve(model, dtype=sampled_model(config.model, config.trainer).dtype)
     engines = partial(_open_engines_of_run, needs=needs, generator=(generator, model), checkpoint=checkpoint)
     workflow = config.rollout.workflow if config.rollout and config.environment is None else None
     interact = partial(with_interaction, environment=config.environment, workflow=workflow, seed=config.seed)
     return Evaluation(
-        task=evaluated,
+        task=evolve(task, training=None, notes=notes),
         model=model,
         generator=generator,
         settings=settings,
@@ -202,16 +205,6 @@ def evaluation_of_run(
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )
-
-
-def _evaluated_task(task: Task, config: RunConfig, model: Model, prompts: Sequence[TextOrMessages]) -> Task:
-    """The `task` of a run, without training, and with `prompts` in place of its problems, if there are any."""
-    runner = task.rewards
-    if prompts:
-        needed = needs_reward(config.environment, config.rollout)
-        task = on_prompts(task, prompts, model, open_runner((), (), config.reward_workers, needs_reward=needed))
-    notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
-    return evolve(task, training=None, notes=notes)
 
 
 def _open_engines_of_run(
@@ -276,7 +269,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         check_problems_fit(task, settings, None if preview else engines.capabilities().generator)
         stack.enter_context(task.rewards)
         stack.enter_context(restored_generators())
-        stack.enter_context(frozen_objects())
+        stack.enter_context(gc_frozen())
         task.rewards.start(runtime.run_here)
         results = attempt_problems(
             task,

@@ -9,9 +9,7 @@ from typing import Any
 
 from attrs import evolve, fields_dict
 
-from purerl.config.paths import resolve_paths
 from purerl.config.requirements import requirements_of
-from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
 from purerl.errors import RunDirectoryError
 from purerl.opening.base_models import pin_recorded
@@ -46,14 +44,15 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
         raise RunDirectoryError(
             f"{str(run)!r} cannot be exported", got="no directory tokenizer", need="that of the run"
         )
-    config = _on_cpu(pin_recorded(resolve_paths(read_config(run), run), run))
+    config = pin_recorded(read_config(run), run)
+    needs = requirements_of(evolve(config, trainer=_on_cpu(config.trainer)))
     output.parent.mkdir(parents=True, exist_ok=True)
     examples = read_facts(run).get("examples", 0)
     with (
         explain_refusals(output),
         restored_generators(),
         torch_threads(config.num_threads),
-        closing(load_policy(requirements_of(config), checkpoint, examples, seed=config.seed)) as policy,
+        closing(load_policy(needs, checkpoint, examples, seed=config.seed)) as policy,
         atomic_directory(output) as folder,
     ):
         policy.export(folder)
@@ -61,7 +60,7 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
     return output
 
 
-def _on_cpu(config: RunConfig) -> RunConfig:
-    """`config` with the trainer on the CPU, if its engine has a setting for the device."""
-    device: dict[str, Any] = {"device": "cpu"} if "device" in fields_dict(type(config.trainer)) else {}
-    return evolve(config, trainer=evolve(config.trainer, **device))
+def _on_cpu(trainer: Any) -> Any:
+    """The Config `trainer` on the CPU, if its engine has a setting for the device."""
+    device = {"device": "cpu"} if "device" in fields_dict(type(trainer)) else {}
+    return evolve(trainer, **device)

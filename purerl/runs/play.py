@@ -36,6 +36,7 @@ from purerl.rollouts.interaction import OpenedEnvironment, open_renderer_of, ope
 from purerl.rollouts.opened import Task
 from purerl.rollouts.scripted import ScriptedGenerator
 from purerl.rollouts.types import Trajectory
+from purerl.settings import Model
 from purerl.system.private_files import private_folder
 
 __all__ = ["open_debug_workflow", "play_row"]
@@ -70,7 +71,26 @@ def play_row(
         generator, config = config.generator, resolve_paths(config, Path(directory))
         config = evolve(config, generator=_as_stranger(config.generator, generator))
     with private_folder("purerl-images-") as images:
-        return _play_row(config, row, turns, number=number, sample=sample, images=images)
+        workflow, task = open_debug_workflow(config, images=images)
+        example = _example_at(task, row)
+        if turns is not None and not turns:
+            raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
+        sampler = config.generator and (config.generator, sampled_model(config.model, config.trainer))
+        with closing(_generator(sampler, task.chat, turns, config.seed)) as generator:
+            limit = generator.capabilities.max_sequence_length
+            max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
+            limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
+            seed = config.seed
+            return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=seed)
+
+
+def _example_at(task: Task, row: int) -> Mapping[str, Any]:
+    """The `row` of the training data. Raises: DataError if there is no such row."""
+    examples = task.training.examples
+    num_rows = sum(table.num_rows for table in examples.tables)
+    if not 0 <= row < num_rows:
+        raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
+    return rows_at(examples, [row])[0]
 
 
 def _as_stranger(resolved: Any, generator: Any) -> Any:
@@ -80,30 +100,13 @@ def _as_stranger(resolved: Any, generator: Any) -> Any:
     return evolve(resolved, server=evolve(resolved.server, logs=generator.server.logs))
 
 
-def _play_row(
-    config: RunConfig, row: int, turns: Sequence[str] | None, *, number: int, sample: int, images: Path
-) -> list[Trajectory]:
-    workflow, task = open_debug_workflow(config, images=images)
-    examples = task.training.examples
-    num_rows = sum(table.num_rows for table in examples.tables)
-    if not 0 <= row < num_rows:
-        raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
-    example = rows_at(examples, [row])[0]
-    if turns is not None and not turns:
-        raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
-    with closing(_generator(config, task.chat, turns)) as generator:
-        limit = generator.capabilities.max_sequence_length
-        max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
-        limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
-        return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=config.seed)
-
-
-def _generator(config: RunConfig, chat: Chat, turns: Sequence[str] | None) -> Generator:
+def _generator(sampler: tuple[Any, Model] | None, chat: Chat, turns: Sequence[str] | None, seed: int) -> Generator:
+    """A generator of these `turns`; without any, the engine of `sampler`, a Config and a model."""
     if turns is not None:
         return ScriptedGenerator(chat, turns)
-    if config.generator is None:
+    if sampler is None:
         raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
-    generator = open_generator(config.generator, sampled_model(config.model, config.trainer), config.seed)
+    generator = open_generator(*sampler, seed)
     use_images(chat, {"generator": generator})
     return generator
 

@@ -102,7 +102,7 @@ class _Saving:
 
 @frozen
 class _Saved:
-    """What a trainer has saved already."""
+    """A checkpoint that a trainer has saved already."""
 
     digests: Mapping[str, str] | None
 

@@ -70,7 +70,7 @@ CONTENT = (
     "final",
     "config.toml",
 )
-"""What a run creates. It is removed in this order: the files that mark it as finished or resumable first."""
+"""The files that a run creates, in the order of their removal: those that mark it as finished or resumable first."""
 
 _BEFORE = ("lock", "private")
 """Entries that are there before the configuration is written, and that stay if the run is discarded."""
@@ -168,7 +168,7 @@ class RunDirectory:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What `write_data` wrote; empty if it was not called yet."""
+        """The facts that `write_data` wrote; empty if it was not called yet."""
         return read_facts(self.path)
 
     def write_origin(self, origin: Mapping[str, Any]) -> None:

@@ -142,7 +142,7 @@ def _to_table(groups: Sequence[Group]) -> pa.Table:
 
 
 def _read_heads(path: Path, table: pa.Table) -> list[Any]:
-    """What is stored about each group beside its trajectories."""
+    """The records of the groups, without their trajectories."""
     stored = (table.schema.metadata or {}).get(_METADATA_KEY)
     if stored is None:
         raise _unreadable(path, "a Parquet file without groups")

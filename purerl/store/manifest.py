@@ -39,7 +39,7 @@ class _File:
 
 
 class _DamageError(Exception):
-    """What is wrong with a checkpoint."""
+    """The damage of a checkpoint."""
 
 
 def write_manifest(path: Path, step: int, digests: Sequence[Mapping[str, str]]) -> None:
@@ -88,7 +88,7 @@ def has_all_files(path: Path) -> bool:
 
 
 def find_damage(path: Path) -> str | None:
-    """What is wrong with the checkpoint at `path`; None if all files are as they were written.
+    """The damage of the checkpoint at `path`; None if all files are as they were written.
 
     All files are read. Raises: PermissionError if a file may not be read.
     """

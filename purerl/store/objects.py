@@ -11,7 +11,7 @@ from purerl.errors import RunDirectoryError
 __all__ = ["DATA_DO", "damaged", "read_facts", "read_origin", "read_summary"]
 
 DATA_DO = "restore it, or remove it to resume the run with the data files and models as they are"
-"""What to do about a damaged data.json."""
+"""The remedy for a damaged data.json."""
 
 
 def read_facts(path: Path) -> dict[str, Any]:

@@ -38,7 +38,7 @@ _PREFIX = "purerl."
 
 
 class Metadata(NamedTuple):
-    """What produced a file of rollouts: the algorithm's fingerprint, and the state of its transform before the step."""
+    """The origin of a file of rollouts: the algorithm's fingerprint, and the state of its transform before the step."""
 
     algorithm: str
     state: Any

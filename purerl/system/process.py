@@ -13,12 +13,12 @@ import torch
 
 from purerl.system.private_files import user_folder
 
-__all__ = ["frozen_objects", "keep_compiled_code_private", "torch_threads"]
+__all__ = ["gc_frozen", "keep_compiled_code_private", "torch_threads"]
 
 _COMPILED = "TORCHINDUCTOR_CACHE_DIR"
 _OF_TORCH = "torchinductor_"  # and the name of the user
 _IS_INSIDE = ContextVar("is_inside", default=False)
-"""Whether a block of `frozen_objects` has begun and not ended."""
+"""Whether a block of `gc_frozen` has begun and not ended."""
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def torch_threads(number: int | None) -> Iterator[None]:
 
 
 @contextmanager
-def frozen_objects() -> Iterator[None]:
+def gc_frozen() -> Iterator[None]:
     """Inside the block, the garbage collector ignores all objects that exist now.
 
     torch and transformers create several hundred thousand objects. A full collection visits all of them, and each step

@@ -225,7 +225,7 @@ def check_head(path: str, mesh: Mesh) -> None:
 
 @functools.cache
 def expected(path: str, algorithm: str, dtype: str, others: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
-    """What one process computes, also if there are others."""
+    """The results of one process, also if there are others."""
 
     with mock.patch("purerl.ranks.current_ranks", Ranks):
         return train(_builder(path, dtype=dtype, share_prefixes=False, **dict(others)), algorithm, dtype)

@@ -56,7 +56,7 @@ def train(path: str, **settings: Any) -> tuple[HFTrainer, dict[str, Tensor], int
 
 @functools.cache
 def expected(path: str) -> dict[str, Tensor]:
-    """What one process computes, also if there are others."""
+    """The results of one process, also if there are others."""
     with mock.patch("purerl.ranks.current_ranks", Ranks):
         found = train(path)[1]
     assert any(name.endswith("router_changed_fraction") and value[0] > 0 for name, value in found.items())
@@ -82,7 +82,7 @@ def train_sampled(path: str, folder: Path, **settings: Any) -> dict[str, Tensor]
 
 @functools.cache
 def expected_sampled(path: str, folder: Path) -> dict[str, Tensor]:
-    """What one process computes, also if there are others: each has a directory of its own."""
+    """The results of one process, also if there are others: each has a directory of its own."""
     number = current_ranks().rank
     with mock.patch("purerl.ranks.current_ranks", Ranks):
         found = train_sampled(path, folder / f"of rank {number}")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only 
 SCRIPT = """
 import resource
 import torch
-from purerl.backends.hf.training.allocator import keep_freed_memory
+from purerl.backends.hf.training.allocator import disable_malloc_trim
 {first}
 for _ in range(20):
     torch.ones(2**24)
@@ -34,7 +34,7 @@ def count_page_faults(first: str, **variables: str) -> int:
 
 @pytest.mark.slow
 def test_memory_of_freed_tensors_is_reused():
-    default, reused = count_page_faults(""), count_page_faults("keep_freed_memory()")
+    default, reused = count_page_faults(""), count_page_faults("disable_malloc_trim()")
     assert default > 1000, "by default each tensor must cause page faults, or this test has no meaning"
     assert reused < default / 10
 
@@ -42,4 +42,4 @@ def test_memory_of_freed_tensors_is_reused():
 @pytest.mark.slow
 def test_environment_variables_take_precedence():
     threshold = {"MALLOC_TRIM_THRESHOLD_": "65536"}
-    assert count_page_faults("keep_freed_memory()", **threshold) > 1000
+    assert count_page_faults("disable_malloc_trim()", **threshold) > 1000

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory) -> list[dict[str, Any]]:
-    """What `collective_calls` returns on each of two ranks."""
+    """The results of `collective_calls` on each of two ranks."""
     return results_of_ranks("tests.backends.collective_calls", tmp_path_factory.mktemp("ranks"))
 
 

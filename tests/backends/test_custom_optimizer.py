@@ -161,7 +161,7 @@ def test_string_is_the_address_of_the_class() -> None:
 
 
 def check_run(optimizer: dict[str, Any], **settings: Any) -> None:
-    """What is checked before a model is loaded."""
+    """The checks before a model is loaded."""
     check(Config(optimizer=OptimizerSettings(**optimizer), **settings), role="policy", outputs=(), updates=4)
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from attrs import evolve
 
-from purerl.backends.fake import generator as fake
+from purerl.backends.fake import engine as fake
 from purerl.backends.fake.engine import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.errors import ConfigError

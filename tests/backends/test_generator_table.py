@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from purerl.backends.hf.sampling.table import Table, moves
+from purerl.backends.hf.sampling.table import Table, compaction_moves
 
 MAX_ROWS = 6
 LIKE = torch.zeros(1, 2, 1, 3)
@@ -55,7 +55,7 @@ class TableMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def remove_rows(self, data):
         removed = data.draw(st.sets(st.integers(0, len(self.rows) - 1), min_size=1))
-        sources, holes = moves(list(removed), len(self.rows))
+        sources, holes = compaction_moves(list(removed), len(self.rows))
         for source, hole in zip(sources, holes, strict=True):
             self.rows[hole] = self.rows[source]
         self.rows = self.rows[: len(self.rows) - len(removed)]
@@ -175,7 +175,7 @@ def test_longer_rows_are_added_without_moving_the_window(monkeypatch):
 def test_moves_keep_the_remaining_rows(rows, data):
     removed = data.draw(st.sets(st.integers(0, rows - 1)))
     names = list(range(rows))
-    for source, hole in zip(*moves(list(removed), rows), strict=True):
+    for source, hole in zip(*compaction_moves(list(removed), rows), strict=True):
         names[hole] = names[source]
     assert sorted(names[: rows - len(removed)]) == sorted(set(range(rows)) - removed)
 

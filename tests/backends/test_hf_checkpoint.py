@@ -82,7 +82,7 @@ def test_digest_is_that_of_sha256sum(tmp_path: Path) -> None:
 
 
 class _Command:
-    """What executes a command when it is unpickled."""
+    """An object that executes a command when it is unpickled."""
 
     def __init__(self, command: str) -> None:
         self._command = command

@@ -341,7 +341,7 @@ def test_a_model_that_ignores_boundaries_is_refused(tmp_path, monkeypatch):
 
 
 def varlen_reference(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, *, window_size, scale, enable_gqa):
-    """What torch documents about `varlen_attn`, for causal attention, row by row."""
+    """`varlen_attn` as torch documents it, for causal attention, row by row."""
     assert cu_seq_q.dtype == torch.int32
     assert max_q == max_k == int(cu_seq_q.diff().max())
     assert window_size == (-1, 0)

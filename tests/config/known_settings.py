@@ -43,7 +43,7 @@ def _has_below(field: Any, parts: list[str]) -> bool:
 
 
 def problems(settings: tuple[str, ...]) -> list[str]:
-    """Which of `settings` do not exist, do not have that value, or are not functions."""
+    """Those of `settings` that do not exist, do not have that value, or are not functions."""
     try:
         resolve("gsm8k", ["model=m", "data=d", *(text for text in settings if "=" in text)])
     except ConfigError as error:

@@ -82,7 +82,7 @@ def test_max_examples_limits_the_problems_of_the_validation_set(tmp_path: Path) 
 def no_models(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loading a model fails the test."""
 
-    def load(*args: object) -> None:
+    def load(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model is loaded")
 
     monkeypatch.setattr(engines, "open_trainer", load)

@@ -1,4 +1,4 @@
-"""Which reward function decides whether a completion is correct."""
+"""The reward function that decides whether a completion is correct."""
 
 from __future__ import annotations
 

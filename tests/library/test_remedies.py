@@ -122,7 +122,7 @@ def test_remedies_are_found() -> None:
         ("set server.weight_transfer=directory, or lower rollout.max_tokens", []),
         ("see docs/how-to/servers.md, or purerl.testing.check_generator", []),
         ("set trainer.devise to cpu", ["trainer.devise"]),
-        ("lower generator.max_num_rows; set max_lora_rnk", ["generator.max_num_rows", "max_lora_rnk"]),
+        ("lower generator.max_num_sqs; set max_lora_rnk", ["generator.max_num_sqs", "max_lora_rnk"]),
         ("leave model.attention out, which is then sdpa", []),
         ("set roles.teacher.trainer, initial_run.model or data.columns.other", []),
         ("set roles.teacher.trainr", ["roles.teacher.trainr"]),

@@ -17,7 +17,7 @@ from purerl.errors import RewardError
 from purerl.loop.train import train
 from purerl.seeds import restored_generators
 from purerl.settings import Model
-from purerl.system.process import frozen_objects
+from purerl.system.process import gc_frozen
 
 from .random_rewards import drawn
 from .small import fake
@@ -85,14 +85,14 @@ def _check_frozen() -> None:
 
     assert gc.get_freeze_count() == 0
     assert not is_frozen()
-    with frozen_objects():
+    with gc_frozen():
         assert is_frozen()
-        with frozen_objects():
+        with gc_frozen():
             assert is_frozen()
         assert is_frozen(), "the outer block still needs it"
     assert not is_frozen()
     assert gc.get_freeze_count() == 0
     gc.freeze()
-    with frozen_objects():
+    with gc_frozen():
         pass
     assert is_frozen(), "the process had frozen it before the block"

@@ -35,7 +35,7 @@ TOKENS = range(VOCAB_SIZE)
 @pytest.fixture
 def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Completions of 4 tokens instead of 16, in tests that send weights many times. They show the same."""
-    monkeypatch.setattr("purerl.loop.weight_check._NEW", 4)
+    monkeypatch.setattr("purerl.opening.weight_check._NEW", 4)
 
 
 class Partly:

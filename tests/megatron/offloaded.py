@@ -82,7 +82,7 @@ def old_copies() -> Any:
 
 
 def without_clipping() -> Any:
-    """What is clipped are gradients by torch's name, which weights of an offloaded optimizer do not have."""
+    """Gradients by torch's name are clipped, which weights of an offloaded optimizer do not have."""
 
     def changed(of: Any) -> Iterator[Tensor]:
         parameters = (parameter for part in optimizer.parts_of(of) for parameter in part.get_parameters())

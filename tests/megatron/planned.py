@@ -90,7 +90,7 @@ def _size(tensors: Any) -> int:
 
 
 def check_layer(paths: dict[int, str], mesh: Mesh, dtype: str, recompute: str) -> None:
-    """What a layer keeps for the backward pass. It reads all tokens of a row but the last, or one more to divide."""
+    """Tensors that a layer keeps for the backward pass. It reads all tokens of a row but the last, or one more."""
     few, many = (_saved(paths[layers], mesh, dtype, recompute) for layers in (2, 4))
     sizes, width = sizes_of(fake_model(Model(paths[2]))), 2 if dtype == "bfloat16" else 4
     length = PROMPT + COMPLETION - (0 if mesh.sequence_parallel or mesh.context > 1 else 1)

@@ -151,7 +151,7 @@ RUN = {"dtype": "float32", "lr": 2e-2, "eps": 1e-2, "router_aux_loss_coef": 0.1,
 
 @functools.cache
 def expected(path: str) -> dict[str, Tensor]:
-    """What the hf trainer computes in one process. Collective: rank 0 computes it."""
+    """The results of the hf trainer in one process. Collective: rank 0 computes them."""
 
     def compute() -> dict[str, Tensor]:
         with mock.patch("purerl.ranks.current_ranks", Ranks):

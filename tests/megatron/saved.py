@@ -44,7 +44,7 @@ def check_resume(
     changes: Mapping[str, Any] = MappingProxyType({}),
     **settings: Any,
 ) -> None:
-    """What `first` has saved, `second` resumes from: equal weights, and an equal step up to rounding.
+    """A trainer `second` resumes from what `first` has saved: equal weights, and an equal step up to rounding.
 
     changes  settings of the trainer that resumes
     """

@@ -1,4 +1,4 @@
-"""Where `HostAdamW` has its tensors, without a GPU and without megatron-core."""
+"""The devices of the tensors of `HostAdamW`, without a GPU and without megatron-core."""
 
 from __future__ import annotations
 

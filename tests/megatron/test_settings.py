@@ -1,4 +1,4 @@
-"""What can be said about the Megatron trainer without megatron-core: settings, shapes, and names of weights."""
+"""The Megatron trainer without megatron-core: settings, shapes, and names of weights."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def results(trainer: Trainer, role: str) -> dict[str, Tensor]:
 
 @functools.cache
 def expected(path: str, role: str, dtype: str, others: tuple[tuple[str, Any], ...]) -> dict[str, Tensor]:
-    """What the hf trainer computes in one process, in one micro-batch. Collective: rank 0 computes it."""
+    """The results of the hf trainer in one process, in one micro-batch. Collective: rank 0 computes them."""
 
     def compute() -> dict[str, Tensor]:
         with mock.patch("purerl.ranks.current_ranks", Ranks):

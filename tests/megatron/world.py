@@ -57,7 +57,7 @@ JOBS: Mapping[int, Mapping[str, Callable[[], int]]] = {
         "sampled routes": partial(count_cases, sampled.cases),
     },
 }
-"""What returns the number of its checks or cases, by the number of ranks that it needs, and by its name."""
+"""Functions that return the number of their checks or cases, by the number of ranks they need, and by name."""
 
 
 def run_jobs(rank: int, ranks: int, names: Iterable[str], port: int) -> None:

@@ -1,4 +1,4 @@
-"""Which device each rank uses, and the backends of its process group. Accelerators are simulated."""
+"""The device of each rank, and the backends of its process group. Accelerators are simulated."""
 
 from __future__ import annotations
 

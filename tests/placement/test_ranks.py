@@ -84,7 +84,7 @@ def test_reward_models_score_on_two_ranks_as_in_one_process(tmp_path: Path) -> N
 
 
 def test_groups_are_trained_in_the_order_in_which_they_finish(tmp_path: Path) -> None:
-    """Which groups these are may differ, but all ranks train the same ones, and each draw once."""
+    """The groups may differ, but all ranks train the same ones, and each draw once."""
     ended = run_world(_one_off(order="finished"), tmp_path / "run")
     assert [rank.status for rank in ended] == [0, 0], ended
     assert max(record["rollout/staleness_max"] for record in records(tmp_path / "run")[1:]) <= 1

@@ -1,4 +1,4 @@
-"""What the environment of a process says about the others."""
+"""The other processes, as the environment of a process names them."""
 
 from __future__ import annotations
 

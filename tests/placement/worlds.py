@@ -31,7 +31,7 @@ DEADLINE = 240.0  # seconds: for a hang; nothing else takes so long on a busy ma
 
 
 class Action(NamedTuple):
-    """What a rank does before a step: a name of `ACTIONS`."""
+    """The action of a rank before a step: a name of `ACTIONS`."""
 
     rank: int
     step: int
@@ -46,7 +46,7 @@ class Kill(NamedTuple):
 
 
 class Ended(NamedTuple):
-    """How a rank has ended: its exit status (negative: the signal), what it has printed, and its number of events."""
+    """The end of a rank: its exit status (negative: the signal), what it has printed, and its number of events."""
 
     status: int | None
     console: str

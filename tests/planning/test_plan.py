@@ -23,7 +23,7 @@ from purerl.planning.suggest import suggest
 from purerl.planning.workload import Lengths, workload_of
 from purerl.recipes import resolve
 from purerl.settings import Model
-from purerl.system.memory_use import format_bytes
+from purerl.system.memory_use import Workload, format_bytes
 from tests.data.made import write
 from tests.loop.small import fake
 from tests.planning.models import write_model
@@ -92,14 +92,19 @@ def test_memory_of_an_accelerator_is_apart_from_main_memory(config: RunConfig) -
     assert (list(plan.host), "batch" in plan.device) == (["batch"], False)
 
 
+def _workload_of(config: RunConfig, *, ranks: int = 1, prompt: int | None = None) -> tuple[Workload, list[str]]:
+    options = {"ranks": ranks, "lengths": Lengths(prompt=prompt), "max_prompt_tokens": config.data.max_prompt_tokens}
+    return workload_of(requirements_of(config), config.rollout, config.environment, **options)
+
+
 def test_lengths_that_the_configuration_does_not_limit_are_assumed(config: RunConfig) -> None:
     unlimited = evolve(config, data=evolve(config.data, max_prompt_tokens=None))
-    workload, assumed = workload_of(unlimited, requirements_of(unlimited), 2, Lengths())
+    workload, assumed = _workload_of(unlimited, ranks=2)
     assert (workload.prompt_tokens, workload.ranks) == (512, 2)
     assert assumed == ["prompts of 512 tokens, because data.max_prompt_tokens is not set (--prompt-tokens)"]
-    assert workload_of(unlimited, requirements_of(unlimited), 1, Lengths(prompt=100))[0].row_tokens == 140
+    assert _workload_of(unlimited, prompt=100)[0].row_tokens == 140
     pairs = evolve(config, algorithm=dpo.Config(), rollout=None, generator=None)
-    workload, assumed = workload_of(pairs, requirements_of(pairs), 1, Lengths())
+    workload, assumed = _workload_of(pairs)
     assert (workload.rows, workload.group_size, len(assumed)) == (8, 2, 1)
 
 

@@ -50,7 +50,7 @@ def load(generator: SharedGenerator, version: int) -> None:
 
 
 def summary(generator: SharedGenerator, number: int) -> dict[str, Any]:
-    """What the completions of this rank have in common."""
+    """The common values of the completions of this rank."""
     found = completions(generator, number)
     return {
         "tokens": [list(found[key].tokens) for key in sorted(found)],

@@ -26,7 +26,7 @@ ENGINE_FOLDER = Path(purerl_server.__file__).parent
 
 
 def _answers(kind: str, *authorization: str, path: str = "/") -> list[dict[str, Any]]:
-    """What `Guard` answers to a connection with these headers; the guarded application answers "reached"."""
+    """The answer of `Guard` to a connection with these headers; the guarded application answers "reached"."""
     sent: list[dict[str, Any]] = []
 
     async def send(message: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which accelerators servers use. They are simulated."""
+"""The accelerators of servers, which are simulated."""
 
 from __future__ import annotations
 

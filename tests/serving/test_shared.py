@@ -13,7 +13,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """What the cases of `shared_ranks` return on each rank."""
+    """The results of the cases of `shared_ranks` on each rank."""
     return results_of_ranks("tests.serving.shared_ranks", tmp_path_factory.mktemp("ranks"))
 
 

@@ -28,7 +28,7 @@ URLS = ("http://host:1",)
 
 
 def test_server_sleeps_until_it_has_new_weights(tmp_path: Path) -> None:
-    """What it stores beside the weights is allocated after they are loaded."""
+    """Memory beside the weights is allocated after they are loaded."""
     toy = Toy()
     with toys(tmp_path, toy, sleep_level=2) as generator:
         assert isinstance(generator, SupportsSleep)

@@ -97,7 +97,7 @@ class Early(Slow):
 
 
 def send_to_slow_receiver(receiver_class: type[Slow] = Slow) -> dict[str, Tensor]:
-    """What a receiver gets that reads while the rest is written."""
+    """The bytes of a receiver that reads while the rest is written."""
     Slow.has_begun, Slow.may_read = threading.Event(), threading.Event()
     sender, received = new_sender(1, timeout=60.0), dict[str, Tensor]()
 

@@ -15,7 +15,7 @@ __all__ = ["Config", "build", "capabilities", "preview"]
 
 
 def capabilities() -> Capabilities:
-    """What a generator can do by default. Its Config limits the length of sequences; see also `preview`."""
+    """The capabilities of a generator by default. Its Config limits the length of sequences; see also `preview`."""
     return CAPABILITIES
 
 

@@ -33,7 +33,7 @@ _FILE = "weights.safetensors"
 
 
 def capabilities() -> Capabilities:
-    """What a trainer can do."""
+    """The capabilities of a trainer."""
     return Capabilities(outputs=frozenset(OUTPUTS))
 
 

@@ -22,7 +22,7 @@ __all__ = ["Config", "build", "capabilities", "memory", "preview", "returns_rout
 
 
 def capabilities() -> Capabilities:
-    """What a generator can do with any model. The model limits the length of sequences."""
+    """The capabilities of a generator with any model. The model limits the length of sequences."""
     from purerl.backends.hf.sampling.engine import CAPABILITIES
 
     return CAPABILITIES

@@ -138,7 +138,7 @@ def notes_of(lora: Lora | None) -> tuple[str, ...]:
 
 
 def scale_of(settings: Mapping[str, Any]) -> float:
-    """What multiplies B A in an adapter with these `settings`: alpha / rank, or alpha / sqrt(rank) with rsLoRA.
+    """The factor of B A in an adapter with these `settings`: alpha / rank, or alpha / sqrt(rank) with rsLoRA.
 
     >>> scale_of({"r": 16, "lora_alpha": 32}), scale_of({"r": 16, "lora_alpha": 32, "use_rslora": True})
     (2.0, 8.0)

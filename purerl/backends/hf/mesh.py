@@ -1,4 +1,4 @@
-"""How the ranks of a run divide the work on one model: the settings, and the groups of ranks that follow from them.
+"""The division of the work on one model among the ranks of a run: the settings, and the groups of ranks.
 
     ranks = replicate x shard x sequence x tensor, the last one counting fastest
 
@@ -32,7 +32,7 @@ __all__ = ["Mesh", "RankMesh", "open_mesh"]
 
 @frozen(kw_only=True)
 class Mesh:
-    """How many ranks share what. The product of the sizes is the number of ranks."""
+    """The sizes of the groups of ranks. Their product is the number of ranks."""
 
     shard: int = setting(
         "ranks that read different rows, with parameters, gradients and moments divided among them (FSDP2)",

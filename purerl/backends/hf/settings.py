@@ -75,7 +75,7 @@ def to_optimizer(value: str | OptimizerSettings) -> OptimizerSettings:
 
 @frozen(kw_only=True)
 class TrainerConfig(training.Config):
-    """How a model is trained.
+    """Settings of the trainer.
 
     Large micro-batches suit an accelerator. On a CPU nothing is gained beyond about a thousand tokens, and rows of more
     different lengths share a micro-batch, which costs padding.

@@ -47,7 +47,7 @@ __all__ = [
 
 
 def capabilities() -> Capabilities:
-    """What a trainer can do with any model. A trainer that was built has the outputs that it was built for."""
+    """The capabilities of a trainer with any model. A trainer that was built has the outputs that it was built for."""
     from purerl.protocols import Capabilities
 
     return Capabilities(outputs=frozenset(OUTPUTS))
@@ -191,7 +191,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     from purerl.backends.hf.model.load import load
     from purerl.backends.hf.model.self_test import verify
     from purerl.backends.hf.moe.router import coefficient_of
-    from purerl.backends.hf.training.allocator import keep_freed_memory
+    from purerl.backends.hf.training.allocator import disable_malloc_trim
     from purerl.backends.hf.training.engine import HFTrainer
     from purerl.backends.hf.training.rounding import is_narrow
     from purerl.system.devices.accelerator import device_of
@@ -203,7 +203,7 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     _check_dtype(model.dtype, model, is_trained=updates > 0)
     mesh = open_mesh(config.mesh, device)
     if device.type == "cpu":
-        keep_freed_memory()
+        disable_malloc_trim()
     causal, module = load(config, model, mesh, outputs=outputs, is_trained=updates > 0, seed=seed)
     _check_dtype(str(causal.dtype).removeprefix("torch."), model, is_trained=updates > 0)  # "auto" is now known
     coefficient = coefficient_of(config.router_aux_loss_coef, causal.config) if updates else 0.0

@@ -93,7 +93,7 @@ def read(path: Path, model: Any, optimizer: Any | None) -> dict[str, Any]:
 
 
 def _errors() -> tuple[type[BaseException], ...]:
-    """What is raised for files that are missing, damaged or of another model. The first is no Exception."""
+    """The errors of files that are missing, damaged or of another model. The first is no Exception."""
     from megatron.core.dist_checkpointing.core import CheckpointingException
 
     return CheckpointException, CheckpointingException, OSError, RuntimeError, KeyError, ValueError, EOFError
@@ -105,7 +105,7 @@ def _refused(path: Path, error: BaseException) -> CheckpointError:
 
 
 def _last_line(error: BaseException) -> str:
-    """What `error` says; torch puts tracebacks of ranks before it."""
+    """The message of `error`; torch puts tracebacks of ranks before it."""
     return (str(error).strip().splitlines() or [repr(error)])[-1]
 
 

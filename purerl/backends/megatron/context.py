@@ -51,7 +51,7 @@ def _own_angles(forward: Callable[..., Tensor], group: ProcessGroup, length: int
 
 
 def split_attention(attention: Callable[..., Any], groups: Groups) -> Callable[..., Any]:
-    """What builds an `attention` of Megatron whose heads the context ranks divide, with the same arguments."""
+    """A builder of an `attention` of Megatron whose heads the context ranks divide, with the same arguments."""
     return partial(_build, attention, groups)
 
 

@@ -207,7 +207,7 @@ class MegatronTrainer:
         return compute_loss(objective, with_fields(select_fields(rows, objective.reads), **watched, **learned), counts)
 
     def _count_choices(self, parts: Sequence[TensorDict]) -> Tensor:
-        """How often each expert is chosen in the whole step, in one more forward pass."""
+        """The number of times that each expert is chosen in the whole step, from one more forward pass."""
         load = self.load_of_routers
         load.count(self.reader.shape.experts, self.groups.device)
         run(self.reader, parts, lambda hidden, rows: None, with_gradient=False)

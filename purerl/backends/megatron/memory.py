@@ -100,7 +100,7 @@ def memory_of_trainer(
 
 @frozen(eq=False)
 class Layout:
-    """What `memory_of_trainer` is asked for, and the model."""
+    """The arguments of `memory_of_trainer`, and the model."""
 
     config: TrainerConfig
     sizes: Sizes

@@ -1,4 +1,4 @@
-"""How the ranks of a run divide a model for Megatron-core: the settings, and the groups of ranks that follow from them.
+"""The division of a model for Megatron-core among the ranks of a run: the settings, and the groups of ranks.
 
     ranks = pipeline x data x context x tensor, the last one counting fastest
 
@@ -32,7 +32,7 @@ __all__ = ["Groups", "MegatronMesh", "current_device", "open_device", "open_grou
 
 @frozen(kw_only=True)
 class MegatronMesh:
-    """How many ranks share what. Data ranks are as many as the product of tensor, context and pipeline leaves."""
+    """Sizes of groups of ranks. Data ranks are as many as the product of tensor, context and pipeline leaves."""
 
     tensor: int = setting(
         "ranks among which the matrices of each layer are split",

@@ -1,4 +1,4 @@
-"""Which part of which parameter of Megatron-core is which tensor of Hugging Face's files.
+"""The parts of Megatron-core's parameters that are tensors of Hugging Face's files.
 
 Megatron-core holds several tensors of a file in one parameter, and divides parameters among ranks:
 

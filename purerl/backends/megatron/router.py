@@ -31,7 +31,7 @@ __all__ = ["RouterLoad", "install", "routed_layers"]
 
 @define(eq=False)
 class RouterLoad:
-    """What the routers of a model do beside routing, for the tokens from which action tokens are predicted.
+    """The statistics and the loss of a model's routers, for the tokens from which action tokens are predicted.
 
     top_k   choices of a token
     counts  choices of each expert so far, if they are counted; None: they are not counted

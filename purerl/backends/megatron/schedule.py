@@ -71,7 +71,7 @@ class Reader(NamedTuple):
         return functional.pad(action, (1, 0)) if self.is_classifier else action
 
     def hidden(self, rows: TensorDict) -> Tensor:
-        """What this stage computes of the hidden states [time, rows, hidden] of `rows`, whose tokens have numbers.
+        """The part of this stage of the hidden states [time, rows, hidden] of `rows`, whose tokens have numbers.
 
         Of the positions of this context rank. Without rows one token is read, or as many as there are ranks that divide
         positions, and nothing of it is used, so that gradients exist and are 0.
@@ -163,7 +163,7 @@ def run(
     *,
     with_gradient: bool,
 ) -> list[Any]:
-    """What `evaluate` returns for each of `parts`, the rows of a micro-batch; empty except on the last stage.
+    """The results of `evaluate` for each of `parts`, the rows of a micro-batch; empty except on the last stage.
 
     evaluate       (hidden states, rows) -> (loss, result) with a gradient, otherwise the result
     with_gradient  add the gradients of the losses to those of the parameters, and sum them over data and context ranks

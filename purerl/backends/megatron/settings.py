@@ -25,7 +25,7 @@ OUTPUTS = (
 
 @frozen(kw_only=True)
 class TrainerConfig(training.Config):
-    """How a model is trained.
+    """Settings of the trainer.
 
     Weights in bfloat16 (`model.dtype`) have copies in float32, which the optimizer changes, and gradients in float32.
     """
@@ -62,5 +62,5 @@ class TrainerConfig(training.Config):
 
     @property
     def device(self) -> str:
-        """Where it computes: Megatron-core has no layers for a CPU."""
+        """The device that it computes on: Megatron-core has no layers for a CPU."""
         return ANY_ACCELERATOR

@@ -1,4 +1,4 @@
-"""What Megatron-core needs to know of a model of transformers, and which models it can be told about.
+"""The shape of a model of transformers as Megatron-core needs it, and the models that are supported.
 
 Supported are the architectures in `MODEL_TYPES`, with full attention, biases only where transformers' class has them by
 default, and the rotary embeddings of these models. Everything else is refused: Megatron's layers would compute another

@@ -42,7 +42,7 @@ _DTYPES = ("float32", "bfloat16", "float64", "auto")
 
 
 def capabilities() -> Capabilities:
-    """What a trainer can do with any model. A trainer that was built has the outputs that it was built for."""
+    """The capabilities of a trainer with any model. A trainer that was built has the outputs that it was built for."""
     from purerl.protocols import Capabilities
 
     return Capabilities(outputs=frozenset(OUTPUTS))
@@ -162,7 +162,7 @@ def build(
 
 
 def _outputs(outputs: Sequence[str]) -> tuple[str, ...]:
-    """What a trainer that was built for `outputs` computes: with one of the vocabulary, all of them."""
+    """The outputs of a trainer that was built for `outputs`: with one of the vocabulary, all of them."""
     from purerl.backends.hf.model.token_model import HEADS, LANGUAGE_OUTPUTS
 
     own = (*HEADS, "classifier_score")

@@ -1,4 +1,4 @@
-"""What differs between engines: how they are started, asked, and given new weights."""
+"""The differences between engines: starting them, requests, and new weights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Answer", "Call", "Command", "EngineApi", "checked_routes"]
 
 
 class Command(NamedTuple):
-    """How a server is started: its program with arguments, and variables that are added to the environment."""
+    """The command that starts a server: its program with arguments, and variables that are added to the environment."""
 
     arguments: Sequence[str]
     environment: Mapping[str, str]
@@ -67,7 +67,7 @@ class EngineApi(Protocol):
         ...
 
     def command(self, host: str, port: int) -> Command:
-        """How a server is started that listens on `port` of `host`, an address of this computer."""
+        """The command that starts a server that listens on `port` of `host`, an address of this computer."""
         ...
 
     def request(self, pending: PendingRequest, identity: str, adapter: str | None) -> Call:
@@ -78,14 +78,14 @@ class EngineApi(Protocol):
         ...
 
     def answer(self, response: Any, pending: PendingRequest) -> Answer:
-        """What the response to a call that continues `pending` says.
+        """The answer in the response to a call that continues `pending`.
 
         Raises: ValueError if it says something else; RefusedError if the server has read another prompt.
         """
         ...
 
     async def check(self, http: Http, *, timeout: float) -> str | None:
-        """What is wrong with a server that is ready, such as another model; None if it can be used."""
+        """The problem of a server that is ready, such as another model; None if it can be used."""
         ...
 
     async def abort(self, http: Http, identity: str, *, timeout: float) -> None:
@@ -93,7 +93,7 @@ class EngineApi(Protocol):
         ...
 
     async def processes(self, http: Http, *, timeout: float) -> int:
-        """How many processes of the server hold a part of the model, and receive weights."""
+        """The number of processes of the server that hold a part of the model, and receive weights."""
         ...
 
     async def update(self, http: Http, weights: WeightFiles | WeightStream, *, timeout: float) -> None:

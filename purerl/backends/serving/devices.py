@@ -1,4 +1,4 @@
-"""Which accelerators the servers that a process starts use."""
+"""The accelerators of the servers that a process starts."""
 
 from __future__ import annotations
 

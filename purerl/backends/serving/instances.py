@@ -114,7 +114,7 @@ class ServerLink:
         self._store.set(f"failed/{self._number}/{generation}", json.dumps([why, is_stalled]).encode())
 
     def failure(self, generation: int) -> tuple[str, bool] | None:
-        """What another rank has reported of this generation."""
+        """The report of another rank on this generation."""
         key = f"failed/{self._number}/{generation}"
         if not self._store.check([key]):
             return None

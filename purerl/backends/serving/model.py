@@ -1,4 +1,4 @@
-"""What purerl has to know about the model of a server: its limits, and its weights."""
+"""The model of a server: its limits, and its weights."""
 
 from __future__ import annotations
 

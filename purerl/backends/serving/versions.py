@@ -24,7 +24,7 @@ def can_import(python: str, package: str) -> bool:
 
 
 def _printed(python: str, program: str, argument: str) -> str | None:
-    """What `program` prints; None if it fails."""
+    """The output of `program`; None if it fails."""
     command = [python, "-c", program, argument]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)  # noqa: S603 - by intention

@@ -1,4 +1,4 @@
-"""How servers get weights: as a stream, or as files in a directory, in the memory of this host if they fit there."""
+"""The weights of servers: a stream, or files in a directory, in the memory of this host if they fit there."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from purerl.system.private_files import private_folder
 __all__ = ["NO_RECEIVER", "WeightFiles", "WeightStream", "WeightsDirectory", "check_names", "write_weights"]
 
 NO_RECEIVER = "a server that cannot receive weights: purerl did not start it. Set server.weight_transfer=directory"
-"""What is wrong with a server in which purerl's receiver is not loaded."""
+"""The problem of a server in which purerl's receiver is not loaded."""
 
 _SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a directory of its own is made in it
 _RESERVE = 1.1  # share of the weights that must be free

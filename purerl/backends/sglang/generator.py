@@ -47,7 +47,7 @@ _SAMPLING = frozenset({"top_p", "top_k", "min_p", "min_tokens", "regex", "json_s
 
 
 def capabilities() -> Capabilities:
-    """What SGLang can do with any model.
+    """The capabilities of SGLang with any model.
 
     Its repetition penalty leaves out the prompt, its top_p is of the distribution before top_k and min_p, and its stop
     strings end completions before min_tokens: requests with any of them are refused.
@@ -112,7 +112,7 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | Share
 
 
 def command(config: Config, *, model: Model, host: str, port: int) -> Command:
-    """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
+    """The command that starts a server of `model` on `port` of `host`, with an OpenAI-compatible interface."""
     from purerl.backends.serving.devices import devices_of_servers, on_devices
 
     started = _api(config, model, seed=0).command(host, port)

@@ -71,7 +71,7 @@ class Sender:
 
     @property
     def address(self) -> Address:
-        """Where the receivers find the next transfer."""
+        """The address of the next transfer, for the receivers."""
         return self._address
 
     def cancel(self) -> None:
@@ -204,7 +204,7 @@ class _Handles:
 
 
 def _problem_of(own: str, others: Sequence[str]) -> EngineError | None:
-    """What is wrong with a broadcast from the device `own` to the devices `others`, by their `identity_of`."""
+    """The problem of a broadcast from the device `own` to the devices `others`, by their `identity_of`."""
     kind, count = own.split(maxsplit=1)[0], len({own, *others})
     if kind == "cpu" or (count > len(others) and all(device.split()[0] == kind for device in others)):
         return None

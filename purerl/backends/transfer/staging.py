@@ -16,7 +16,7 @@ _NUMBER = 2  # one is read while the next one is written
 _LOG = logging.getLogger(__name__)
 
 THROUGH_HOST = "weights pass through the memory of the host"
-"""What a warning says if memory of a device cannot be used."""
+"""The text of a warning if memory of a device cannot be used."""
 
 
 @define(eq=False)

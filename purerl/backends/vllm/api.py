@@ -146,7 +146,7 @@ class VLLMApi:
         return problem or (await identity_problem(http, self.model, None) if self.is_given else None)
 
     def _problem(self, info: Mapping[str, Any]) -> str | None:
-        """What is wrong with a server of this configuration, which answers requests nevertheless."""
+        """The problem of a server of this configuration, which answers requests nevertheless."""
         config, need = info["model_config"], self.arguments["max_model_len"]
         mode, length = config["logprobs_mode"], config["max_model_len"]
         if self.is_streamed and info["parallel_config"]["worker_extension_cls"] != WORKER:
@@ -219,7 +219,7 @@ def _experts(encoded: str) -> np.ndarray:
 
 
 def _structure(sampling: Sampling) -> dict[str, Any]:
-    """What the text of a completion has to match."""
+    """The constraint on the text of a completion."""
     if sampling.json_schema is not None:
         return {"json": json.loads(sampling.json_schema)}
     return {"regex": sampling.regex}

@@ -43,7 +43,7 @@ __all__ = [
 
 
 def capabilities() -> Capabilities:
-    """What vLLM can do with any model. Beside other requests, rounding differs, except in float32 on small models."""
+    """Capabilities with any model. Rounding differs beside other requests, but not in float32 on small models."""
     return Capabilities(seeded=True, sampling=SAMPLING_PARAMETERS)
 
 
@@ -120,7 +120,7 @@ def build(config: Config, *, model: Model, seed: int) -> ServedGenerator | Share
 
 
 def command(config: Config, *, model: Model, host: str, port: int) -> Command:
-    """How a server of `model` is started that listens on `port` of `host`. It has an OpenAI-compatible interface."""
+    """The command that starts a server of `model` on `port` of `host`, with an OpenAI-compatible interface."""
     from purerl.backends.serving.devices import devices_of_servers, on_devices
 
     started = _api(config, model).command(host, port)

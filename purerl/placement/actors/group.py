@@ -52,7 +52,7 @@ class ActorGroup:
         return [evolve(self, actors=[actor], first=self.first + k) for k, actor in enumerate(self.actors)]
 
     def call(self, method: str, *arguments: Any, thread: str | None = None, **keywords: Any) -> list[Any]:
-        """What `method` of each actor returns. `thread` is one of `THREADS`, for a call beside others.
+        """The results of `method` of each actor. `thread` is one of `THREADS`, for a call beside others.
 
         Raises: what an actor has raised; EngineError if one has ended, or does not return in time. If other actors then
         wait for that one, the group ends.
@@ -60,7 +60,7 @@ class ActorGroup:
         return self.results(self.start(method, *arguments, thread=thread, **keywords), method)
 
     def call_engine(self, name: str, method: str, *arguments: Any, **keywords: Any) -> list[Any]:
-        """What `method` of the engine `name` returns in the first actor, and None of others. Raises: as `call`."""
+        """The result of `method` of the engine `name` in the first actor, and None of others. Raises: as `call`."""
         return self.results(self.start("call", name, method, *arguments, **keywords), f"{name}.{method}")
 
     def start(self, method: str, *arguments: Any, thread: str | None = None, **keywords: Any) -> list[Any]:

@@ -6,7 +6,7 @@
 
 An attempt is repeated if the server does not answer, closes the connection, is overloaded (429, 503, ...), fails
 (5xx), or answers something that cannot be used. A request that the server refuses is not repeated. ``Retry-After`` is
-respected, by all requests of the process.
+respected, by all requests of the process. `purerl.backends.serving.http` says why it has another HTTP client.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from attrs import evolve
 
-from purerl.backends.fake import generator as fake
+from purerl.backends.fake import engine as fake
 from purerl.backends.fake.engine import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.backends.sampling import choose

@@ -1,4 +1,4 @@
-"""Which of transformers' classes a model is loaded as: a causal language model, or a classifier.
+"""The class of transformers that a model is loaded as: a causal language model, or a classifier.
 
     AutoModelForCausalLM                  for every output but `classifier_score`
     AutoModelForImageTextToText           likewise, of vision-language models

@@ -39,7 +39,7 @@ _BLANK = (56, 56)
 
 
 class ImageBatch(NamedTuple):
-    """What a model needs to read rows with images.
+    """The images of rows, as a model reads them.
 
     slot      [rows, time]
     position  [3, rows, time], of models that have three positions; None: positions are those of text
@@ -131,7 +131,7 @@ class ImageReader:
         self._merge: int | None = causal.config.vision_config.spatial_merge_size if has_grid else None
 
     def rows(self, tokens: TokenInt, image: TokenInt, ids: Sequence[int] | None = None) -> ImageBatch:
-        """What a model needs for rows with these `tokens` and content ids of images, both [rows, time].
+        """The images of rows with these `tokens` and content ids of images, both [rows, time].
 
         ids  the distinct content ids in `image`, sorted; None: they are looked for. If there are none, the model reads
              an image that no row has

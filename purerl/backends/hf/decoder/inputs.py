@@ -1,6 +1,6 @@
-"""What a decoder reads of rows: their token ids, or embeddings with the features of images (`images.py`).
+"""The inputs of a decoder: token ids of rows, or embeddings with the features of images (`images.py`).
 
-Rows are a rectangle [rows, time]. A forward pass reads a part of it: padded rows, a line, prefixes or suffixes. Which
+Rows are a rectangle [rows, time]. A forward pass reads a part of it: padded rows, a pack, prefixes or suffixes. Which
 part that is, and what is read of it, know nothing about each other.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from purerl.types import TokenInt
 
-__all__ = ["Inputs", "Part", "at", "token_inputs"]
+__all__ = ["Inputs", "Part", "take_positions", "token_inputs"]
 
 Part = Callable[[Tensor], Tensor]
 """Selects what is read in one forward pass, from [..., rows, time] to [..., r, t]."""
@@ -27,7 +27,7 @@ def token_inputs(tokens: TokenInt) -> Inputs:
     return lambda part: {"input_ids": part(tokens)}
 
 
-def at(index: Tensor) -> Part:
+def take_positions(index: Tensor) -> Part:
     """The part with these flat indices [r, t]. Without rows it is 0 everywhere, and `index` has only zeros."""
 
     def select(values: Tensor) -> Tensor:

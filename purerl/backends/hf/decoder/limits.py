@@ -1,4 +1,4 @@
-"""What the in-process engines support of a model, read from its configuration."""
+"""The limits of a model in the in-process engines, read from its configuration."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ def _whole(parameter: Tensor) -> Tensor:
 
 
 def logit_shape(config: Any) -> dict[str, Any]:
-    """How a model with this `config` changes the product of hidden state and head, as arguments of `token_outputs`."""
+    """The scale and the soft cap of the logits of a model with this `config`, as arguments of `token_outputs`."""
     text = config.get_text_config()
     scale = getattr(text, "logit_scale", None) or 1.0  # Cohere
     scale /= getattr(text, "logits_scaling", None) or 1.0  # Granite

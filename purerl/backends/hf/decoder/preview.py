@@ -1,4 +1,4 @@
-"""What can be said about a model of transformers without loading its weights."""
+"""Capabilities of a model, from its config alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What FSDP2 gathers and reduces, as a plan counts it: on a model that is whole, with hooks that stand for FSDP2's.
+"""The tensors that FSDP2 gathers and reduces, for a plan: on a whole model, with hooks that stand for FSDP2's.
 
     forward   the rest of the model (embeddings, head, norms) stays gathered. A layer is gathered into one buffer, and
               copied into its parameters; the buffer stays until the next layer is gathered

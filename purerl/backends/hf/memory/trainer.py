@@ -85,7 +85,7 @@ def num_layers(trainer: HFTrainer) -> int:
 
 
 def _transient(trainer: _SimulatedTrainer, outputs: Sequence[str], workload: Workload) -> dict[str, dict[str, int]]:
-    """What is no state, by phase and component: of the largest micro-batch of `workload`."""
+    """The transient memory, by phase and component: of the largest micro-batch of `workload`."""
     tracker, objective = trainer.tracker, probe_objective(outputs)
     _create_states(trainer)
     with tracker, simulated():
@@ -220,7 +220,7 @@ def probe_objective(outputs: Sequence[str]) -> Objective:
 
 
 def _create_states(trainer: HFTrainer) -> None:
-    """What the first step creates: AdamW's moments, and gradients."""
+    """Create what the first step does: AdamW's moments, and gradients."""
     for parameter in trainer.trained.values():
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         if trainer.rounding.keeps and is_narrow(parameter):
@@ -244,7 +244,7 @@ def _states(trainer: HFTrainer) -> dict[str, list[Tensor]]:
 
 
 def _without_states(peak: Mapping[str, int]) -> dict[str, int]:
-    """What is not a state, at the peak of a phase."""
+    """The memory beside states, at the peak of a phase."""
     states = (PARAMETERS, GRADIENTS, MOMENTS)
     return {_ACTIVATIONS if name == "other" else name: size for name, size in peak.items() if name not in states}
 
@@ -286,14 +286,14 @@ def _on_one_rank(
 
 
 def _weights_without_adapter(trainer: HFTrainer) -> dict[str, int]:
-    """What the generator keeps in main memory of the layers that an adapter changes (`merge.py`)."""
+    """The copies in main memory of the layers that an adapter changes, which the generator keeps (`merge.py`)."""
     if trainer.adapter is None:
         return {}
     return {"weights without adapter": _size(layer.base_layer.weight for layer in trainer.adapter.layers.values())}
 
 
 def _gathered(trainer: HFTrainer, ranks: int) -> dict[str, int]:
-    """What `weights()` gathers at a time, beside the parts of this rank: the sum of all parts twice, and its own."""
+    """The memory that `weights()` needs to gather beside the parts of this rank: the sum of all twice, and its own."""
     if ranks == 1 or trainer.adapter is not None:
         return {}
     sizes = [tensor.numel() * tensor.element_size() for tensor in trainer.module.parameters()]

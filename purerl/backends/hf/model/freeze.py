@@ -1,4 +1,4 @@
-"""Which parameters of a model are not trained."""
+"""Freezing: the parameters of a model that are not trained."""
 
 from __future__ import annotations
 

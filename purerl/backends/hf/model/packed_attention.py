@@ -1,7 +1,7 @@
 """Attention within the rows of a pack.
 
 The attention function of the model reads all rows of equal length as one rectangle, so nothing is computed for padding
-or between rows. A line of n tokens has at most sqrt(2 n) different lengths, each of which is one call. On a GPU, 16-bit
+or between rows. A pack of n tokens has at most sqrt(2 n) different lengths, each of which is one call. On a GPU, 16-bit
 numbers go to torch's flash attention for rows of different lengths, in one call.
 
 This file imports transformers. It is imported when a trainer is built.
@@ -42,10 +42,10 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 @frozen(eq=False)
 class Boundaries:
-    """Where the rows of a line begin and end.
+    """The boundaries between the rows of a pack.
 
-    runs     (rows, tokens of each of them), for every length, in the order of the line
-    offsets  int32 [rows + 1] where each row begins, and the end of the line
+    runs     (rows, tokens of each of them), for every length, in the order of the pack
+    offsets  int32 [rows + 1] where each row begins, and the end of the pack
 
     Layers hand it on to attention. It is not a tuple, because torch.compile would compile for the number of runs.
     """
@@ -113,7 +113,7 @@ def _attend_runs(attend: Attend, query: Tensor, key: Tensor, value: Tensor, boun
     runs = boundaries.runs
     sizes = [rows * tokens for rows, tokens in runs]
     outputs = []
-    # The gradient of a split is one concatenation; that of each slice would have the size of the whole line.
+    # The gradient of a split is one concatenation; that of each slice would have the size of the whole pack.
     for run, *parts in zip(runs, *(x[0].split(sizes, 1) for x in (query, key, value)), strict=True):
         rectangles = (part.unflatten(1, run).transpose(0, 1) for part in parts)
         outputs.append(attend(*rectangles).flatten(0, 1))

@@ -1,6 +1,6 @@
-"""Rows in one line: a model reads the tokens of several rows one after the other, and no padding.
+"""Sequence packing: a model reads the tokens of several rows as one sequence, without padding.
 
-    index      of each token of the line, in the rectangle [rows, time]
+    index      of each token of the pack, in the rectangle [rows, time]
     position   of each token in its row: positions start again at 0 with each row
     boundaries where rows begin and end: no token attends to another row (`packed_attention.py`)
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from purerl.backends.hf.decoder.inputs import Inputs, at
+from purerl.backends.hf.decoder.inputs import Inputs, take_positions
 from purerl.backends.hf.decoder.outputs import states_of
 from purerl.backends.hf.model.packed_attention import Boundaries
 from purerl.kernels.partition import tokens_needed
@@ -29,12 +29,12 @@ __all__ = ["Pack", "pack", "read_pack"]
 
 
 class Pack(NamedTuple):
-    """A line of n tokens.
+    """Several rows as one sequence of n tokens.
 
     index       [n] flat index of each token in [rows, time]
     position    [n] position of each token in its row
-    start       [rows] where each row begins in the line; 0 for rows that are not read
-    boundaries  of the rows in the line
+    start       [rows] where each row begins in the pack; 0 for rows that are not read
+    boundaries  of the rows in the pack
     """
 
     index: Tensor
@@ -60,14 +60,14 @@ class Pack(NamedTuple):
 
 
 def pack(action: TokenBool) -> Pack:
-    """The tokens that must be read of each row, in one line.
+    """The tokens that must be read of each row, as one pack.
 
-    Rows without action tokens are not read. If there are no others, the line is the first token of the rectangle, and
+    Rows without action tokens are not read. If there are no others, the pack is the first token of the rectangle, and
     nothing of it is used.
 
     >>> import torch
-    >>> line = pack(torch.tensor([[False, True, False], [False, True, True]]))
-    >>> line.index, line.position, line.start, line.boundaries.runs
+    >>> packed = pack(torch.tensor([[False, True, False], [False, True, True]]))
+    >>> packed.index, packed.position, packed.start, packed.boundaries.runs
     (tensor([3, 4, 0]), tensor([0, 1, 0]), tensor([2, 0]), ((1, 2), (1, 1)))
     """
     lengths = tokens_needed(action) if len(action) else action.new_zeros(0, dtype=torch.int64)
@@ -95,15 +95,15 @@ def read_pack(
     group: ProcessGroup | None,
     **options: Any,
 ) -> tuple[TokenBool, tuple[Tensor, ...], Tensor]:
-    """What `backbone` makes of a pack.
+    """Hidden states of a pack.
 
     pack      of rows with these `inputs` and `action`, [rows, time]
     multiple  tokens are padded to a multiple of this number
-    group     the ranks that each read a part of the line; None: it is read on this rank
+    group     the ranks that each read a part of the pack; None: it is read on this rank
 
     Returns the m action tokens that this rank predicts, as [rows, time]; the final hidden states [1, n, d] and, with
     ``output_router_logits=True`` in `options`, the router logits of each layer; and, for each of the m tokens, the
-    index [m] of the token before it in the line.
+    index [m] of the token before it in the pack.
     """
     rows, times = action.nonzero(as_tuple=True)
     before = pack.start[rows] + times - 1
@@ -117,7 +117,7 @@ def read_pack(
         own = (before >= start) & (before < start + size)
         action, before = action.masked_scatter(action, own), before[own]
     states = backbone(
-        **{"position_ids": pack.position[part][None], **inputs(at(pack.index[part][None]))},
+        **{"position_ids": pack.position[part][None], **inputs(take_positions(pack.index[part][None]))},
         use_cache=False,
         boundaries=pack.boundaries,
         **options,

@@ -1,6 +1,6 @@
 """Parallelism and memory savings, applied to a `TokenModel` from outside and in a fixed order.
 
-1. packing               attention within the rows of a line (`packed_attention.py`)
+1. packing               attention within the rows of a pack (`packed_attention.py`)
 2. sequence parallelism  attention exchanges heads for positions (`sequence.py`)
 3. compilation           of each layer by torch.compile
 4. routes                routers record and replay their choices (`moe/replay.py`)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from purerl.backends.hf.decoder.backbone import decoder_of
-from purerl.backends.hf.decoder.inputs import Inputs, at, token_inputs
+from purerl.backends.hf.decoder.inputs import Inputs, take_positions, token_inputs
 from purerl.backends.hf.decoder.limits import unsupported_layers
 from purerl.backends.hf.decoder.outputs import equal_up_to_rounding, states_of
 from purerl.backends.hf.model.past_cache import PastCache, cache_argument
@@ -35,7 +35,7 @@ _WORTHWHILE = 0.9
 
 
 class Plan(NamedTuple):
-    """How rows are split into prefixes and suffixes.
+    """The split of rows into prefixes and suffixes.
 
     number     [rows] index among the n rows that have an action token; the other rows are not read
     member     [n] the prefix of each row
@@ -117,13 +117,15 @@ def states(backbone: nn.Module, plan: Plan, inputs: Inputs, **options: Any) -> t
     """
     columns, remaining = plan.prefixes.shape[1], plan.suffixes.shape[1]
     prefix = _PrefixCache()
-    of_prefixes = backbone(**inputs(at(plan.prefixes)), **cache_argument(backbone, prefix), use_cache=True, **options)
+    of_prefixes = backbone(
+        **inputs(take_positions(plan.prefixes)), **cache_argument(backbone, prefix), use_cache=True, **options
+    )
     # Prefixes are aligned to the right, so that suffixes follow at the right distances.
     origin = torch.arange(columns + remaining, device=plan.length.device) - columns + plan.length[:, None]
     padded = bool((plan.length < columns).any())
     suffix = _SuffixCache(prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns)
     of_suffixes = backbone(
-        **{"position_ids": origin[plan.member, columns:], **inputs(at(plan.suffixes))},
+        **{"position_ids": origin[plan.member, columns:], **inputs(take_positions(plan.suffixes))},
         attention_mask=(origin >= 0)[plan.member] if padded else None,
         **cache_argument(backbone, suffix),
         use_cache=True,

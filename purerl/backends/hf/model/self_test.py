@@ -181,7 +181,7 @@ def _all_equal(computed: Tensor, expected: Tensor, group: dist.ProcessGroup | No
 
 @torch.no_grad()
 def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
-    """Compare the hidden states of `module`, which was made of `causal`, for rows in one line and for padded rows.
+    """Compare the hidden states of `module`, which was made of `causal`, for packed and for padded rows.
 
     Also `probe` of the logits, with padded rows. Raises: ConfigError that names the first difference.
     """

@@ -82,7 +82,7 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """Causal attention; query [rows, heads, positions of this rank, width], key and value with fewer heads.
 
-    With `boundaries` there is one line, and no token attends to another row of it.
+    With `boundaries` there is one pack, and no token attends to another row of it.
     """
     if key.shape[1] % dist.get_world_size(group):
         key, value = (x.repeat_interleave(query.shape[1] // key.shape[1], 1) for x in (key, value))

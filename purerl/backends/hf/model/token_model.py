@@ -6,9 +6,9 @@ it. The score of a classifier at a token is from the hidden state of this token:
 
 Padding is on the right and attention is causal, so no token attends to padding, and hidden states of padding are not
 used. The backbone therefore runs without an attention mask, which is the fastest path; `self_test.py` verifies this for
-each model that is loaded. Rows can instead be read in one line without padding (`packing.py`), or rows of a group that
-start with the same tokens share the computation of this prefix (`prefix.py`). Dropout is off also in training:
-otherwise the ratio of two policies would compare two random networks.
+each model that is loaded. Rows can instead be packed into one sequence without padding (`packing.py`), or rows of a
+group that start with the same tokens share the computation of this prefix (`prefix.py`). Dropout is off also in
+training: otherwise the ratio of two policies would compare two random networks.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class TokenModel(nn.Module):
 
     @property
     def outputs(self) -> tuple[str, ...]:
-        """What `forward` can compute."""
+        """The outputs that `forward` can compute."""
         own = [CLASSIFIER_SCORE] if self.is_classifier else []
         routes = [ROUTES] if self.routers else []
         return (*(LANGUAGE_OUTPUTS if self.has_vocabulary else ()), *self.heads, *own, *routes)
@@ -127,7 +127,7 @@ class TokenModel(nn.Module):
         split_attention(self.decoder, group)
 
     def pack_rows(self) -> None:
-        """Read rows in one line: `forward` is then always called with a `pack`. It comes before `split_sequences`."""
+        """Pack rows: `forward` is then always called with a `pack`. It comes before `split_sequences`."""
         from purerl.backends.hf.model.packed_attention import pack_attention
 
         self.is_packed = True
@@ -169,7 +169,7 @@ class TokenModel(nn.Module):
         outputs   names; with those in `router.LOAD`, the load of experts [experts]; with `ROUTES`, the choices of the
                   live routers, int16 [rows, time, layers, k], and `LIVE` for tokens that are not read
         prefixes  how prefixes of what `read_positions` returns are shared; None: each row is read on its own
-        pack      the line in which all rows are read, likewise; None: they are padded
+        pack      the pack of all rows, likewise; None: they are padded
         choices   [rows, time, k] the tokens of `topk_logp`; None: the k most likely tokens
         extras    of the rows; None: they are text, and routers choose the experts
         """
@@ -322,7 +322,7 @@ def _columns(values: Tensor, *, longest: int, start: int, stop: int) -> Tensor:
 def _own_part(
     action: TokenBool, longest: int, width: int, group: ProcessGroup, options: dict[str, Any]
 ) -> tuple[TokenBool, Part, int, dict[str, Any]]:
-    """What this rank of a sequence group predicts and reads, the first position that it reads, and positions."""
+    """Actions, columns, first position and options (with positions) of this rank of a sequence group."""
     from purerl.backends.hf.model.sequence import own_positions
 
     start, size = own_positions(width, group)

@@ -156,7 +156,7 @@ class Routers(NamedTuple):
         return len(self.layers), self.k
 
     def columns(self, count: int) -> list[int]:
-        """Where their choices are among those of `count` layers: all that have a router, or all layers of the model.
+        """The indices of their choices among those of `count` layers: all that have a router, or all of the model.
 
         >>> routers = Routers(layers=(2,), experts=8, k=2, routed=(1, 2))
         >>> routers.columns(2), routers.columns(3)
@@ -251,7 +251,7 @@ class RoutedInputs:
     def recorded(self) -> Tensor:
         """int32 [rows, time, layers, k] the live choices, counted from 1; 0 where nothing was read.
 
-        Of tokens that were read several times (padding of a line repeats one) the first counts.
+        Of tokens that were read several times (padding of a pack repeats one) the first counts.
         """
         live = self.routing.choices.int() - LIVE
         n = len(self.position)

@@ -31,7 +31,7 @@ from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
 from purerl.backends.hf.sampling.logits import WideHead
 from purerl.backends.hf.sampling.prefix_cache import FinishedRow, PrefixCache
 from purerl.backends.hf.sampling.stop_strings import StopStrings, window
-from purerl.backends.hf.sampling.table import Table, moves
+from purerl.backends.hf.sampling.table import Table, compaction_moves
 from purerl.backends.hf.sampling.waiting import WaitingRequests
 from purerl.backends.hf.settings import GeneratorConfig
 from purerl.backends.hf.weights.merge import AdapterMerger
@@ -187,7 +187,7 @@ class HFGenerator:
         self._finish(self._ended(token))
 
     def _attention_mask(self) -> Tensor:
-        """Which of the columns in use contain tokens of each row."""
+        """Whether each column in use contains a token of each row."""
         return torch.arange(self._table.start, self._table.now + 1, device=self._device) >= self._inputs.first[:, None]
 
     def _ended(self, token: Tensor) -> dict[int, FinishReason]:
@@ -263,7 +263,7 @@ class HFGenerator:
             if pending.request.keep and completion.finish in ("stop", "length")
         ]
         self._prefixes.store(self._table, [name for name in self._table.names if name not in _OWN_PLANES], rows)
-        sources, holes = moves(list(ended), len(self._slots))
+        sources, holes = compaction_moves(list(ended), len(self._slots))
         order = [*range(len(self._slots) - len(ended))]
         for source, hole in zip(sources, holes, strict=True):
             order[hole] = source

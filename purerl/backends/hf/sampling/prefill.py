@@ -44,7 +44,7 @@ class Prompt(NamedTuple):
 
 
 def prompt_of(pending: PendingRequest, prefixes: PrefixCache) -> Prompt:
-    """What is read for `pending`. If it continues a sequence in `prefixes`, at least one token is read nevertheless."""
+    """The prompt of `pending`. If it continues a sequence in `prefixes`, at least one token is read nevertheless."""
     tokens, image = (*pending.request.tokens, *pending.tokens)[:-1], pending.request.image
     image = (*image, *[0] * (len(tokens) - len(image)))[: len(tokens)] if any(image) else ()
     cached = prefixes.find(pending.content)

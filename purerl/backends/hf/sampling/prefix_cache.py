@@ -102,7 +102,7 @@ class PrefixCache:
         return self._planes[name].index_select(0, slots.flatten()).unflatten(0, slots.shape).transpose(1, 2)
 
     def slots(self, sequences: Sequence[CachedSequence], positions: Tensor) -> Tensor:
-        """Where the tokens at `positions` [sequences, columns] of `sequences` are in the planes."""
+        """The indices in the planes of the tokens at `positions` [sequences, columns] of `sequences`."""
         most = max(len(sequence.pages) for sequence in sequences)
         pages = self._tensor([[*sequence.pages, *[0] * (most - len(sequence.pages))] for sequence in sequences])
         return pages.gather(1, positions // PAGE) * PAGE + positions % PAGE

@@ -20,7 +20,7 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-__all__ = ["Table", "moves"]
+__all__ = ["Table", "compaction_moves"]
 
 
 class Table:
@@ -144,10 +144,10 @@ def _clear_outside(rows: Tensor, start: int, stop: int) -> None:
     rows[:, :, stop:].zero_()
 
 
-def moves(removed: Sequence[int], rows: int) -> tuple[list[int], list[int]]:
+def compaction_moves(removed: Sequence[int], rows: int) -> tuple[list[int], list[int]]:
     """The moves after which the rows that are not `removed` come first, of `rows` rows: (sources, holes).
 
-    >>> moves([0, 3], 5)
+    >>> compaction_moves([0, 3], 5)
     ([4], [0])
     """
     holes, remaining = set(removed), rows - len(removed)

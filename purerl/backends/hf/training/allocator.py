@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import os
 
-__all__ = ["keep_freed_memory"]
+__all__ = ["disable_malloc_trim"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER, _GIBIBYTE = 2**31 - 1, 2**30
 
 
-def keep_freed_memory() -> None:
+def disable_malloc_trim() -> None:
     """Let this process reuse the memory of freed tensors, if the C library is glibc.
 
     By default glibc returns large blocks to the system immediately, and the system provides the memory of the next

@@ -231,7 +231,7 @@ class HFTrainer:
 
     @torch.no_grad()
     def _expert_counts(self, batch: TensorDict, parts: Sequence[MicroBatch]) -> Tensor:
-        """How often each expert is chosen in the whole step."""
+        """The number of times that each expert is chosen in the whole step."""
         name = "router_count"
         counts = [
             self._forward(self._rows(batch, part, _READS), part, (name,), self.extras.of(batch, part))[name]

@@ -164,7 +164,7 @@ def _padded(records: Mapping[int, Tensor], numbers: RowInt, time: int, shape: tu
 
 
 def open_records(source: str, ranks: Ranks, device: torch.device, routers: Routers) -> RouteRecords | SampledRoutes:
-    """What a trainer with this setting `replay_routes` replays; the other arguments are those of `SampledRoutes`."""
+    """The records that a trainer replays with `replay_routes` = `source`; the other arguments as of `SampledRoutes`."""
     if source == "generator":
         return SampledRoutes(ranks, device, routers)
     return RouteRecords(ranks, device, routers.shape)

@@ -1,4 +1,4 @@
-"""Which rows this rank reads, in which micro-batches, and where prefixes are shared or rows are in one line.
+"""The micro-batches of this rank: their rows, and whether these share prefixes or are packed.
 
 Every rank works out the micro-batches of all ranks from the same batch, without communication. So all of them agree on
 what a sharded model needs: the number of micro-batches, and in each of them one or two forward passes.
@@ -37,7 +37,7 @@ class MicroBatch(NamedTuple):
     """The indices of its rows in the batch, and how they are read: padded, if neither of the next two is set.
 
     prefixes  how they share prefixes
-    pack      the line in which they are
+    pack      the pack in which they are
     extras    what they read beside tokens; None: nothing
     """
 
@@ -67,10 +67,10 @@ def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ra
 
 
 def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[MicroBatch]:
-    """The micro-batches of this rank, each of which is read as one line.
+    """The micro-batches of this rank, each of which is read as one pack.
 
     unit    "row" or "group": what a micro-batch does not split
-    budget  maximum of the tokens of a line, as in `rank_packs`
+    budget  maximum of the tokens of a pack, as in `rank_packs`
 
     All ranks have the same number of micro-batches, of similar size; some are empty if there are few rows.
     """

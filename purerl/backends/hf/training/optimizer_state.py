@@ -24,7 +24,7 @@ from purerl.errors import CheckpointError, InputError
 __all__ = ["OPTIMIZER", "load_state", "state_like", "state_of"]
 
 OPTIMIZER = "optimizer."
-"""What the names of the state of an optimizer in a checkpoint begin with."""
+"""Prefix of the names of the state of an optimizer in a checkpoint."""
 
 _GROUP, _CLASS, _NUMBER, _HOST = "group:", "class:", "number:", "host:"
 _OF_ADAMW = ("exp_avg", "exp_avg_sq")
@@ -176,7 +176,7 @@ def load_state(optimizer: Any, trained: Mapping[str, Tensor], loaded: Mapping[st
 
 
 def _value(key: str, tensor: Tensor, device: torch.device) -> Any:
-    """What `tensor` stands for, on the device where it was. A tensor for all parameters is copied for each of them."""
+    """The value of `tensor`, on the device where it was. One for all parameters is copied for each of them."""
     if key.startswith(_NUMBER):
         return tensor.item()
     if key.startswith(_HOST):

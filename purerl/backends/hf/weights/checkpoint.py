@@ -34,7 +34,7 @@ from purerl.ranks import Ranks
 __all__ = ["WEIGHTS", "Kind", "SavePlans", "ShardFiles", "StagedTensors", "kind_of"]
 
 WEIGHTS = "weights."
-"""What the names of weights begin with. Messages leave it out."""
+"""Prefix of the names of weights. Messages leave it out."""
 
 _MAX_SHOWN = 5
 
@@ -45,7 +45,7 @@ Kind = tuple[torch.dtype, tuple[int, ...]]
 
 
 class _Plan(NamedTuple):
-    """What this rank writes, and what rank 0 writes about the parts of all ranks."""
+    """The chunks that this rank writes, and the metadata that rank 0 writes about the parts of all ranks."""
 
     own: SavePlan
     metadata: Metadata
@@ -60,7 +60,7 @@ class SavePlans:
         self._plan: _Plan | None = None
 
     def stage(self, tensors: Mapping[str, Tensor], *, copy: bool) -> StagedTensors:
-        """What this rank writes of `tensors`; with `copy` as copies in the memory of the host. Collective."""
+        """The parts of `tensors` that this rank writes; with `copy` as copies in the memory of the host. Collective."""
         chunks = {name: chunks_of(tensor) for name, tensor in tensors.items()}
         if self._plan is None or self._names != tuple(tensors):
             self._plan, self._names = self._agree(tensors, chunks), tuple(tensors)

@@ -1,4 +1,4 @@
-"""Which parts of a tensor this rank holds, for every mesh of `mesh.py`.
+"""The parts of a tensor that this rank holds, for every mesh of `mesh.py`.
 
 Checkpoints consist of such parts. torch.distributed.checkpoint would describe a tensor that is split over ranks by one
 box. A packed matrix, such as the gate and the up projection of experts in one tensor, is split within each of its
@@ -43,7 +43,7 @@ def chunks_of(tensor: Tensor) -> list[Chunk]:
 
 
 def _part(segments: Sequence[Segment], split: Split) -> list[Segment]:
-    """What `split` leaves to this rank of the rows in `segments`."""
+    """The part of the rows in `segments` that this rank has with `split`."""
     ((start, rows),) = split.segments
     part: list[Segment] = []
     for first, length in segments:

@@ -59,7 +59,7 @@ def _gathered(bucket: Mapping[str, DTensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 class Split:
-    """How the ranks of `mesh` split a tensor: in chunks along `axis`, or each of `groups` of that axis in chunks."""
+    """The split of a tensor over the ranks of `mesh`: chunks along `axis`, or of each of `groups` of that axis."""
 
     def __init__(self, mesh: DeviceMesh, placement: Any, shape: Sequence[int]) -> None:
         self.mesh, self.axis = mesh, placement.dim % len(shape)
@@ -75,7 +75,7 @@ class Split:
 
     @property
     def segments(self) -> list[tuple[int, int]]:
-        """Where the rows of this rank are in the whole: (start, length) of each piece, in their order on this rank."""
+        """The rows of this rank in the whole: (start, length) of each piece, in their order on this rank."""
         start = min(self.chunk * self.mesh.get_local_rank(), self.length)
         rows = min(self.chunk, self.length - start)
         return [(group * self.length + start, rows) for group in range(self.groups)]
@@ -87,7 +87,7 @@ class Split:
 
 
 def split_of(tensor: DTensor, name: str) -> Split | None:
-    """How the ranks of the dimension `name` of its mesh split `tensor`; None if they do not."""
+    """The split of `tensor` over the dimension `name` of its mesh; None if it has none."""
     names = tensor.device_mesh.mesh_dim_names or ()
     if name not in names:
         return None

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["PREFIX", "AdapterMerger", "merge"]
 
 PREFIX = "base_model.model."
-"""What names in peft's files start with, before the name of the module in the model."""
+"""Prefix of names in peft's files, before the name of the module in the model."""
 
 _NAME = re.compile(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight")
 

@@ -40,7 +40,7 @@ _METADATA_CLASSES = frozenset(
         ),
     }
 )
-"""What metadata consist of, beside plain values and dtypes."""
+"""The classes in metadata, beside plain values and dtypes."""
 
 
 class _DigestFile(FileIO):

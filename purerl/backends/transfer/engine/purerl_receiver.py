@@ -219,7 +219,7 @@ def _nccl(store: Store, address: Address, rank: int, timeout: timedelta, token: 
 
 
 def padded(size: int) -> int:
-    """How many bytes of a bucket a tensor of `size` bytes takes: at least one multiple of 16."""
+    """The bytes of a bucket that a tensor of `size` bytes takes: at least one multiple of 16."""
     return max(1, -(-size // _ALIGNMENT)) * _ALIGNMENT
 
 
@@ -286,7 +286,7 @@ class Receiver:
             yield unpack(data, header)
 
     def _bucket(self, bucket: int) -> tuple[dict[str, Any], Tensor | None]:
-        """What the sender says of a bucket, and its bytes; None after the last bucket."""
+        """The sender's description of a bucket, and its bytes; None after the last bucket."""
         header = self._messages.get(f"bucket/{bucket}")
         if "end" in header:
             return header, None
