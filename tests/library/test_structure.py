@@ -6,6 +6,7 @@ A limit is a decision. Who needs more changes it here, with a reason in the comm
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -111,6 +112,18 @@ def test_modules_that_open_and_run_import_few_others() -> None:
 def test_no_modules_import_each_other() -> None:
     """Every import counts, also in functions and for annotations."""
     assert circles(import_graph()) == []
+
+
+# --- words ---------------------------------------------------------------------------------------------------------
+
+
+def test_docstrings_begin_with_their_subject() -> None:
+    """A clause that starts with What, Where, Which or How describes a thing without its noun."""
+    files = [*_files(*OPENED), *sorted((ROOT / "tests" / "loop").rglob("*.py"))]
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = ((path, node) for path in files for node in _nodes(path) if isinstance(node, documented))
+    firsts = ((path, (ast.get_docstring(node) or "").partition("\n")[0]) for path, node in nodes)
+    assert [f"{_name(path)}: {text}" for path, text in firsts if re.match("(What|Where|Which|How)\\b", text)] == []
 
 
 # --- the rules find what breaks them -------------------------------------------------------------------------------
