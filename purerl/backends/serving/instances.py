@@ -35,6 +35,7 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 _POLL = 0.1  # seconds between questions whether the server is ready
 _HEALTH_TIMEOUT = 20.0  # seconds
+_CHECK_TIMEOUT = 120.0  # seconds; some engines ask programs of the host before they describe themselves
 _SECONDS_BETWEEN_MESSAGES = 60.0
 
 
@@ -283,7 +284,7 @@ async def _is_healthy_or_ends(instance: Instance) -> bool:
 async def check_usable(api: EngineApi, instance: Instance) -> None:
     """Raise EngineError, after `instance` was closed, if it is another server than is needed."""
     try:
-        problem = await api.check(instance.http, timeout=_HEALTH_TIMEOUT)
+        problem = await api.check(instance.http, timeout=_CHECK_TIMEOUT)
     except (RefusedError, UnreachableError) as error:
         problem = f"no {api.name} server: {error}"
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
