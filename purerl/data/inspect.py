@@ -26,15 +26,7 @@ from purerl.data.columns import (
     is_complete_message,
     select_format,
 )
-from purerl.data.examples import (
-    NOT_RENAMED,
-    DataSet,
-    Example,
-    extract_answers,
-    extract_prompt,
-    read_renamed,
-    rows_at,
-)
+from purerl.data.examples import NOT_RENAMED, DataSet, Example, extract_answers, extract_prompt, read_renamed, rows_at
 from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes

@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from purerl.data.answers import (
-    TokenizedExample,
-    generation_prompts,
-    has_generation_markers,
-    learned_spans,
-)
+from purerl.data.answers import TokenizedExample, generation_prompts, has_generation_markers, learned_spans
 from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render
 from purerl.data.examples import DataSet, row_name, tokenized_at
 from purerl.data.kinds import iterate_conversations, kinds_of

@@ -18,15 +18,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from purerl.data.chat import (
-    Chat,
-    Messages,
-    Prompt,
-    add_system_prompt,
-    render,
-    tokenize_prompts,
-    with_expansions,
-)
+from purerl.data.chat import Chat, Messages, Prompt, add_system_prompt, render, tokenize_prompts, with_expansions
 from purerl.data.encoding import encode_continuation, encode_rendered
 from purerl.data.row_images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark

@@ -23,14 +23,7 @@ from purerl.placement.process_group import among_themselves, meet_ranks, process
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import check_world, find_world
-from purerl.ranks import (
-    ONE_RANK,
-    Ranks,
-    check_members,
-    current_ranks,
-    guarded_by,
-    store_of_ranks,
-)
+from purerl.ranks import ONE_RANK, Ranks, check_members, current_ranks, guarded_by, store_of_ranks
 from purerl.system.devices.accelerator import collective_backends
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]

@@ -113,7 +113,4 @@ def _turns(expression: str, answer: str, *, with_call: bool) -> list[dict[str, s
     prompt, call = f"{expression}=", f"<calc>{expression}</calc>"
     if not with_call:
         return [{"prompt": prompt, "completion": answer}]
-    return [
-        {"prompt": prompt, "completion": call},
-        {"prompt": f"{prompt}{call}<eos>{answer}=", "completion": answer},
-    ]
+    return [{"prompt": prompt, "completion": call}, {"prompt": f"{prompt}{call}<eos>{answer}=", "completion": answer}]

@@ -23,10 +23,7 @@ __all__ = ["check_models_as_rewards", "check_rewards", "check_weights"]
 
 
 def check_rewards(
-    rewards: Sequence[Reward],
-    gates: Sequence[Gate],
-    workers: RewardWorkers,
-    functions: Mapping[str, RewardFunction],
+    rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers, functions: Mapping[str, RewardFunction]
 ) -> None:
     """Refuse functions that cannot be called, kinds that cannot be used, and settings of workers without effect.
 

@@ -157,11 +157,7 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule(
-            "boxed",
-            r"the content of the last `\boxed{...}`",
-            _find_boxed,
-            r"So \boxed{\frac{1}{2}}.",
-            r"\frac{1}{2}",
+            "boxed", r"the content of the last `\boxed{...}`", _find_boxed, r"So \boxed{\frac{1}{2}}.", r"\frac{1}{2}"
         ),
         Rule(
             "answer tag",

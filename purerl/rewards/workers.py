@@ -32,16 +32,7 @@ from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
 from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
 from purerl.rewards.reports import check_loaded, check_report
 from purerl.rewards.sources import Source, seconds_of
-from purerl.rewards.worker import (
-    AWAIT_GRACE,
-    AWAITING,
-    CLOSE,
-    CLOSE_TIMEOUT,
-    TIME_SLICE,
-    Loaded,
-    Report,
-    WorkerTask,
-)
+from purerl.rewards.worker import AWAIT_GRACE, AWAITING, CLOSE, CLOSE_TIMEOUT, TIME_SLICE, Loaded, Report, WorkerTask
 from purerl.system.workers.processes import Death, Worker, end_all
 from purerl.system.workers.status import IDLE
 
@@ -92,12 +83,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        sources: Sequence[Source],
-        *,
-        num_workers: int | None,
-        timeout: float,
-        max_memory: int | None = None,
+        self, sources: Sequence[Source], *, num_workers: int | None, timeout: float, max_memory: int | None = None
     ):
         self._sources = tuple(sources)
         self._num_workers = num_workers or default_num_workers()

@@ -13,14 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import (
-    Algorithm,
-    Objective,
-    Weighted,
-    compute_advantages,
-    merge,
-    select_rows,
-)
+from purerl.algos.algebra import Algorithm, Objective, Weighted, compute_advantages, merge, select_rows
 from purerl.batch import OPTIONAL_STRUCTURE, ROW_FIELDS, STRUCTURE, select_fields, with_fields
 from purerl.testing.plain_loss import PlainLoss, loss_of_part, prepare
 

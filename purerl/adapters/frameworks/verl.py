@@ -23,13 +23,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from purerl.adapters.frameworks.availability import (
-    VERL,
-    estimator_refusals,
-    loss_refusals,
-    policy_objective,
-    require,
-)
+from purerl.adapters.frameworks.availability import VERL, estimator_refusals, loss_refusals, policy_objective, require
 from purerl.adapters.frameworks.compose import compose
 from purerl.adapters.frameworks.tensors import completions, counts_of, estimate, means
 from purerl.algos.algebra import Algorithm, Objective, compute_loss, keep_all

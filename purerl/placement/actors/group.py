@@ -147,9 +147,7 @@ class ActorGroup:
         ray = load_ray()
 
         ray.wait(
-            self.start("write_stacks", reason, thread="control"),
-            num_returns=len(self.actors),
-            timeout=_STACKS_TIMEOUT,
+            self.start("write_stacks", reason, thread="control"), num_returns=len(self.actors), timeout=_STACKS_TIMEOUT
         )
 
     def kill(self) -> None:

@@ -65,10 +65,7 @@ from purerl.testing.generator.requests import (
     invalid_requests_are_refused,
     polling_makes_progress,
 )
-from purerl.testing.generator.weights import (
-    load_weights_applies_to_requests_in_flight,
-    load_weights_replaces_weights,
-)
+from purerl.testing.generator.weights import load_weights_applies_to_requests_in_flight, load_weights_replaces_weights
 
 __all__ = ["ALWAYS", "EXACT", "SAMPLING", "Case", "Conformance", "check_generator"]
 

@@ -39,13 +39,7 @@ from purerl.testing.laws.invariance import (
     rank_invariance,
 )
 from purerl.testing.laws.law import Law
-from purerl.testing.laws.purity import (
-    dtype_preserved,
-    inputs_unchanged,
-    no_hidden_state,
-    picklable,
-    reads_are_declared,
-)
+from purerl.testing.laws.purity import dtype_preserved, inputs_unchanged, no_hidden_state, picklable, reads_are_declared
 from purerl.testing.laws.rewards import (
     no_reward_lost,
     reward_scale_equivariance,

@@ -16,12 +16,7 @@ from purerl.testing.laws.law import assert_same, law
 from purerl.testing.outcome import Outcome, find_difference, run, run_advantage
 from purerl.testing.perturbations import equalize_policies, regroup, scale_rewards, shift_scores
 
-__all__ = [
-    "no_reward_lost",
-    "reward_scale_equivariance",
-    "reward_shift_invariance",
-    "small_groups_have_zero_advantage",
-]
+__all__ = ["no_reward_lost", "reward_scale_equivariance", "reward_shift_invariance", "small_groups_have_zero_advantage"]
 
 
 @law
