@@ -87,8 +87,7 @@ def _rows_of_trace(
         result = RewardResult(failure=failure) if failure else _result(trace, is_last=is_last)
         finish = "error" if failure else "length" if trace.is_truncated else "stop"
         texts = _texts(draw, [node.message for node in branch.nodes], trace.last_reply, finish)
-        tokens = _token_fields([], found, result.reward)
-        rows.append(Trajectory({**fields, **tokens}, texts, result))
+        rows.append(Trajectory({**fields, **_token_fields([], found, result.reward)}, texts, result))
     return rows
 
 

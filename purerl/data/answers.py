@@ -171,9 +171,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
 
 def _trimmed(chat: Chat, text: str, start: int, end: int, headers: Sequence[str]) -> tuple[int, int]:
     """The span from the end of one of `headers` on, if that is in it, and without space after an end token."""
-    ends = (
-        k for header in headers for k in range(start, min(start + len(header), end) + 1) if text.endswith(header, 0, k)
-    )
+    ends = (k for head in headers for k in range(start, min(start + len(head), end) + 1) if text.endswith(head, 0, k))
     start = next(ends, start)
     kept = text[start:end].rstrip()
     return start, start + len(kept) if kept.endswith(chat.end_strings) else end

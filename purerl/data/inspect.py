@@ -331,6 +331,4 @@ def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...
 def _quantiles(lengths: Sequence[int]) -> dict[str, int]:
     """The smallest length that is greater than or equal to the given fraction of `lengths`, for each quantile."""
     ordered = sorted(lengths)
-    return {
-        name: ordered[max(ceil(fraction * len(ordered)), 1) - 1] for name, fraction in _QUANTILES.items() if ordered
-    }
+    return {name: ordered[max(ceil(share * len(ordered)), 1) - 1] for name, share in _QUANTILES.items() if ordered}

@@ -144,9 +144,7 @@ def find_problem(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> 
     if isinstance(prompt, str) or isinstance(answer, str):
         return None
     rendered = rendered_placeholders(chat, prompt, answer)
-    if rendered is None:
-        return None
-    return _find_left_out(chat, rendered, prompt) or _find_not_learned(chat, rendered)
+    return None if rendered is None else _find_left_out(chat, rendered, prompt) or _find_not_learned(chat, rendered)
 
 
 def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem | None:
@@ -205,8 +203,7 @@ def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:
             return _marker_problem(f"message {turn} of the conversation has {what} outside of the markers")
         if any(piece.text in learned.lower() for piece in rendered.pieces if piece.message != turn):
             return _marker_problem(f"the text of another message is learned with message {turn} of the conversation")
-        headers = generation_prompts(chat, rendered.messages[:turn])
-        if not rendered.text[:start].endswith(headers):
+        if not rendered.text[:start].endswith(generation_prompts(chat, rendered.messages[:turn])):
             last = rendered.text[:start][-40:]
             return _marker_problem(f"what is learned of message {turn} of the conversation begins after {last!r}")
         if chat.ends_turns and not any(string in learned for string in chat.stop_strings):

@@ -262,9 +262,7 @@ def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Seque
     if not turn or turn[-1] not in chat.stop_tokens:
         return 0
     ends = (index + 1 for index, token in enumerate(tokens) if token in chat.stop_tokens)
-    if _has_stop_token(chat, closing):
-        return next(ends, 0)
-    return int(list(tokens[:1]) == [turn[-1]])
+    return next(ends, 0) if _has_stop_token(chat, closing) else int(list(tokens[:1]) == [turn[-1]])
 
 
 def _has_stop_token(chat: Chat, text: str) -> bool:

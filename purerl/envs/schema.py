@@ -173,9 +173,7 @@ def _container_schema(origin: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 def _tuple_schema(args: tuple[Any, ...]) -> dict[str, Any]:
     if args[1:] == (...,):
         return {"items": _schema_of(args[0])}
-    return (
-        {"prefixItems": [_schema_of(arg) for arg in args], "minItems": len(args), "maxItems": len(args)} if args else {}
-    )
+    return {"prefixItems": [*map(_schema_of, args)], "minItems": len(args), "maxItems": len(args)} if args else {}
 
 
 def _union_schema(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

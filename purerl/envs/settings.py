@@ -177,5 +177,4 @@ def written_fields(settings: EnvironmentSettings) -> tuple[str, ...]:
     ('turn', 'episode', 'anchor')
     """
     anchor = ("anchor",) if settings.has_states else ()
-    role = ("role",) if settings.players > 1 else ()
-    return ("turn", "episode", *anchor, *role)
+    return ("turn", "episode", *anchor, *(("role",) if settings.players > 1 else ()))

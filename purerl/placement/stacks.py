@@ -113,8 +113,7 @@ def request_stacks(directory: Path, timeout: float) -> list[Stacks]:
 
 
 def _stacks(path: Path, request: str) -> Stacks:
-    text = _read(path)
-    place, _, rest = text.partition("\n")
+    place, _, rest = _read(path).partition("\n")
     answer = rest.partition(_ASKED.format(request))[2].partition(_DONE.format(request))[0]
     return Stacks(path.name.removesuffix(_SUFFIX), place, answer if _done(path, request) and path.exists() else None)
 

@@ -99,9 +99,7 @@ def prepare(folder: Path, seed: int) -> None:
     for name, part in (("train", train), ("held_out", held_out)):
         rows = [{"prompt": f"{expression}=", "answer": answer} for expression, answer in part]
         write_parquet(folder / f"{name}.parquet", rows)
-    demonstrations = [
-        turn for index, problem in enumerate(train) for turn in _turns(*problem, with_call=index % 4 == 0)
-    ]
+    demonstrations = [turn for k, problem in enumerate(train) for turn in _turns(*problem, with_call=k % 4 == 0)]
     rng.shuffle(demonstrations)
     write_parquet(folder / "demonstrations.parquet", demonstrations)
     tokenizer = word_tokenizer([*"0123456789*=?", "<calc>", "</calc>"], pattern="</?calc>|.")

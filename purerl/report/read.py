@@ -177,9 +177,7 @@ def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, An
     seconds = accumulate(
         sum(record.get(f"time/{name}") or 0.0 for name in ("step", *_PHASES_OUTSIDE_STEPS)) for record in records
     )
-    tokens = accumulate(
-        (record.get("time/tokens_per_second") or 0.0) * (record.get("time/step") or 0.0) for record in records
-    )
+    tokens = accumulate((row.get("time/tokens_per_second") or 0.0) * (row.get("time/step") or 0.0) for row in records)
     axes = {"step": [record["step"] for record in records], "seconds": list(seconds), "tokens": list(tokens)}
     names = dict.fromkeys(name for record in records for name in record if name != "step")
     return {

@@ -141,8 +141,7 @@ def _call_trl(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call) -
     columns = {name: [example.get(name) for example in examples] for name in names}
     tokens = [[*item.tokens] for item in inputs]
     values = (prompts, completions, tokens, call.trainer_state(inputs), call.log_metric, call.log_extra)
-    arguments = {**columns, **dict(zip(_TRL, values, strict=True))}
-    return reward.function(**_select(reward.parameters, arguments))
+    return reward.function(**_select(reward.parameters, {**columns, **dict(zip(_TRL, values, strict=True))}))
 
 
 def _parse_trl(returned: Any, call: Call) -> list[Any]:

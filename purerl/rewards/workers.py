@@ -263,9 +263,7 @@ class WorkerPool:
         return bool(answers)
 
     def _deadline(self, worker: Worker, load: _Load) -> float:
-        if not worker.is_ready:
-            return worker.deadline
-        return min((task.deadline for task in load.tasks), default=math.inf)
+        return worker.deadline if not worker.is_ready else min((task.deadline for task in load.tasks), default=math.inf)
 
     def _begin(self, load: _Load, loaded: Loaded) -> None:
         """Take jobs, now that a worker has loaded the functions and their calling conventions are known."""

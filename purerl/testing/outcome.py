@@ -105,9 +105,7 @@ def run(algorithm: Algorithm, batch: TensorDict, differentiate: Differentiate = 
     the selected rows.
     """
     prepared, after = _run_advantage(algorithm, batch)
-    learned = [
-        run_objective(objective, step, no_split, differentiate) for objective, step in _steps(algorithm, batch, after)
-    ]
+    learned = [run_objective(*pair, no_split, differentiate) for pair in _steps(algorithm, batch, after)]
     return Outcome(*({n: v for part in kind for n, v in part.items()} for kind in zip(prepared, *learned, strict=True)))
 
 

@@ -85,8 +85,7 @@ def _fields(inputs: Any, objective: Objective) -> dict[str, Tensor]:
 def _objective(text: str) -> Objective:
     """The objective of the algorithm and modifiers in `text`, JSON: prime-rl passes them again for each sequence."""
     algorithm = build_algorithm(compose(*json.loads(text)))
-    needs_bypass = "old_logp" in policy_objective(algorithm, PRIME_RL).reads
-    do = 'add modifiers = ["bypass"]' if needs_bypass else None
+    do = 'add modifiers = ["bypass"]' if "old_logp" in policy_objective(algorithm, PRIME_RL).reads else None
     require("this algorithm in prime-rl", [*loss_refusals(algorithm, PRIME_RL)], do=do)
     require_effect(*json.loads(text), on="the loss in prime-rl", part=_loss_of)
     return _loss_of(algorithm)

@@ -113,8 +113,7 @@ class _Methods(_TRLTrainer):
 
     def _prepared_step(self, batch: TensorDict) -> tuple[TensorDict, dict[str, Counts]]:
         """The generation batch with advantages, prepared for the loss, and its counts."""
-        keep = select_rows(self._algorithm, batch)
-        batch = with_fields(batch, mask=batch["mask"] & keep.unsqueeze(-1))
+        batch = with_fields(batch, mask=batch["mask"] & select_rows(self._algorithm, batch).unsqueeze(-1))
         state, batch = compute_advantages(self._algorithm, self._state, batch)
         if self.model.training:
             self._state = state

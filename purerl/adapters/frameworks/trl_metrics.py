@@ -54,8 +54,7 @@ def _of_every_loss(objective: Objective, part: TensorDict) -> dict[str, Weighted
     mask = part["mask"]
     means = {"entropy": part["entropy"]}
     if "ref_logp" in part.keys():
-        penalty = next((term.loss for term in objective.terms if term.name == "ref_kl"), _K3)
-        means["kl"] = penalty(part)
+        means["kl"] = next((term.loss for term in objective.terms if term.name == "ref_kl"), _K3)(part)
     return {name: Weighted(torch.where(mask, value, 0).sum(), mask.sum()) for name, value in means.items()}
 
 

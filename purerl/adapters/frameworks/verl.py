@@ -72,8 +72,7 @@ class PolicyLoss:
     def of(cls, name: str, algorithm: Algorithm) -> PolicyLoss:
         """The loss of `algorithm`. Raises ConfigError, with the reason, if verl does not pass what it needs."""
         require(f"the loss of {name!r} in verl", [*loss_refusals(algorithm, VERL)])
-        objective = policy_objective(algorithm, VERL)
-        return cls(name, objective, _weighted(algorithm))
+        return cls(name, policy_objective(algorithm, VERL), _weighted(algorithm))
 
     def __call__(
         self,
@@ -95,8 +94,7 @@ class PolicyLoss:
         if rollout_is_weights is not None:
             objective, fields["weight"] = self._weighted(), rollout_is_weights
         part = completions(response_mask, advantage=advantages, logp=log_prob, **_read(objective, fields))
-        info = getattr(config, "global_batch_info", {})
-        tokens, rows, ranks = _denominators(info, part["mask"])
+        tokens, rows, ranks = _denominators(getattr(config, "global_batch_info", {}), part["mask"])
         loss, metrics = compute_loss(objective, part, counts_of(objective, tokens, rows))
         values = means({name: value for name, value in metrics.items() if not name.startswith("loss/")})
         return loss * ranks, _metrics(values, part, old_log_prob)
@@ -212,8 +210,7 @@ def _check_settings(config: Any, objective: Objective, loss_agg_mode: str) -> No
         do = "leave it out, or take the modifier reduction in a variant: docs/how-to/verl.md"
         need = f"the reduction of the algorithm, or verl's default: {' or '.join(modes)}"
         raise ConfigError("actor.loss_agg_mode", got=loss_agg_mode, need=need, do=do)
-    correction = _get(policy_loss, "rollout_correction")
-    if "rollout_logp" in objective.reads and not _get(correction, "bypass_mode"):
+    if "rollout_logp" in objective.reads and not _get(_get(policy_loss, "rollout_correction"), "bypass_mode"):
         do = (
             "set algorithm.rollout_correction.bypass_mode=True, and tell the loss by "
             "+actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode=True"

@@ -66,8 +66,7 @@ class RemoteGenerator:
         self._kept.update((request.key, (tuple(request.content), actor)) for request in requests if request.keep)
 
     def copies(self) -> list[str]:
-        names = [f"{self.group.name}-{part.first}" for part in self._parts]
-        actors = zip(names, self._built, strict=True)
+        actors = zip([f"{self.group.name}-{part.first}" for part in self._parts], self._built, strict=True)
         return [f"{copy} in {name}" if copy else name for name, built in actors for copy in built.copies]
 
     def submit_to(self, copy: int, requests: Sequence[Request]) -> None:

@@ -74,9 +74,7 @@ class EngineHost:
     working_directory  of the run: relative paths are relative to it
     """
 
-    def __init__(
-        self, name: str, rank: int, size: int, directory: str, python_path: list[str], working_directory: str
-    ) -> None:
+    def __init__(self, name: str, rank: int, size: int, directory: str, python_path: list[str], working_directory: str):
         sys.path[:] = python_path
         with suppress(OSError):  # another host may not have it
             os.chdir(working_directory)

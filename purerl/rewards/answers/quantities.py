@@ -99,9 +99,7 @@ def _conversion(expected: Unit, given: Unit) -> Fraction | None:
 
     Words that are no units may be missing: 3 balls are 3 red balls.
     """
-    units = [
-        {name: unit.dimensions[name] for name in unit.dimensions if name in DIMENSIONS} for unit in (expected, given)
-    ]
+    units = [{name: n for name, n in unit.dimensions.items() if name in DIMENSIONS} for unit in (expected, given)]
     words = [unit.dimensions.keys() - DIMENSIONS for unit in (expected, given)]
     is_same = units[0] == units[1] and (words[0] <= words[1] or words[1] <= words[0])
     return given.size / expected.size if is_same else None

@@ -230,9 +230,7 @@ def _call(node: Node, variables: Mapping[str, Value]) -> Value:
     argument, *bases = (inexact(evaluate(operand, variables)) for operand in operands)
     if mp.context.mag(argument) > _MAX_EXPONENT_BITS and name not in ("ln", "log"):
         raise UndefinedError("an argument that is too large")
-    if bases:
-        return mp.context.log(argument) / mp.context.log(bases[0])
-    return mp.functions[name](argument)
+    return mp.context.log(argument) / mp.context.log(bases[0]) if bases else mp.functions[name](argument)
 
 
 def _factorial(value: Value) -> Value:

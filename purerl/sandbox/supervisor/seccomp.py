@@ -101,8 +101,7 @@ def _ranges(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
     """
     numbers = sorted(numbers)
     starts = [k for k in numbers if k - 1 not in numbers]
-    ends = [k for k in numbers if k + 1 not in numbers]
-    return zip(starts, ends, strict=True)
+    return zip(starts, [k for k in numbers if k + 1 not in numbers], strict=True)
 
 
 def _test_range(first: int, last: int, result: int) -> list[Instruction]:
