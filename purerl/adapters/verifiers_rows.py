@@ -96,10 +96,7 @@ def _has_new_turn(turns: Sequence[RowTurn] | None) -> bool:
 
 
 def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[RowTurn] | None:
-    """The turns of `branch`; None if a sampled turn is not exactly a request with its completion.
-
-    `seen` are the nodes of the branches before, whose turns are only context here. Those of this one are added.
-    """
+    """The turns of `branch`, whose nodes are added to `seen`; None if a sampled one is no request with completion."""
     tokens: list[int] = []
     turns: list[RowTurn] = []
     start = 0

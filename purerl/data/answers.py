@@ -136,10 +136,7 @@ def _template(chat: Chat) -> str:
 
 
 def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
-    """The rendered `messages`, and what the template marks from message `first` on, but for turns of weight 0.
-
-    Raises: DataError if some turns are not learned, and the template does not mark each turn once.
-    """
+    """The rendered `messages`, and what the template marks from `first` on. Raises: DataError without right marks."""
     template = _END_MARKER.sub(_END_SET, _MARKER.sub(_SET, _template(chat)))
     parts = re.split(f"[{_START}{_END}]", render(chat, messages, chat_template=template))
     positions = [*accumulate(map(len, parts))]

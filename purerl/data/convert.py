@@ -66,11 +66,6 @@ def _final_answer(solution: str) -> str:
     return answer.strip().replace(",", "") if marker else ""
 
 
-def _without_annotations(solution: str) -> str:
-    """A GSM8K solution without the calls of a calculator, such as ``<<2*3=6>>``."""
-    return re.sub(r"<<[^>]*>>", "", solution)
-
-
 SOURCES: Mapping[str, Source] = {
     "gsm8k": Source(
         name="openai/gsm8k",
@@ -81,7 +76,7 @@ SOURCES: Mapping[str, Source] = {
         ground_truth=_final_answer,
         answer_format="a solution that ends with #### and the result",
         instruction='{}\n\nReason step by step. Give the answer on the last line, as a number after "#### ".',
-        solution=_without_annotations,
+        solution=lambda solution: re.sub(r"<<[^>]*>>", "", solution),  # calls of a calculator, such as <<2*3=6>>
     ),
     "humaneval": Source(
         name="openai_humaneval",

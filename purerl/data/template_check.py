@@ -168,10 +168,7 @@ def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem 
 
 
 def _is_needed(chat: Chat, rendered: Rendered, piece: Piece) -> bool:
-    """Whether the template must show `piece`. The keys that it does not read at all are listed with what is not read.
-
-    Templates of reasoning models leave out the thoughts before the last question on purpose.
-    """
+    """Whether the template must show `piece`: earlier thoughts may be left out; unread keys are listed elsewhere."""
     words = template_words(chat.tokenizer, chat.chat_template_kwargs.get("tools"))
     message, following = rendered.messages[piece.message], rendered.messages[piece.message :]
     is_answer = piece.message >= rendered.first and is_learned(message)

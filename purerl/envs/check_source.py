@@ -6,7 +6,7 @@ What cannot be seen there, such as the methods that a class inherits, is not che
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from inspect import Signature
 from pathlib import Path
 from typing import Any
@@ -73,11 +73,7 @@ def _check_tool(node: ast.FunctionDef | ast.AsyncFunctionDef, *, skipped: int) -
         return
     if not ast.get_docstring(node):
         raise ConfigError(f"the tool {node.name!r} has no description", need="a docstring that says what it does")
-    for parameter in list(_parameters(node))[skipped:]:
+    for parameter in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs][skipped:]:
         if parameter.annotation is None:
             what = f"the parameter {parameter.arg!r} of the tool {node.name!r}"
             raise ConfigError(what, need="a type hint, such as str")
-
-
-def _parameters(node: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:
-    yield from (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)

@@ -102,10 +102,7 @@ def _fill(
     max_bytes: float,
     thumbnails: Thumbnails,
 ) -> _Selection:
-    """Select groups from at most `max_files` of `files`, at most `max_bytes` long together with messages and images.
-
-    Their images are shown as `thumbnails`.
-    """
+    """Select groups from `files`, at most `max_bytes` long with messages and images, shown as `thumbnails`."""
     selected: list[dict[str, Any]] = []
     skipped: list[str] = []
     readable: Path | None = None

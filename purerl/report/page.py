@@ -88,10 +88,7 @@ def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Re
 
 @contextmanager
 def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes to a temporary file, which replaces `output` if the block succeeds.
-
-    Raises: ConfigError if `output` cannot be written, or if it could be a file of a run.
-    """
+    """Yield a function that writes a file, which replaces `output` if the block succeeds. Raises: ConfigError."""
     path = output.resolve()
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         need, do = "a file in an existing directory", "create the directory, or choose another file"

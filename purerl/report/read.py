@@ -167,11 +167,7 @@ def _phase_seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, Any]:
-    """Every metric at the selected steps (None if a step does not have it), and the values of the horizontal axes.
-
-    The selected steps are evenly spaced. In addition, up to `max_records` // 2 evenly spaced steps with an evaluation
-    or a validation are selected.
-    """
+    """Every metric and the axes at evenly spaced steps, and at up to half as many steps with an evaluation."""
     evaluated = [k for k, record in enumerate(records) if any(map(is_measurement, record))]
     selected = sorted({*evenly_spaced(range(len(records)), max_records), *evenly_spaced(evaluated, max_records // 2)})
     seconds = accumulate(

@@ -49,10 +49,7 @@ _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succ
 
 @define
 class _Load:
-    """The work of a worker: the task whose calls it makes, and the tasks whose awaitables run, by number.
-
-    `closes` says whether it has functions that are to be closed.
-    """
+    """The task whose calls a worker makes, those whose awaitables run, and whether it has functions to be closed."""
 
     current: Task | None = None
     awaiting: dict[int, Task] = field(factory=dict)

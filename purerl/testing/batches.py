@@ -188,14 +188,10 @@ def _topk(batch: TensorDict, rng: torch.Generator) -> Tensor:
     return _normal((*batch["mask"].shape, 4), rng).log_softmax(-1)[..., :3]
 
 
-def _noise(batch: TensorDict, rng: torch.Generator) -> Tensor:
-    return _uniform(batch["mask"].shape, rng, 0.0, 1.0)
-
-
 _VALUES = {
     "entropy": _entropy,
     "old_entropy": _entropy,
-    "noise": _noise,
+    "noise": lambda batch, rng: _uniform(batch["mask"].shape, rng, 0.0, 1.0),
     "reward": _reward,
     "chosen": _chosen,
     "episode": _episode,

@@ -53,7 +53,8 @@ def loss(inputs: Any, algorithm: Any, modifiers: Sequence[Any] = ()) -> Any:
         for name, metric in metrics.items()
         if not name.startswith("loss/")
     }
-    return _outputs_class(inputs)(loss=value, metrics=shown)
+    outputs = sys.modules[type(inputs).__module__].LossOutputs  # it is in the module of LossInputs
+    return outputs(loss=value, metrics=shown)
 
 
 def _check_shapes(inputs: Any) -> None:
@@ -93,8 +94,3 @@ def _objective(text: str) -> Objective:
 
 def _loss_of(algorithm: Algorithm) -> Objective:
     return policy_objective(algorithm, PRIME_RL)
-
-
-def _outputs_class(inputs: Any) -> Any:
-    """prime-rl's `LossOutputs`, which is in the module of `LossInputs`."""
-    return sys.modules[type(inputs).__module__].LossOutputs

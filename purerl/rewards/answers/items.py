@@ -93,10 +93,7 @@ def stated_values(node: Node) -> list[Node]:
 
 
 def _chain_values(parts: Sequence[Node | None]) -> list[Node]:
-    """The values in a chain of equations, without the left side that names them.
-
-    Empty for equations such as 2x = 10 or p = 0, which say what a variable is, but do not solve for it.
-    """
+    """The values in a chain of equations, without the left side that names them; none for 2x = 10 or p = 0."""
     if len(parts) == 2 and not is_label(parts[0]) and is_label(parts[1]):
         parts = parts[::-1]
     has_name = len(parts) > 1 and parts[0] is not None and (symbols(parts[0]) or contains(parts[0], "text"))

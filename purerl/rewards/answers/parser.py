@@ -146,10 +146,7 @@ class _Parser:
         return Node("neg", (node,)) if sign and sign.text == "-" else node
 
     def _starts_factor(self) -> bool:
-        """Whether the next token starts a factor without a sign of multiplication.
-
-        A number does only after a symbol or a bracket, because 4 2 is no product.
-        """
+        """Whether the next token starts a factor without a sign; a number does only after a symbol or a bracket."""
         token, previous = self._cursor.next, self._cursor.previous
         match token.kind:
             case "number":

@@ -84,10 +84,7 @@ def _letters_as_units(node: Node) -> Node:
 
 
 def _may_omit(unit: Unit | None, truth: Node) -> bool:
-    """Whether a number without the unit may be meant with it.
-
-    50 may be meant instead of 50%, but not 0.5 instead of 0.5%, and 45 instead of 45°, but not pi/4 instead of (pi/4)°.
-    """
+    """Whether a number without the unit may be meant with it: 50 for 50%, but not 0.5 for 0.5%."""
     dimensions, value = unit.dimensions if unit else {}, value_of(truth)
     if "percent" in dimensions:
         return dimensions == {"percent": 1} and value is not None and is_real(value) and real_part(value) > 1
@@ -95,10 +92,7 @@ def _may_omit(unit: Unit | None, truth: Node) -> bool:
 
 
 def _conversion(expected: Unit, given: Unit) -> Fraction | None:
-    """The factor from the unit `given` to `expected`; None if they measure different things.
-
-    Words that are no units may be missing: 3 balls are 3 red balls.
-    """
+    """The factor from `given` to `expected`; None if they measure different things. 3 balls are 3 red balls."""
     units = [{name: n for name, n in unit.dimensions.items() if name in DIMENSIONS} for unit in (expected, given)]
     words = [unit.dimensions.keys() - DIMENSIONS for unit in (expected, given)]
     is_same = units[0] == units[1] and (words[0] <= words[1] or words[1] <= words[0])

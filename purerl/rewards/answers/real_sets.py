@@ -117,10 +117,6 @@ def _intersection(first: RealSet, second: RealSet) -> RealSet:
     return _complement(_union(_complement(first), _complement(second)))
 
 
-def _difference(first: RealSet, second: RealSet) -> RealSet:
-    return _intersection(first, _complement(second))
-
-
 # --- from nodes --------------------------------------------------------------------------------------------------
 
 
@@ -235,7 +231,7 @@ _READERS: dict[str, Callable[[Node], RealSet | None]] = {
     "relation": _read_relation,
     "builder": lambda node: _real_set(node.args[1]),
     "union": lambda node: _combined(node.args, _union),
-    "difference": lambda node: _combined(node.args, _difference),
+    "difference": lambda node: _combined(node.args, lambda one, other: _intersection(one, _complement(other))),
     "or": lambda node: _combined(node.args, _union),
     "and": _read_conditions,
     "list": lambda node: _read_conditions(node) or _read_cases(node),

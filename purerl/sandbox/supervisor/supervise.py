@@ -114,10 +114,7 @@ def _result(sandbox: Sandbox, monitor: Monitor, status: str, code: int | None, s
 
 
 def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
-    """Run one turn after the other, until the owner ends the session or it ends itself.
-
-    Between two turns, the processes of the sandbox are stopped.
-    """
+    """Run one turn after the other, with processes stopped in between, until the session ends."""
     monitor = _open_monitor(task, sandbox)
     send(owner, Message({"layers": sandbox.layers}))
     is_alive = True

@@ -103,10 +103,7 @@ def completion_matches_regex(case: Case) -> None:
 def _check(
     case: Case, request: Request, completion: Completion, structure: Sequence[Collection[int]] | None = None
 ) -> None:
-    """Compare each token of `completion` with the definition.
-
-    structure  the tokens that a grammar permits for the first tokens; then only these are compared
-    """
+    """Compare the tokens of `completion` with the definition; only the first ones if `structure` permits some."""
     assert case.logits is not None
     count = len(completion.tokens) if structure is None else len(structure)
     for index, (token, logp) in enumerate(zip(completion.tokens[:count], completion.logp, strict=False)):

@@ -117,10 +117,7 @@ def _counted_advantages(algorithm: Algorithm, batch: TensorDict) -> Tensor | Non
 
 
 def _batches_of_groups(algorithm: Algorithm, size: int) -> Iterator[TensorDict]:
-    """Batches of four groups of `size` rows: with random rewards, and with one to four correct rows in each group.
-
-    Some advantages, such as those of pass@k, are 0 unless a certain number of rows of a group is correct.
-    """
+    """Batches of four groups of `size` rows: with random rewards, and with one to four correct rows in each."""
     layout = tuple((group, ".aaa") for group in range(4) for _ in range(size))
     for seed in range(5):
         batch = example_batch(algorithm.reads, layout, seed=seed)

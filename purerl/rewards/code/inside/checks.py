@@ -104,10 +104,7 @@ _EXCEPTIONS = {
 
 
 def _exception(names: list[str], args: tuple[Any, ...] | None, text: str) -> Exception:
-    """The exception that the completion has raised: of the first built-in class among `names`.
-
-    A StopIteration becomes a RuntimeError, as in a generator: it would end a loop of the tests.
-    """
+    """The exception that the completion has raised; no StopIteration, which would end a loop of the tests."""
     kind = next((_EXCEPTIONS[name] for name in names if name in _EXCEPTIONS), RuntimeError)
     try:
         return kind(*(args if isinstance(args, tuple) else (text,)))
