@@ -171,19 +171,8 @@ def _compress(values: Sequence[Any]) -> Any:
 # --- evaluations -------------------------------------------------------------------------------------------------
 
 _ATTEMPT_FIELDS = ("finish", "answer", "correct")
-_KNOWN = {
-    "data_set",
-    "index",
-    "attempt",
-    "prompt",
-    "completion",
-    "tokens",
-    "reward",
-    "ground_truth",
-    "messages",
-    "images",
-    *_ATTEMPT_FIELDS,
-}
+_KNOWN = {"data_set", "index", "attempt", "prompt", "completion", "tokens", "reward", *_ATTEMPT_FIELDS}
+_KNOWN |= {"ground_truth", "messages", "images"}
 
 
 def _evaluation_group(step: int, table: pa.Table) -> dict[str, Any]:

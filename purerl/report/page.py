@@ -28,19 +28,8 @@ from purerl.system.files import create
 
 __all__ = ["Report", "render_page", "write_report"]
 
-_SCRIPTS = (
-    "dom",
-    "numbers",
-    "data",
-    "tokens",
-    "conversation",
-    "overview",
-    "chart",
-    "curves",
-    "row",
-    "completions",
-    "main",
-)
+_VIEWS = ("overview", "chart", "curves", "row", "completions")
+_SCRIPTS = ("dom", "numbers", "data", "tokens", "conversation", *_VIEWS, "main")
 _MAX_RECORDS_PER_RUN, _MIN_RECORDS_PER_RUN, _MAX_RECORDS = 1000, 200, 5000
 
 

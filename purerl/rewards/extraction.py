@@ -19,9 +19,7 @@ from purerl.rewards.numbers import last_number
 __all__ = ["RULES", "Rule", "extract", "find_candidates", "last_boxed"]
 
 _MAX_CHARACTERS = 8192  # characters at the end of a completion that are searched
-_MAX_BOXES = 16
-_MAX_MATCHES = 16
-
+_MAX_BOXES, _MAX_MATCHES = 16, 16
 
 _BETWEEN_BOXES = re.compile(
     r"""[\s$]*(?: (?:,|;|\band\b|\bor\b|\\(?:text|mathrm)\{[\s,]*(?:and|or)\s*\}|\\q?quad\b|\\[,; ])[\s$]*)+

@@ -23,10 +23,8 @@ __all__ = [
     "stated_values",
 ]
 
-_MAX_VARIANTS = 16
-_ROUNDING = 0.005
-_LISTS = ("list", "and", "or")
-_SIGNS = ("plus_minus", "minus_plus")
+_MAX_VARIANTS, _ROUNDING = 16, 0.005
+_LISTS, _SIGNS = ("list", "and", "or"), ("plus_minus", "minus_plus")
 
 
 # --- equations ---------------------------------------------------------------------------------------------------

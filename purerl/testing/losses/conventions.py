@@ -93,18 +93,8 @@ def _fields(**names: str) -> dict[str, Argument]:
     return {parameter: Argument((name,), bind(_field, name=name)) for parameter, name in names.items()}
 
 
-_OWN = (
-    "logp",
-    "old_logp",
-    "ref_logp",
-    "rollout_logp",
-    "entropy",
-    "advantage",
-    "value",
-    "old_value",
-    "returns",
-    "group",
-)
+_LOGP = ("logp", "old_logp", "ref_logp", "rollout_logp")
+_OWN = (*_LOGP, "entropy", "advantage", "value", "old_value", "returns", "group")
 _OUTPUTS = ("logp", "entropy", "value")
 _COUNTS = {
     "batch_num_tokens": Argument((), _tokens),
