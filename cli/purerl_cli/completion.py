@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from pkgutil import iter_modules
 
 import typer
-
-import purerl
 
 __all__ = ["recipe_names", "setting_keys"]
 
 
 def recipe_names(incomplete: str) -> list[str]:
     """The recipes of purerl, and the TOML files in the working directory. No recipe is imported."""
-    recipes = [module.name for module in iter_modules([str(Path(purerl.__file__).parent / "recipes")])]
+    from purerl.recipes import names
+
     files = [str(path) for path in Path().glob("*.toml")]
-    return [name for name in (*recipes, *files) if name.startswith(incomplete)]
+    return [name for name in (*names(), *files) if name.startswith(incomplete)]
 
 
 def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,18 +70,20 @@ def play_row(
     if directory is not None:  # but servers that the run uses stay those of the run
         generator, config = config.generator, resolve_paths(config, Path(directory))
         config = evolve(config, generator=_as_stranger(config.generator, generator))
-    with private_folder("purerl-images-") as images:
+    with ExitStack() as stack:
+        images = stack.enter_context(private_folder("purerl-images-"))
         workflow, task = open_debug_workflow(config, images=images)
         example = _example_at(task, row)
         if turns is not None and not turns:
             raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
         sampler = config.generator and (config.generator, sampled_model(config.model, config.trainer))
-        with closing(_generator(sampler, task.chat, turns, config.seed)) as generator:
-            limit = generator.capabilities.max_sequence_length
-            max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
-            limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
-            seed = config.seed
-            return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=seed)
+        generator = stack.enter_context(closing(_open_generator(sampler, task.chat, turns, config.seed)))
+        if turns is None:
+            use_images(task.chat, {"generator": generator})
+        limit, seed = generator.capabilities.max_sequence_length, config.seed
+        max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
+        limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
+        return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=seed)
 
 
 def _example_at(task: Task, row: int) -> Mapping[str, Any]:
@@ -100,15 +102,13 @@ def _as_stranger(resolved: Any, generator: Any) -> Any:
     return evolve(resolved, server=evolve(resolved.server, logs=generator.server.logs))
 
 
-def _generator(sampler: tuple[Any, Model] | None, chat: Chat, turns: Sequence[str] | None, seed: int) -> Generator:
+def _open_generator(sampler: tuple[Any, Model] | None, chat: Chat, turns: Sequence[str] | None, seed: int) -> Generator:
     """A generator of these `turns`; without any, the engine of `sampler`, a Config and a model."""
     if turns is not None:
         return ScriptedGenerator(chat, turns)
     if sampler is None:
         raise ConfigError("generator is missing", need="an engine that samples the turns", do="set it, or give turns")
-    generator = open_generator(*sampler, seed)
-    use_images(chat, {"generator": generator})
-    return generator
+    return open_generator(*sampler, seed)
 
 
 def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tuple[EnvironmentWorkflow, Task]:

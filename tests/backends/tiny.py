@@ -52,6 +52,7 @@ def write_model(directory: Path, family: str = "qwen3", *, seed: int = 0, **chan
     path = directory / f"{family}-{seed}"
     path.mkdir(parents=True, exist_ok=True)
     for name, data in _files(family, seed, json.dumps(changes, sort_keys=True)).items():
+        (path / name).unlink(missing_ok=True)  # the weights of a loaded model may be in the memory of the old file
         (path / name).write_bytes(data)
     return str(path)
 

@@ -32,7 +32,9 @@ def test_message_is_that_of_the_check() -> None:
 
 
 def test_variables_are_those_that_are_set() -> None:
-    nvidia, amd, intel, apple, ascend = ([*re.findall(r"`(\w+)`", cell)] for cell in _row("[servers](servers.md)")[1:])
+    nvidia, amd, intel, apple, ascend = (
+        [*re.findall(r"`(\w+)`", cell)] for cell in _row("[servers](../how-to/servers.md)")[1:]
+    )
     assert {"cuda": (*nvidia,), "xpu": (*intel,), "npu": (*ascend,)} == VISIBLE_DEVICES
     assert {"cuda": (*amd,)} == ROCM_VISIBLE_DEVICES
     assert apple == []

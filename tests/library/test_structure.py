@@ -113,6 +113,18 @@ def test_no_modules_import_each_other() -> None:
     assert circles(import_graph()) == []
 
 
+def test_no_subpackages_of_an_engine_import_each_other() -> None:
+    """The files of `backends/hf` are on the lines of one order: each imports from its own subpackage, or from above."""
+    prefix = "purerl.backends.hf."
+    graph = {name: imported for name, imported in import_graph().items() if name.startswith(prefix)}
+    parts = {name: name.removeprefix(prefix).partition(".")[0] for name in graph}
+    arrows: dict[str, set[str]] = {part: set() for part in parts.values()}
+    for name, imported in graph.items():
+        arrows[parts[name]] |= {parts[other] for other in imported if other in parts} - {parts[name]}
+    assert circles(arrows) == []
+    assert arrows["decoder"] == set()
+
+
 # --- the rules find what breaks them -------------------------------------------------------------------------------
 
 

@@ -16,10 +16,10 @@ from purerl.composition import Composition
 from purerl.config.schema import RunConfig
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import EngineError, RewardError, RolloutError
-from purerl.loop import sources
 from purerl.loop.train import train
 from purerl.rewards.outcomes import FailedPart, Failure
 from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rollouts import sampled
 from purerl.rollouts.failures import FailureLimit, remedy
 from purerl.rollouts.types import Draw, Generate, Trajectory, Workflow
 from purerl.store.rollouts import read_rollouts
@@ -141,8 +141,8 @@ class _RaisesOnSomeDraws:
 
 @pytest.fixture
 def _with_a_bug(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = sources.open_workflow
-    monkeypatch.setattr(sources, "open_workflow", lambda *args, **kwargs: _RaisesOnSomeDraws(original(*args, **kwargs)))
+    original = sampled.open_workflow
+    monkeypatch.setattr(sampled, "open_workflow", lambda *args, **kwargs: _RaisesOnSomeDraws(original(*args, **kwargs)))
 
 
 def _distinct() -> Any:

@@ -98,7 +98,7 @@ def test_engines_are_opened_in_one_order_and_closed_in_the_reverse_one() -> None
     with ExitStack() as stack:
         engines = _open(processes, stack)
         assert processes.log == ["open policy", "open critic", "open rewards.quality", "open generator", "attach"]
-        assert [*engines.trainers] == ["policy", "critic"]
+        assert engines.trainers.keys() == {"policy", "critic"}
         assert [*engines.scorers.models] == ["quality"]
         assert engines.mismatch_level == 0.5
         processes.log.clear()

@@ -25,7 +25,7 @@ def test_the_loss_covers_the_turns_of_the_assistant(tmp_path: Path) -> None:
     chat_of_run = open_run_chat(config.data, config.model, examples, (), tokenizer, needs_stop_token=False)
     data = open_data(config.data, examples, {}, chat_of_run, max_problems=None, is_evaluated=False)
     for index, (example, problem) in enumerate(zip(rows_at(data.examples, range(8)), PROBLEMS, strict=True)):
-        [row] = tokenized_at(data.chat, data.examples, index, example)
+        [row] = tokenized_at(chat_of_run, data.examples, index, example)
         learned = tokenizer.decode(
             [token for token, is_action in zip(row.tokens, row.action, strict=True) if is_action]
         )

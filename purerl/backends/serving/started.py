@@ -35,6 +35,7 @@ _HEALTH_TIMEOUT = 20.0  # seconds
 _POLL = 0.1  # seconds
 _PORTS = 3  # which are tried, if another process takes one before the server does
 _LOG_POLL = 10.0  # seconds between looks at the size of the log
+_END_TIMEOUT = 2.0  # seconds
 _KILLED = -9
 
 
@@ -151,7 +152,7 @@ class StartedInstance:
         if self._failures >= self._settings.max_restarts:
             do = remedy(reason(log), log)
             raise EngineError(f"{name} has failed", got=why, need="a server that works", do=do)
-        cause, had_ended = await self.cause(), not self.is_running
+        cause, had_ended = await self.cause(), not is_stalled and await self._has_ended()
         await self.http.close()
         status = await self._end()
         killed = f" (ended by signal {-_KILLED}, as the kernel does if memory is short)" if status == _KILLED else ""
@@ -165,6 +166,13 @@ class StartedInstance:
                 do = remedy(again, self.log)
                 raise EngineError(f"{name} has failed, and cannot be started again", got=error, do=do) from error
             await self.restart(str(error), is_stalled=False)
+
+    async def _has_ended(self) -> bool:
+        """Whether the server ends by itself. Its connections may be cut a little earlier than its end is known."""
+        deadline = time.monotonic() + _END_TIMEOUT
+        while self.is_running and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL)
+        return not self.is_running
 
     def succeed(self) -> None:
         self._failures = 0

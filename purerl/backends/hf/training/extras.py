@@ -101,5 +101,6 @@ class ExtraReader:
 
     def keep(self, rows: RowInt, name: str, result: Tensor) -> Tensor:
         """The output `name` of these `rows` of the pass: of recorded experts, the numbers of the records."""
-        is_record = isinstance(self.records, RouteRecords) and name == ROUTES
-        return self.records.keep(rows, result) if is_record else result
+        if isinstance(self.records, RouteRecords) and name == ROUTES:
+            return self.records.keep(rows, result)
+        return result
