@@ -155,7 +155,6 @@ def _texts(draw: Draw, messages: Sequence[Any], completion: str, finish: str) ->
 
 
 def _message(message: Any) -> dict[str, Any]:
-    """A message of verifiers, with its tool calls as in `Trajectory.texts`."""
     content = message.content if isinstance(message.content, str) else _text_of(message.content or [])
     calls = [
         {"name": call.name, "arguments": call.arguments, "id": call.id}

@@ -122,7 +122,6 @@ def convert(name: str, source: str, target: str, *, prompt_format: PromptFormat 
 
 
 def _pair_files(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Pairs of a source file and its target file."""
     files: dict[str, Path] = {}
     for file in [*sorted(source.glob("*.jsonl")), *sorted(source.glob("*.parquet"))]:
         first = files.setdefault(file.stem, file)

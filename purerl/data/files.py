@@ -58,7 +58,6 @@ def digests(path: str | Path) -> dict[str, str]:
 
 
 def _find_shards(path: Path) -> list[Path]:
-    """The files of the data set at `path`."""
     if path.is_file():
         return [path]
     if path.is_dir():

@@ -177,7 +177,6 @@ def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat 
 
 
 def _readable(data: DataSet, rows: Sequence[Example], chat: Chat | None) -> list[int]:
-    """The indices of the rows without a missing value or an invalid setting."""
     return [row for row, example in enumerate(rows) if _is_readable(data.example_format, example, chat)]
 
 

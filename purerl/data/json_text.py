@@ -68,7 +68,6 @@ def _may_be_json(column: pa.ChunkedArray, *, need_all: bool) -> bool:
 
 
 def _parsed(text: str) -> list[Any] | None:
-    """The messages that `text` is; None if it is something else."""
     try:
         value = parse_json(text)
     except ValueError:

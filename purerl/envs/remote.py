@@ -134,8 +134,6 @@ def _failure(body: Mapping[str, Any], url: str) -> Failure:
 
 
 class _RemoteEpisode:
-    """An episode on a server; see `Episode`."""
-
     def __init__(self, host: RemoteHost, name: str, declared: Declared):
         self._host, self._name, self._declared = host, name, declared
         self._turn, self._is_started = 0, False

@@ -115,7 +115,6 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """The type hint and the default of each parameter."""
     name = _name(function)
     try:
         signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
@@ -190,7 +189,6 @@ def _choices(hint: Any) -> list[tuple[Any, Any]]:
 
 
 def _kind(hint: Any) -> str:
-    """The type in words, for messages."""
     schema = _schema_of(hint)
     if "enum" in schema:
         return "one of " + ", ".join(map(repr, schema["enum"]))

@@ -42,8 +42,6 @@ class ParsedTurn(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A call, and where it is in the text."""
-
     call: ToolCall
     start: int
     end: int

@@ -119,7 +119,6 @@ def _stacks(path: Path, request: str) -> Stacks:
 
 
 def _done(path: Path, request: str) -> bool:
-    """Whether the process has answered, or has ended."""
     return _DONE.format(request) in _read(path) or _has_ended(path)
 
 

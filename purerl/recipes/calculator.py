@@ -72,7 +72,6 @@ def calculator(max_steps: int | None = None, num_epochs: float | None = None) ->
 
 
 def _demonstrations() -> dict[str, Any]:
-    """SFT until a tenth of 256 training problems are solved."""
     return dict(
         name="calculator, initial run",
         data="{run}/prepared/demonstrations.parquet",

@@ -119,7 +119,6 @@ class _Computed(NamedTuple):
 
 
 def _read(recording: Recording, step: int, columns: Collection[str]) -> tuple[pa.Table, Metadata, TensorDict]:
-    """The rollouts of `step`, what produced them, and their batch."""
     import pyarrow as pa
 
     try:

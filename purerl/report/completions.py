@@ -66,7 +66,6 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of steps in `folder`, in the order of the steps."""
     return [step_path(folder, step) for step in stored_steps(folder)]
 
 

@@ -68,7 +68,6 @@ def conversations(rows: Sequence[Row]) -> list[dict[str, Any]]:
 
 
 def _own_turns(messages: Sequence[Message], player: int | None) -> list[int]:
-    """The indices of the messages that are turns of `player`."""
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
     return [index for index in turns if player is not None and messages[index].player == player] or turns
 
@@ -84,7 +83,6 @@ def _sampled_turns(rows: Sequence[Row]) -> list[int]:
 
 
 def _as_json(message: Message, turn: int | None) -> dict[str, Any]:
-    """`message` without what is empty."""
     values = {
         **message._asdict(),
         "calls": [_without_empty(call._asdict()) for call in message.calls],

@@ -140,7 +140,6 @@ def max_steps(path: Path, config: dict[str, Any]) -> int:
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted key."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: _as_string(value)}

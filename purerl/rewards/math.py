@@ -166,7 +166,6 @@ def extract_boxed(completion: str) -> str | None:
 
 
 def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:
-    """The ground truth as a number. Raises ValueError if it is not a number."""
     text = get_ground_truth(example)
     number = number_with_units(extract(text, ["boxed", "hashes"]) or text)
     if number is None:

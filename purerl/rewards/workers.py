@@ -176,7 +176,6 @@ class WorkerPool:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Let every job raise `error`, and end all workers."""
         for job in [*self._jobs.values()]:
             job.fail(error)
             with suppress(ValueError):  # the thread has seen it already

@@ -96,7 +96,6 @@ def receive(connection: socket.socket) -> Message | None:
 
 
 def _read(connection: socket.socket, size: int) -> bytes | None:
-    """`size` bytes, or None at the end."""
     buffer, position = bytearray(size), 0
     while position < size:
         count = connection.recv_into(memoryview(buffer)[position:])

@@ -69,7 +69,6 @@ def _check_shapes(inputs: Any) -> None:
 
 
 def _fields(inputs: Any, objective: Objective) -> dict[str, Tensor]:
-    """The fields of the batch, by the names of the schema."""
     weights, counted = getattr(inputs, "loss_weights", None), inputs.loss_mask.bool()
     if weights is not None and (weights[counted] != 1).any():
         need = "no weights: each token of the loss counts once"

@@ -79,8 +79,6 @@ _TRLTrainer: Any = object  # `trainer_class` puts TRL's class in this place, so 
 
 
 class _Methods(_TRLTrainer):
-    """The methods of GRPOTrainer that are replaced."""
-
     def __init__(self, *arguments: Any, algorithm: Any = "grpo", modifiers: Sequence[Any] = (), **keywords: Any):
         self._algorithm = build_algorithm(compose(algorithm, modifiers, defaults_of("grpo@trl")))
         given = inspect.signature(super().__init__).bind(*arguments, **keywords).arguments
@@ -182,7 +180,6 @@ class _Methods(_TRLTrainer):
         return self.accelerator.gather(padded)
 
     def _local_rows(self, step: TensorDict, shape: torch.Size) -> TensorDict:
-        """The rows of this process, at its own width."""
         rows, time = shape
         part = step[self.accelerator.process_index * rows :][:rows]
         cut = {name: value[:, :time] for name, value in part.items() if name not in ROW_FIELDS}

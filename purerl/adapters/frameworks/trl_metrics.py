@@ -50,7 +50,6 @@ def loss_metrics(
 
 
 def _of_every_loss(objective: Objective, part: TensorDict) -> dict[str, Weighted]:
-    """The metrics that every loss of TRL has."""
     mask = part["mask"]
     means = {"entropy": part["entropy"]}
     if "ref_logp" in part.keys():

@@ -286,7 +286,6 @@ def register(variants: Mapping[str, Algorithm] | None = None) -> Registered:
 
 
 def _own() -> dict[str, Algorithm]:
-    """Every algorithm with its defaults, and every preset."""
     modules = {name: find("algorithm", name) for name in names("algorithm")}
     algorithms = {name: module.algorithm(module.Config()) for name, module in modules.items()}
     return algorithms | {name: build_algorithm(compose(name)) for name in presets()}

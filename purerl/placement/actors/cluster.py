@@ -86,7 +86,6 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
 
 
 def _log(directory: Path) -> Path:
-    """The log of a local Ray."""
     return directory / "ranks" / "ray.log"
 
 

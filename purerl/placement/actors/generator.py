@@ -61,7 +61,6 @@ class RemoteGenerator:
             self._accept(actor, part)
 
     def _accept(self, actor: int, requests: Sequence[Request]) -> None:
-        """Remember that `actor` has these requests."""
         self._actor_of.update((request.key, actor) for request in requests)
         self._kept.update((request.key, (tuple(request.content), actor)) for request in requests if request.keep)
 
@@ -128,7 +127,6 @@ class RemoteGenerator:
         self._take(actor for actor, call in [*self._calls.items()] if call in ready)
 
     def _take(self, actors: Iterable[int]) -> None:
-        """Take the completions that `actors` have collected."""
         for actor in actors:
             completions = self._parts[actor].results([self._calls.pop(actor)], f"{self.name}.collect")[0]
             self._finish(completions)
@@ -139,7 +137,6 @@ class RemoteGenerator:
         self._finished += completions
 
     def _settle(self) -> None:
-        """Wait until no actor collects."""
         self._take([*self._calls])
 
     def cancel(self, keys: Sequence[str]) -> None:

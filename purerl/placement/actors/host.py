@@ -248,8 +248,6 @@ class _QueuedWeights:
 
 
 class _Loading:
-    """A thread that calls `load`, which reads `weights` while they come."""
-
     def __init__(self, weights: _QueuedWeights, load: Callable[[], None]) -> None:
         self._weights, self._load = weights, load
         self._error: BaseException | None = None

@@ -164,7 +164,6 @@ def _raiser(error: BaseException) -> str:
 
 
 def _of(kind: type[BaseException]) -> str:
-    """The package of a class."""
     return kind.__module__.partition(".")[0]
 
 

@@ -101,7 +101,6 @@ def _chain_values(parts: Sequence[Node | None]) -> list[Node]:
 
 
 def _is_rounded(exact: Node, decimal: Node) -> bool:
-    """Whether `decimal` may be the rounded value of `exact`."""
     values = value_of(exact), value_of(decimal)
     if None in values or not all(map(is_real, values)) or all(map(_is_integer, values)):
         return False
@@ -217,7 +216,6 @@ def _as_matrix(node: Node) -> Node:
 
 
 def _scaled(node: Node) -> Node | None:
-    """A matrix or a tuple times a number."""
     arrays = [as_array(child) for child in node.children]
     found = [array for array in arrays if array]
     if len(found) != 1 or (node.op == "div" and arrays[1]):

@@ -103,7 +103,6 @@ def _conversion(expected: Unit, given: Unit) -> Fraction | None:
 
 
 def _quantity(node: Node) -> Quantity | None:
-    """A formula as a product with a unit; None if it is no such product."""
     if not contains(node, "text", "unit"):
         return Quantity(node, None)
     read = _READERS.get(node.op)
@@ -118,7 +117,6 @@ def _read_negative(node: Node) -> Quantity | None:
 
 
 def _read_power(node: Node) -> Quantity | None:
-    """A power of a unit."""
     quantity, exponent = _quantity(node.args[0]), value_of(node.args[1])
     is_integer = isinstance(exponent, Fraction) and exponent.denominator == 1 and abs(exponent) < _MAX_EXPONENT
     if quantity is None or quantity.unit is None or quantity.number != _ONE or not is_integer:
@@ -127,7 +125,6 @@ def _read_power(node: Node) -> Quantity | None:
 
 
 def _read_product(node: Node) -> Quantity | None:
-    """A product or a quotient. A unit follows its number."""
     first, second = map(_quantity, node.args)
     if first is None or second is None:
         return None

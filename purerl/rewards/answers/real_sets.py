@@ -151,7 +151,6 @@ def _combined(nodes: Sequence[Node], operation: Callable[[RealSet, RealSet], Rea
 
 
 def _read_conditions(node: Node) -> RealSet | None:
-    """Inequalities that hold together."""
     are_conditions = all(
         condition.op == "relation" and {*condition.args[1::2]} <= {*INEQUALITIES, "!="} for condition in node.args
     )
@@ -207,7 +206,6 @@ def _read_relation(node: Node) -> RealSet | None:
 
 
 def _half_line(name: str, bound: Node) -> RealSet | None:
-    """The numbers x with ``x name bound``."""
     if _is_infinity(bound, 1) or _is_infinity(bound, -1):
         return _EVERYTHING if name.startswith("<" if _is_infinity(bound, 1) else ">") else None
     value = _real(bound)

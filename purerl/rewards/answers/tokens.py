@@ -222,7 +222,6 @@ def _is_word(run: str) -> bool:
 
 
 def _merge_words(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Consecutive words as one token."""
     for is_word, group in groupby(tokens, key=lambda token: token.kind == "word"):
         if is_word:
             yield Token("word", " ".join(token.text for token in group))

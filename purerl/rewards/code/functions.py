@@ -155,8 +155,6 @@ def _invalid(reason: str) -> InputError:
 
 
 class _Tester:
-    """The session of the tests, see `purerl.rewards.code.inside.tester`."""
-
     def __init__(self, pool: Pool, limits: Limits, *, is_private: bool):
         self._session = pool.session(limits=limits, total_output=_UNLIMITED)
         self._num_checks, self._is_private = 0, is_private

@@ -57,7 +57,6 @@ def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
 
 
 def _refuse(owner: socket.socket, error: Refusal) -> None:
-    """Tell the owner why there is no result."""
     with suppress(OSError):
         send(owner, Message({"error": error.message}))
 

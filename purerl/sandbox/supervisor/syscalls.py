@@ -21,7 +21,6 @@ _MNT_DETACH = 2
 
 
 def _checked(result: int, what: str) -> int:
-    """Raise OSError if a call has failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

@@ -164,7 +164,6 @@ def _run(case: Case, left_out: Collection[str]) -> tuple[str, ...]:
 
 
 def _left_out(case: Case) -> dict[str, str]:
-    """The checks that are not run, with the reason."""
     capabilities = case.generator.capabilities
     missing = {
         check.__name__: [f"capabilities.{name}" for name in needs if not getattr(capabilities, name)]

@@ -119,7 +119,6 @@ def _check(
 
 
 def _nearby(sampling: Sampling) -> Iterator[Sampling]:
-    """`sampling`, and what it may be after rounding."""
     yield sampling
     for sign in (-1, 1):
         factor = 1 + sign * _MARGIN

@@ -225,7 +225,6 @@ def _namespace(spec: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
 
 
 def _called(source: str) -> Iterator[str]:
-    """The names of functions that are called in `source`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.func.id
