@@ -23,13 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 
+from attrs import frozen
 from torch import Tensor
 
 from purerl.errors import ConfigError, nearest
 from purerl.protocols import Generator
 from purerl.testing.generator import distribution, ending, episode_turns, parameters, repetition, requests, weights
 from purerl.testing.generator.case import Case
-from purerl.testing.generator.conformance import Conformance
 
 __all__ = ["ALWAYS", "EXACT", "SAMPLING", "Case", "Conformance", "check_generator"]
 
@@ -176,3 +176,20 @@ def _left_out(case: Case) -> dict[str, str]:
     reasons = {name: f"{' and '.join(names)} not stated" for name, names in missing.items() if names}
     without = {check.__name__: name for check, name in _ARGUMENTS.items() if getattr(case, name) is None}
     return reasons | {name: f"no argument `{argument}`" for name, argument in without.items()}
+
+
+@frozen
+class Conformance:
+    """The names of the checks that have passed, and of those that were left out, with the reason.
+
+    >>> print(Conformance(("polling_makes_progress",), {"seed_determines_tokens": "capabilities.seeded not stated"}))
+    1 check passed, 1 left out
+      seed_determines_tokens: capabilities.seeded not stated
+    """
+
+    passed: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+    def __str__(self) -> str:
+        count = f"{len(self.passed)} check{'' if len(self.passed) == 1 else 's'} passed, {len(self.left_out)} left out"
+        return "\n".join([count, *(f"  {name}: {reason}" for name, reason in self.left_out.items())])
