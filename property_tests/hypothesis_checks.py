@@ -18,7 +18,7 @@ from tensordict import TensorDict
 from purerl.algos.algebra import Algorithm
 from purerl.testing import SINGLE_BATCH_LAWS, Law, Layout, example_batch, fields_of, layouts, random_layout
 from purerl.testing.batches import STRICT_SEED
-from purerl.testing.laws import compiled_equals_eager
+from purerl.testing.laws.execution import compiled_equals_eager
 from purerl.testing.laws.purity import no_hidden_state
 
 __all__ = ["IS_THOROUGH", "check_law", "marks_of"]

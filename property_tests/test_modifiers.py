@@ -17,7 +17,7 @@ from purerl.config.presets import presets
 from purerl.explain.algorithm import algorithm_named, composition_named
 from purerl.plugins import kind_of, names
 from purerl.testing import LAWS, Law, exemptions_of, random_composition
-from purerl.testing.laws import compiled_equals_eager
+from purerl.testing.laws.execution import compiled_equals_eager
 
 SEEDS = range(20) if IS_THOROUGH else range(1)
 

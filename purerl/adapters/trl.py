@@ -195,7 +195,6 @@ def _single(values: Any) -> float | None:
 
 
 def _assistant_message(text: str, calls: Sequence[ToolCall]) -> Message:
-    """The turn as TRL passes it to reward functions."""
     functions = [{"name": call.name, "arguments": dict(call.arguments)} for call in calls]
     tool_calls = [{"type": "function", "function": function} for function in functions]
     return {"role": "assistant", "content": text} | ({"tool_calls": tool_calls} if tool_calls else {})

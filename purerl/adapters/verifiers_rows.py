@@ -87,8 +87,7 @@ def _rows_of_trace(
         result = RewardResult(failure=failure) if failure else _result(trace, is_last=is_last)
         finish = "error" if failure else "length" if trace.is_truncated else "stop"
         texts = _texts(draw, [node.message for node in branch.nodes], trace.last_reply, finish)
-        tokens = _token_fields([], found, result.reward)
-        rows.append(Trajectory({**fields, **tokens}, texts, result))
+        rows.append(Trajectory({**fields, **_token_fields([], found, result.reward)}, texts, result))
     return rows
 
 
@@ -97,10 +96,7 @@ def _has_new_turn(turns: Sequence[RowTurn] | None) -> bool:
 
 
 def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[RowTurn] | None:
-    """The turns of `branch`; None if a sampled turn is not exactly a request with its completion.
-
-    `seen` are the nodes of the branches before, whose turns are only context here. Those of this one are added.
-    """
+    """The turns of `branch`, whose nodes are added to `seen`; None if a sampled one is no request with completion."""
     tokens: list[int] = []
     turns: list[RowTurn] = []
     start = 0
@@ -159,7 +155,6 @@ def _texts(draw: Draw, messages: Sequence[Any], completion: str, finish: str) ->
 
 
 def _message(message: Any) -> dict[str, Any]:
-    """A message of verifiers, with its tool calls as in `Trajectory.texts`."""
     content = message.content if isinstance(message.content, str) else _text_of(message.content or [])
     calls = [
         {"name": call.name, "arguments": call.arguments, "id": call.id}

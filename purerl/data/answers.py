@@ -136,10 +136,7 @@ def _template(chat: Chat) -> str:
 
 
 def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
-    """The rendered `messages`, and what the template marks from message `first` on, but for turns of weight 0.
-
-    Raises: DataError if some turns are not learned, and the template does not mark each turn once.
-    """
+    """The rendered `messages`, and what the template marks from `first` on. Raises: DataError without right marks."""
     template = _END_MARKER.sub(_END_SET, _MARKER.sub(_SET, _template(chat)))
     parts = re.split(f"[{_START}{_END}]", render(chat, messages, chat_template=template))
     positions = [*accumulate(map(len, parts))]
@@ -171,9 +168,7 @@ def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
 
 def _trimmed(chat: Chat, text: str, start: int, end: int, headers: Sequence[str]) -> tuple[int, int]:
     """The span from the end of one of `headers` on, if that is in it, and without space after an end token."""
-    ends = (
-        k for header in headers for k in range(start, min(start + len(header), end) + 1) if text.endswith(header, 0, k)
-    )
+    ends = (k for head in headers for k in range(start, min(start + len(head), end) + 1) if text.endswith(head, 0, k))
     start = next(ends, start)
     kept = text[start:end].rstrip()
     return start, start + len(kept) if kept.endswith(chat.end_strings) else end

@@ -331,10 +331,7 @@ def check_user_text(chat: Chat) -> None:
 
 
 def _renders_call(chat: Chat, with_calls: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> bool:
-    """Whether the chat template renders a call with arguments as `with_calls` makes them, and not as a Python object.
-
-    Arguments in Python's form would be a mapping in single quotes.
-    """
+    """Whether the template renders a call as `with_calls` makes it, and not as a Python mapping in single quotes."""
     arguments = {"a": _PLACEHOLDER}
     call = {"type": "function", "id": "call00000", "function": {"name": "add", "arguments": arguments}}
     contents: tuple[str | None, ...] = ("", None)  # some templates show calls only where there is no content

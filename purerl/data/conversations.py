@@ -84,5 +84,4 @@ def _positions(text: str, content: str, ends: Sequence[int]) -> list[int]:
 
 
 def _token_before(encoded: Encoded, position: int) -> int:
-    """The index of the token with the character before `position`."""
     return max(0, sum(start < position for start in encoded.starts) - 1)

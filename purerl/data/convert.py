@@ -66,11 +66,6 @@ def _final_answer(solution: str) -> str:
     return answer.strip().replace(",", "") if marker else ""
 
 
-def _without_annotations(solution: str) -> str:
-    """A GSM8K solution without the calls of a calculator, such as ``<<2*3=6>>``."""
-    return re.sub(r"<<[^>]*>>", "", solution)
-
-
 SOURCES: Mapping[str, Source] = {
     "gsm8k": Source(
         name="openai/gsm8k",
@@ -81,7 +76,7 @@ SOURCES: Mapping[str, Source] = {
         ground_truth=_final_answer,
         answer_format="a solution that ends with #### and the result",
         instruction='{}\n\nReason step by step. Give the answer on the last line, as a number after "#### ".',
-        solution=_without_annotations,
+        solution=lambda solution: re.sub(r"<<[^>]*>>", "", solution),  # calls of a calculator, such as <<2*3=6>>
     ),
     "humaneval": Source(
         name="openai_humaneval",
@@ -127,7 +122,6 @@ def convert(name: str, source: str, target: str, *, prompt_format: PromptFormat 
 
 
 def _pair_files(source: Path, target: Path) -> list[tuple[Path, Path]]:
-    """Pairs of a source file and its target file."""
     files: dict[str, Path] = {}
     for file in [*sorted(source.glob("*.jsonl")), *sorted(source.glob("*.parquet"))]:
         first = files.setdefault(file.stem, file)

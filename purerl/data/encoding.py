@@ -60,8 +60,7 @@ def encode_continuation(chat: Encoding, text: str) -> list[int]:
     if _is_prefix(chat, before, joined):
         return joined[len(before) :]
     own = encode_rendered(chat, [text])[0]
-    candidates = [_encode_after(chat, character, text) for character in ".a0:"]
-    return next(filter(None, candidates), own)
+    return next(filter(None, [_encode_after(chat, character, text) for character in ".a0:"]), own)
 
 
 def _encode_after(chat: Encoding, character: str, text: str) -> list[int] | None:

@@ -232,7 +232,6 @@ def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
 
 
 def _folder_of(path: str) -> Path:
-    """The directory of the files of the data set at `path`."""
     return Path(path) if Path(path).is_dir() else Path(path).parent
 
 

@@ -58,7 +58,6 @@ def digests(path: str | Path) -> dict[str, str]:
 
 
 def _find_shards(path: Path) -> list[Path]:
-    """The files of the data set at `path`."""
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -115,11 +114,7 @@ def _read_list(path: Path, select: Callable[[Any], Iterable[str]]) -> list[str]:
 
 
 def _split_of(file: Path) -> str:
-    """The split in a file name, such as "test" in gsm8k_test.jsonl. The shard number can be anywhere in the name.
-
-    Without such a word it is the name before the shard number, such as "rows" in rows-00000-of-00002.parquet, or an
-    empty string if the name has no shard number.
-    """
+    """The split in a file name, such as "test" in gsm8k_test.jsonl; else the name before the shard number."""
     if word := _SPLIT.search(file.stem.lower()):
         return word[0]
     numbered = re.fullmatch(r"(.*?)[-_.]?\d+(-of-\d+)?", file.stem)
@@ -127,10 +122,7 @@ def _split_of(file: Path) -> str:
 
 
 def _path_of_split(split: str, files: Sequence[Path]) -> Path:
-    """A path that selects exactly `files`, which are all files of `split` in their directory.
-
-    It is a glob pattern if there are several files. If no simple pattern selects exactly these, it is the first file.
-    """
+    """A path, or a simple pattern, that selects exactly `files` of `split`; the first file if there is none."""
     if len(files) == 1:
         return files[0]
     prefix = files[0].stem[: files[0].stem.lower().find(split.lower()) + len(split)]
@@ -162,10 +154,7 @@ def _read_shard(path: Path) -> pa.Table:
 
 
 def _with_objects(table: pa.Table) -> pa.Table:
-    """`table` with columns of JSON in place of those that have JSON text of the type ``arrow.json`` at any depth.
-
-    Columns that have bytes too, such as images, stay as they are: `decoded` reads the JSON in them.
-    """
+    """`table` with columns of JSON in place of those with text of the type ``arrow.json``, unless they have bytes."""
     for index, field in enumerate(table.schema):
         if "extension<arrow.json>" in str(field.type):
             with suppress(TypeError):

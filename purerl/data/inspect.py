@@ -26,15 +26,7 @@ from purerl.data.columns import (
     is_complete_message,
     select_format,
 )
-from purerl.data.examples import (
-    NOT_RENAMED,
-    DataSet,
-    Example,
-    extract_answers,
-    extract_prompt,
-    read_renamed,
-    rows_at,
-)
+from purerl.data.examples import NOT_RENAMED, DataSet, Example, extract_answers, extract_prompt, read_renamed, rows_at
 from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
@@ -185,7 +177,6 @@ def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat 
 
 
 def _readable(data: DataSet, rows: Sequence[Example], chat: Chat | None) -> list[int]:
-    """The indices of the rows without a missing value or an invalid setting."""
     return [row for row, example in enumerate(rows) if _is_readable(data.example_format, example, chat)]
 
 
@@ -339,6 +330,4 @@ def _group_by_message(problems: Iterable[tuple[int, str]]) -> tuple[Problem, ...
 def _quantiles(lengths: Sequence[int]) -> dict[str, int]:
     """The smallest length that is greater than or equal to the given fraction of `lengths`, for each quantile."""
     ordered = sorted(lengths)
-    return {
-        name: ordered[max(ceil(fraction * len(ordered)), 1) - 1] for name, fraction in _QUANTILES.items() if ordered
-    }
+    return {name: ordered[max(ceil(share * len(ordered)), 1) - 1] for name, share in _QUANTILES.items() if ordered}

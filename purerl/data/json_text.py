@@ -34,10 +34,7 @@ def with_conversations(table: pa.Table, path: str) -> pa.Table:
         values = [None if text is None else _parsed(text) for text in texts]
         others = [row for row, text in enumerate(texts) if text is not None and values[row] is None]
         if others and name == "messages":
-            got, need = (
-                f"other text in row {others[0]}: {texts[others[0]]!r:.100}",
-                "JSON text of a list of messages",
-            )
+            got, need = (f"other text in row {others[0]}: {texts[others[0]]!r:.100}", "JSON text of a list of messages")
             raise DataError(f"column {name!r} of {path!r}", got=got, need=need, do="correct the row, or remove it")
         if not others and any(value is not None for value in values):
             column, field = make_column(values, name)
@@ -71,7 +68,6 @@ def _may_be_json(column: pa.ChunkedArray, *, need_all: bool) -> bool:
 
 
 def _parsed(text: str) -> list[Any] | None:
-    """The messages that `text` is; None if it is something else."""
     try:
         value = parse_json(text)
     except ValueError:

@@ -12,13 +12,7 @@ from purerl.data.examples import DataSet, iterate_chunks, prompts_at, row_name, 
 from purerl.errors import DataError
 from purerl.protocols import Capabilities
 
-__all__ = [
-    "check_answer_lengths",
-    "check_lengths",
-    "check_mismatched_lengths",
-    "check_problem_lengths",
-    "min_limit",
-]
+__all__ = ["check_answer_lengths", "check_lengths", "check_mismatched_lengths", "check_problem_lengths", "min_limit"]
 
 
 def min_limit(*capabilities: Capabilities) -> int | None:

@@ -70,7 +70,6 @@ def _problem_of_keys(call: Message) -> str | None:
 
 
 def _remedy(key: str) -> str:
-    """The remedy for an unknown key of a call."""
     if key in _KEYS_OF_FUNCTIONS:
         return f"put {key!r} into 'function'"
     known = next((known for known, others in _OTHER_NAMES.items() if key in others), None)

@@ -242,10 +242,7 @@ def iterate_values(table: pa.Table, name: str) -> Iterator[Any]:
 
 
 def _decoder(arrow_type: Any, *, is_cleaned: bool, kept: tuple[str, ...] = ()) -> Decoder | None:
-    """The function from the Python object that pyarrow makes to the value of a row; None: it is this object.
-
-    `kept` are keys of the outermost structures that stay if they are null.
-    """
+    """The function from pyarrow's object to the value of a row; None: it is this object. `kept` stay if null."""
     from pyarrow import types
 
     if is_json(arrow_type):

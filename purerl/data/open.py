@@ -184,11 +184,7 @@ def open_data(
 
 
 def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSet, dict[str, int]]:
-    """`examples` without prompts that are too long, or with truncated ones; and the numbers of rows.
-
-    Raises: DataError if no row remains, and for a row that is too long if `truncation` is "error"; ConfigError for
-    images, whose tokens cannot be truncated.
-    """
+    """`examples` without prompts that are too long, or with truncated ones, and the numbers of rows."""
     limit, counts = settings.max_prompt_tokens, {"rows": examples.num_rows}
     if limit is None:
         return examples, counts

@@ -52,8 +52,6 @@ def with_placeholders(chat: Chat, messages: Messages) -> tuple[list[Mapping[str,
 
 
 class _Replaced:
-    """The placeholders of message `k`."""
-
     def __init__(self, chat: Chat, k: int):
         self.ends = {*chat.stop_strings, chat.tokenizer.bos_token, chat.tokenizer.eos_token}
         self.k, self.pieces = k, list[Piece]()

@@ -86,6 +86,4 @@ def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:
     image = image_ids(chat, example.tokens, example.images) or [0] * len(example.tokens)
     runs = groupby(zip(example.tokens, example.action, image, strict=True), key=lambda each: each[1:])
     texts = [(key, chat.tokenizer.decode([token for token, *_ in run])) for key, run in runs]
-    return "".join(
-        "[image]" if is_image else f"⟦{text}⟧" if is_learned else text for (is_learned, is_image), text in texts
-    )
+    return "".join("[image]" if image else f"⟦{text}⟧" if learned else text for (learned, image), text in texts)

@@ -154,7 +154,6 @@ def with_images(example_format: ExampleFormat, example: Mapping[str, Any]) -> di
 
 
 def _images_of_row(example: Mapping[str, Any]) -> list[Image]:
-    """The images in the column of images."""
     value = next((example[name] for name in IMAGE_COLUMNS if example.get(name) is not None), [])
     return [to_image(each) for each in (value if isinstance(value, list) else [value])]
 
@@ -176,7 +175,6 @@ def _has_own(message: Message) -> bool:
 
 
 def _kind(part: Any) -> str:
-    """The type of a part of a message."""
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind not in ("text", *_IMAGE_TYPES):
         raise ImageError("a part of a message", got=f"{part!r:.100}", need="the type text, image or image_url")

@@ -95,11 +95,7 @@ def encode(tokenizer: Any, text: str, *, is_continuation: bool = False) -> Encod
 
 
 def _encode_part(tokenizer: Any, part: str, start: int, *, is_text: bool, follows: bool) -> Iterator[tuple[int, int]]:
-    """The tokens of one part, which starts at the character `start`.
-
-    Some tokenizers add a space at the start of a text. For a part in the middle it is avoided by a line break before
-    it, whose tokens are removed again.
-    """
+    """The tokens of the part that starts at `start`, without the space that some tokenizers add to a text."""
     options = {"add_special_tokens": False, "split_special_tokens": is_text, "return_offsets_mapping": True}
     before = tokenizer("\n", **options)["input_ids"] if follows else []
     encoded, shift = tokenizer("\n" + part, **options), 1

@@ -11,12 +11,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from purerl.data.answers import (
-    TokenizedExample,
-    generation_prompts,
-    has_generation_markers,
-    learned_spans,
-)
+from purerl.data.answers import TokenizedExample, generation_prompts, has_generation_markers, learned_spans
 from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render
 from purerl.data.examples import DataSet, row_name, tokenized_at
 from purerl.data.kinds import iterate_conversations, kinds_of
@@ -149,9 +144,7 @@ def find_problem(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) -> 
     if isinstance(prompt, str) or isinstance(answer, str):
         return None
     rendered = rendered_placeholders(chat, prompt, answer)
-    if rendered is None:
-        return None
-    return _find_left_out(chat, rendered, prompt) or _find_not_learned(chat, rendered)
+    return None if rendered is None else _find_left_out(chat, rendered, prompt) or _find_not_learned(chat, rendered)
 
 
 def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem | None:
@@ -175,10 +168,7 @@ def _find_left_out(chat: Chat, rendered: Rendered, prompt: Messages) -> Problem 
 
 
 def _is_needed(chat: Chat, rendered: Rendered, piece: Piece) -> bool:
-    """Whether the template must show `piece`. The keys that it does not read at all are listed with what is not read.
-
-    Templates of reasoning models leave out the thoughts before the last question on purpose.
-    """
+    """Whether the template must show `piece`: earlier thoughts may be left out; unread keys are listed elsewhere."""
     words = template_words(chat.tokenizer, chat.chat_template_kwargs.get("tools"))
     message, following = rendered.messages[piece.message], rendered.messages[piece.message :]
     is_answer = piece.message >= rendered.first and is_learned(message)
@@ -210,8 +200,7 @@ def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:
             return _marker_problem(f"message {turn} of the conversation has {what} outside of the markers")
         if any(piece.text in learned.lower() for piece in rendered.pieces if piece.message != turn):
             return _marker_problem(f"the text of another message is learned with message {turn} of the conversation")
-        headers = generation_prompts(chat, rendered.messages[:turn])
-        if not rendered.text[:start].endswith(headers):
+        if not rendered.text[:start].endswith(generation_prompts(chat, rendered.messages[:turn])):
             last = rendered.text[:start][-40:]
             return _marker_problem(f"what is learned of message {turn} of the conversation begins after {last!r}")
         if chat.ends_turns and not any(string in learned for string in chat.stop_strings):

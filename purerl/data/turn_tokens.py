@@ -18,15 +18,7 @@ from typing import Any, Protocol
 
 from attrs import frozen
 
-from purerl.data.chat import (
-    Chat,
-    Messages,
-    Prompt,
-    add_system_prompt,
-    render,
-    tokenize_prompts,
-    with_expansions,
-)
+from purerl.data.chat import Chat, Messages, Prompt, add_system_prompt, render, tokenize_prompts, with_expansions
 from purerl.data.encoding import encode_continuation, encode_rendered
 from purerl.data.row_images import images_of, text_of
 from purerl.data.special_tokens import mark, unmark
@@ -202,12 +194,8 @@ def _rendered(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> st
 
 
 def _added(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools) -> str:
-    """The text after the end of a turn: `new` and the header of the next turn.
-
-    Some templates accept the result of a tool only after a call, and others no calls, or fewer. Those are rendered
-    after a turn without calls.
-    """
-    if results := _results(new):
+    """The text after the end of a turn: `new` and the next header; after a turn without calls if calls are refused."""
+    if results := list(takewhile(lambda message: message["role"] == "tool", new)):
         with suppress(DataError):
             return _added_after_calls(chat, closing, before, new, tools, results)
     return _added_after_calls(chat, closing, before, new, tools, ())
@@ -236,11 +224,6 @@ def _after_closing(chat: Chat, closing: str, continued: str) -> str | None:
     return after if is_found and not _has_stop_token(chat, before) else None
 
 
-def _results(messages: Messages) -> Messages:
-    """The results of tools at the start of `messages`."""
-    return list(takewhile(lambda message: message["role"] == "tool", messages))
-
-
 def _placeholder_turn(results: Messages) -> Mapping[str, Any]:
     """An assistant turn, with a call for each of the `results` of tools."""
     calls = [
@@ -262,17 +245,11 @@ def _after_placeholder(chat: Chat, messages: Messages, tools: Tools, **kwargs: A
 
 
 def _sampled_length(chat: Chat, closing: str, turn: Sequence[int], tokens: Sequence[int]) -> int:
-    """The number of `tokens`, which begin with those of `closing`, that the turn has already.
-
-    A stop token at the end of a turn stands for the end token in `closing`. A template without an end token can have
-    stop tokens that start the next message.
-    """
+    """The number of `tokens`, which begin with those of `closing`, that the turn has already: its stop token."""
     if not turn or turn[-1] not in chat.stop_tokens:
         return 0
     ends = (index + 1 for index, token in enumerate(tokens) if token in chat.stop_tokens)
-    if _has_stop_token(chat, closing):
-        return next(ends, 0)
-    return int(list(tokens[:1]) == [turn[-1]])
+    return next(ends, 0) if _has_stop_token(chat, closing) else int(list(tokens[:1]) == [turn[-1]])
 
 
 def _has_stop_token(chat: Chat, text: str) -> bool:

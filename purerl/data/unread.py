@@ -137,7 +137,6 @@ def _shows(shown: Shown, key: str) -> bool:
 
 
 def _renamed(shown: Shown, key: str, name: str) -> Shown:
-    """`shown` with a value of `name` in each message that has `key`."""
     has_key = (message.get(key) is not None for message in shown.messages)
     values = ({name: _VALUES.get(name, "a value")} if has else {} for has in has_key)
     return shown._replace(messages=[{**each, **value} for each, value in zip(shown.messages, values, strict=True)])

@@ -33,11 +33,7 @@ RunBlocking = Callable[..., Awaitable[Any]]
 """(function, *arguments, timeout) -> what the function returns, also if this is an awaitable."""
 
 
-def _do_nothing(seed: int) -> None:
-    pass
-
-
-def make_call(run_blocking: RunBlocking, timeout: float, *, before: Callable[[int], None] = _do_nothing) -> Call:
+def make_call(run_blocking: RunBlocking, timeout: float, *, before: Callable[[int], None] = lambda seed: None) -> Call:
     """A function that calls others, each for at most `timeout` seconds; it raises CallTimeoutError for a late one.
 
     `before` is called with the seed before each call of a function that is not a coroutine.

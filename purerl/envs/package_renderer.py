@@ -134,7 +134,6 @@ def _tried(call: Callable[[], T], what: str) -> T:
 
 
 def _end_token(chat: Chat, package: Any) -> int:
-    """A token that ends a turn."""
     known = [token for token in package.get_stop_token_ids() if token in chat.stop_tokens]
     return (known or package.get_stop_token_ids())[0]
 

@@ -189,8 +189,6 @@ class EnvironmentPool:
 
 
 class _HostedEpisode:
-    """An episode in a worker process; see `Episode`."""
-
     def __init__(self, process: Process, number: int, pool: EnvironmentPool):
         self._process, self._number, self._pool = process, number, pool
         self._is_open = True

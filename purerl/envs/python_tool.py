@@ -121,10 +121,8 @@ def _open_session(settings: SandboxSettings, seconds: float) -> Session:
 
 
 def _answer(result: Result, limits: Limits, max_characters: int) -> str:
-    """A result as a model reads it."""
     text = (result.stdout_text + result.stderr_text).strip("\n")
-    end = _end(result, limits)
-    return "\n".join(filter(None, [_shortened(text, max_characters), end])) or "(no output)"
+    return "\n".join(filter(None, [_shortened(text, max_characters), _end(result, limits)])) or "(no output)"
 
 
 def _end(result: Result, limits: Limits) -> str:

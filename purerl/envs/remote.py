@@ -33,11 +33,8 @@ __all__ = ["VARIABLE", "RemoteHost"]
 VARIABLE = "PURERL_ENVIRONMENT_TOKEN"
 """The environment variable with the token of servers of environments."""
 _MAX_CONNECTIONS = 64
-_ATTEMPTS = 3
-_SECONDS_BETWEEN_ATTEMPTS = 0.5
-_TEMPORARY = (502, 503, 504)
-_UNKNOWN_PATH = (404, 405, 501)
-_REFUSED = (401, 403)
+_ATTEMPTS, _SECONDS_BETWEEN_ATTEMPTS = 3, 0.5
+_TEMPORARY, _UNKNOWN_PATH, _REFUSED = (502, 503, 504), (404, 405, 501), (401, 403)
 
 
 class RemoteHost:
@@ -137,8 +134,6 @@ def _failure(body: Mapping[str, Any], url: str) -> Failure:
 
 
 class _RemoteEpisode:
-    """An episode on a server; see `Episode`."""
-
     def __init__(self, host: RemoteHost, name: str, declared: Declared):
         self._host, self._name, self._declared = host, name, declared
         self._turn, self._is_started = 0, False

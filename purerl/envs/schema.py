@@ -115,7 +115,6 @@ def _name(function: Callable[..., Any]) -> str:
 
 
 def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
-    """The type hint and the default of each parameter."""
     name = _name(function)
     try:
         signature, hints = inspect.signature(function), get_type_hints(function, include_extras=True)
@@ -173,9 +172,7 @@ def _container_schema(origin: Any, args: tuple[Any, ...]) -> dict[str, Any]:
 def _tuple_schema(args: tuple[Any, ...]) -> dict[str, Any]:
     if args[1:] == (...,):
         return {"items": _schema_of(args[0])}
-    return (
-        {"prefixItems": [_schema_of(arg) for arg in args], "minItems": len(args), "maxItems": len(args)} if args else {}
-    )
+    return {"prefixItems": [*map(_schema_of, args)], "minItems": len(args), "maxItems": len(args)} if args else {}
 
 
 def _union_schema(options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -192,7 +189,6 @@ def _choices(hint: Any) -> list[tuple[Any, Any]]:
 
 
 def _kind(hint: Any) -> str:
-    """The type in words, for messages."""
     schema = _schema_of(hint)
     if "enum" in schema:
         return "one of " + ", ".join(map(repr, schema["enum"]))

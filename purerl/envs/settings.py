@@ -138,10 +138,7 @@ def _check_effects(settings: EnvironmentSettings) -> None:
     has_tools = bool(settings.tools or settings.mcp)
     needs: dict[str, tuple[bool, str]] = {
         "kwargs": (settings.factory is not None, "a factory, which is called with them"),
-        "run_in": (
-            settings.url is None,
-            "an environment that runs here; its server decides where its code runs",
-        ),
+        "run_in": (settings.url is None, "an environment that runs here; its server decides where its code runs"),
         "num_workers": (settings.url is None and settings.run_in != "event_loop", "worker processes or threads"),
         "max_memory": (settings.url is None and settings.run_in == "process", "worker processes: run_in = process"),
         "has_states": (not has_tools, "an environment; tools have no states"),
@@ -180,5 +177,4 @@ def written_fields(settings: EnvironmentSettings) -> tuple[str, ...]:
     ('turn', 'episode', 'anchor')
     """
     anchor = ("anchor",) if settings.has_states else ()
-    role = ("role",) if settings.players > 1 else ()
-    return ("turn", "episode", *anchor, *role)
+    return ("turn", "episode", *anchor, *(("role",) if settings.players > 1 else ()))

@@ -42,8 +42,6 @@ class ParsedTurn(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A call, and where it is in the text."""
-
     call: ToolCall
     start: int
     end: int
@@ -208,8 +206,7 @@ def _read_llama(text: str, first: int, tools: Tools) -> Iterator[_Found]:
     body = text[start:].strip()
     if not is_tagged and not re.match(r'\{\s*"(name|type|parameters)"\s*:', body):
         return
-    pieces = list(_split_objects(body))
-    for index, piece in enumerate(pieces):
+    for index, piece in enumerate(list(_split_objects(body))):
         yield _Found(_call_in_json(piece, "parameters"), first if index == 0 else len(text), len(text))
 
 

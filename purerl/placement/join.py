@@ -23,14 +23,7 @@ from purerl.placement.process_group import among_themselves, meet_ranks, process
 from purerl.placement.settings import Placement
 from purerl.placement.watchdog import MAX_TO_LEAVE, Watchdog
 from purerl.placement.world import check_world, find_world
-from purerl.ranks import (
-    ONE_RANK,
-    Ranks,
-    check_members,
-    current_ranks,
-    guarded_by,
-    store_of_ranks,
-)
+from purerl.ranks import ONE_RANK, Ranks, check_members, current_ranks, guarded_by, store_of_ranks
 from purerl.system.devices.accelerator import collective_backends
 
 __all__ = ["SINGLE_PROCESS", "RankContext", "join_ranks"]
@@ -166,10 +159,7 @@ def _check_backend() -> None:
 def _watching(
     settings: Placement, ranks: Ranks, log: RankLog, *, is_own_group: bool, has_store: bool
 ) -> Iterator[Watchdog]:
-    """A watchdog of the other ranks. The block fails on all ranks if it fails on one.
-
-    has_store  whether the store of the ranks may end with this process
-    """
+    """A watchdog of the other ranks, whose store may end with this process if `has_store`: all fail if one fails."""
     parent = os.getppid() if "TORCHELASTIC_RUN_ID" in os.environ else None
     store, timeout = store_of_ranks("watchdog"), settings.heartbeat_timeout
     watchdog = Watchdog(store, ranks.rank, ranks.size, log, heartbeat_timeout=timeout, parent=parent)
@@ -196,11 +186,7 @@ def _watching(
 def _fail(
     watchdog: Watchdog, ranks: Ranks, log: RankLog, error: BaseException, *, is_own_group: bool, has_store: bool
 ) -> BaseException:
-    """End the run on all ranks because of `error`; return the error of this rank.
-
-    The error of another rank may have caused it. The first rank that is alive reports the error of the run. The others
-    write theirs into their logs, and wait until it has.
-    """
+    """End the run on all ranks because of `error`, which the first living rank reports; return that of this one."""
     is_foreign = isinstance(error, RuntimeError) and not isinstance(error, PurerlError)
     cause = (watchdog.await_problem() if is_foreign else None) or error
     message = str(cause) if isinstance(cause, PurerlError) else f"{type(cause).__name__}: {cause}"

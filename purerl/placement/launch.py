@@ -116,10 +116,7 @@ def _pass_on(processes: Sequence[int], signals: Sequence[int]) -> None:
 
 
 def _wait_for(processes: Sequence[int]) -> None:
-    """Wait until all `processes` have ended; after the first one that fails, only for some time.
-
-    Then those that are stopped by a signal are killed: they cannot end by themselves.
-    """
+    """Wait until all `processes` have ended; after a failure only for some time, and kill those stopped then."""
     deadline = math.inf
     while time.monotonic() < deadline:
         ends = [os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT) for process in processes]

@@ -43,8 +43,7 @@ def last_lines(path: Path) -> str:
             lines = file.read().decode(errors="replace").splitlines()
     except OSError:
         return ""
-    first = max((k for k, line in enumerate(lines) if _FIRST_LINE in line), default=0)
-    lines = lines[first:][-_NUM_LINES:]
+    lines = lines[max((k for k, line in enumerate(lines) if _FIRST_LINE in line), default=0) :][-_NUM_LINES:]
     return indent("\n".join(lines), "  | ")
 
 

@@ -33,7 +33,6 @@ def gloo_variables(host: str) -> dict[str, str]:
 
 
 def _interface(address: str) -> str | None:
-    """The name of the network interface with this address, on Linux."""
     if sys.platform != "linux":
         return None
     return next((name for _, name in socket.if_nameindex() if _address(name) == address), None)

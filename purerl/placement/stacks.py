@@ -113,14 +113,12 @@ def request_stacks(directory: Path, timeout: float) -> list[Stacks]:
 
 
 def _stacks(path: Path, request: str) -> Stacks:
-    text = _read(path)
-    place, _, rest = text.partition("\n")
+    place, _, rest = _read(path).partition("\n")
     answer = rest.partition(_ASKED.format(request))[2].partition(_DONE.format(request))[0]
     return Stacks(path.name.removesuffix(_SUFFIX), place, answer if _done(path, request) and path.exists() else None)
 
 
 def _done(path: Path, request: str) -> bool:
-    """Whether the process has answered, or has ended."""
     return _DONE.format(request) in _read(path) or _has_ended(path)
 
 

@@ -60,8 +60,6 @@ class RankState:
 
 @define
 class _Peer:
-    """The state of another rank, as far as it is known."""
-
     state: RankState | None = None
     seen: float = field(factory=time.monotonic)  # when its state has last changed
     process: int | None = None  # file descriptor that becomes readable when its process ends
@@ -312,7 +310,6 @@ class Watchdog:
 
 
 def _kill(process: int) -> None:
-    """Kill the process with this file descriptor."""
     with suppress(OSError):
         signal.pidfd_send_signal(process, signal.SIGKILL)
 

@@ -198,10 +198,7 @@ def _call(recipe: str, function: Callable, arguments: Mapping[str, Any]) -> Any:
 
 
 def _check_keys(recipe: str, settings: Sequence[str]) -> None:
-    """Refuse unknown keys of `settings`, and of a TOML file, as far as they can be found without importing the recipe.
-
-    The plugins of a recipe of purerl are those that its module imports.
-    """
+    """Refuse unknown keys of `settings` and of a TOML file, as far as they are found without importing the recipe."""
     if recipe.endswith(".toml"):
         check_file_keys(recipe, read_table(recipe), settings)
         return

@@ -56,7 +56,6 @@ def addition(max_steps: int | None = None, num_epochs: float | None = None) -> R
 
 
 def _demonstrations() -> dict[str, Any]:
-    """SFT until a third of 256 training problems are solved."""
     return dict(
         name="addition, initial run",
         data="{run}/prepared/train.parquet",

@@ -72,7 +72,6 @@ def calculator(max_steps: int | None = None, num_epochs: float | None = None) ->
 
 
 def _demonstrations() -> dict[str, Any]:
-    """SFT until a tenth of 256 training problems are solved."""
     return dict(
         name="calculator, initial run",
         data="{run}/prepared/demonstrations.parquet",
@@ -99,9 +98,7 @@ def prepare(folder: Path, seed: int) -> None:
     for name, part in (("train", train), ("held_out", held_out)):
         rows = [{"prompt": f"{expression}=", "answer": answer} for expression, answer in part]
         write_parquet(folder / f"{name}.parquet", rows)
-    demonstrations = [
-        turn for index, problem in enumerate(train) for turn in _turns(*problem, with_call=index % 4 == 0)
-    ]
+    demonstrations = [turn for k, problem in enumerate(train) for turn in _turns(*problem, with_call=k % 4 == 0)]
     rng.shuffle(demonstrations)
     write_parquet(folder / "demonstrations.parquet", demonstrations)
     tokenizer = word_tokenizer([*"0123456789*=?", "<calc>", "</calc>"], pattern="</?calc>|.")
@@ -113,7 +110,4 @@ def _turns(expression: str, answer: str, *, with_call: bool) -> list[dict[str, s
     prompt, call = f"{expression}=", f"<calc>{expression}</calc>"
     if not with_call:
         return [{"prompt": prompt, "completion": answer}]
-    return [
-        {"prompt": prompt, "completion": call},
-        {"prompt": f"{prompt}{call}<eos>{answer}=", "completion": answer},
-    ]
+    return [{"prompt": prompt, "completion": call}, {"prompt": f"{prompt}{call}<eos>{answer}=", "completion": answer}]

@@ -66,11 +66,7 @@ def gsm8k(
         rollout=Rollout(samples_per_prompt=8, max_tokens=_TOKENS),
         generator=generator.Config(max_num_seqs=512),  # all completions of a step at once
         trainer=trainer.Config(
-            lr=1e-6,
-            warmup_ratio=0.02,
-            mixed_precision="bfloat16",
-            recompute="layers",
-            max_tokens_per_microbatch=16384,
+            lr=1e-6, warmup_ratio=0.02, mixed_precision="bfloat16", recompute="layers", max_tokens_per_microbatch=16384
         ),
         evaluate=Evaluate(data={} if test is None else test, every=10, max_tokens=_TOKENS),
     )

@@ -80,10 +80,7 @@ def guess(max_steps: int | None = None, num_epochs: float | None = None) -> RunC
         initial_run=_player_without_strategy(),
         data="{run}/prepared/games.parquet",
         environment=EnvironmentSettings(
-            factory="purerl.recipes.guess:GuessTheNumber",
-            has_states=True,
-            max_turns=_MAX_GUESSES,
-            run_in="event_loop",
+            factory="purerl.recipes.guess:GuessTheNumber", has_states=True, max_turns=_MAX_GUESSES, run_in="event_loop"
         ),
         algorithm=dapo.Config(),
         steps=60,

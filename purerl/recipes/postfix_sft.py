@@ -68,9 +68,7 @@ def from_demonstrations(**settings: Any) -> RunConfig:
         "checkpoint": Checkpoint(every=120, keep=1),
     }
     return tiny_task(
-        prepare_data="purerl.recipes.postfix_sft:prepare",
-        initial_run=initial_run,
-        **{**_sampled(every=10), **settings},
+        prepare_data="purerl.recipes.postfix_sft:prepare", initial_run=initial_run, **{**_sampled(every=10), **settings}
     )
 
 

@@ -145,7 +145,5 @@ def _exactness(numbers: Sequence[Numbers]) -> str:
 
 def _unrecorded_rows(recording: Recording, numbers: Sequence[Numbers]) -> int:
     """The rows that were sampled in the steps of `numbers` and that are not in their rollouts."""
-    sampled = {
-        record["step"]: record.get("rollout/sampled") or 0 for record in read_lines(recording.path / "metrics.jsonl")
-    }
+    sampled = {row["step"]: row.get("rollout/sampled") or 0 for row in read_lines(recording.path / "metrics.jsonl")}
     return int(sum(max(sampled.get(each.step, 0) - each.rows, 0) for each in numbers))

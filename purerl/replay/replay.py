@@ -119,7 +119,6 @@ class _Computed(NamedTuple):
 
 
 def _read(recording: Recording, step: int, columns: Collection[str]) -> tuple[pa.Table, Metadata, TensorDict]:
-    """The rollouts of `step`, what produced them, and their batch."""
     import pyarrow as pa
 
     try:
@@ -149,9 +148,7 @@ def _computed(
 
 def _steps_to_compute(recording: Recording, chosen: Collection[int], algorithm: Algorithm) -> list[int]:
     """The `chosen` steps; with a state also those before the last of them."""
-    if has_state(algorithm):
-        return [step for step in recording.steps if step <= max(chosen)]
-    return sorted(chosen)
+    return [step for step in recording.steps if step <= max(chosen)] if has_state(algorithm) else sorted(chosen)
 
 
 def has_state(algorithm: Algorithm) -> bool:

@@ -131,8 +131,7 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
 
 
 def _check_rows(rollout: Rollout | None, environment: EnvironmentSettings | None) -> None:
-    has_workflow = rollout is not None and rollout.workflow is not None
-    if environment is not None or has_workflow:
+    if environment is not None or (rollout is not None and rollout.workflow is not None):
         got = "episodes of an environment" if environment else "rows of a workflow"
         need = "completions of one turn, which reward functions can score again"
         raise ConfigError("--reward", got=got, need=need, do="leave --reward out")

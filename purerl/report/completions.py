@@ -66,7 +66,6 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
 
 
 def _files(folder: Path) -> list[Path]:
-    """The files of steps in `folder`, in the order of the steps."""
     return [step_path(folder, step) for step in stored_steps(folder)]
 
 
@@ -102,10 +101,7 @@ def _fill(
     max_bytes: float,
     thumbnails: Thumbnails,
 ) -> _Selection:
-    """Select groups from at most `max_files` of `files`, at most `max_bytes` long together with messages and images.
-
-    Their images are shown as `thumbnails`.
-    """
+    """Select groups from `files`, at most `max_bytes` long with messages and images, shown as `thumbnails`."""
     selected: list[dict[str, Any]] = []
     skipped: list[str] = []
     readable: Path | None = None

@@ -49,9 +49,7 @@ def with_short_labels(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """
     labels = dict.fromkeys(label for row in rows for label in row.get("anchor", ()))
     numbers = {label: number for number, label in enumerate(labels)}
-    return [
-        {**row, "anchor": [numbers[label] for label in row["anchor"]]} if "anchor" in row else dict(row) for row in rows
-    ]
+    return [{**row, "anchor": [numbers[k] for k in row["anchor"]]} if "anchor" in row else dict(row) for row in rows]
 
 
 def conversations(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -64,17 +62,14 @@ def conversations(rows: Sequence[Row]) -> list[dict[str, Any]]:
         return []
     messages = parse_messages(text)
     own = _own_turns(messages, rows[0].get("role"))
-    turns = _sampled_turns(rows)
     # The conversation may start with turns of the prompt, which have no sampled tokens.
-    numbers = dict(zip(reversed(own), reversed(turns), strict=False))
+    numbers = dict(zip(reversed(own), reversed(_sampled_turns(rows)), strict=False))
     return [_as_json(message, numbers.get(index)) for index, message in enumerate(messages)]
 
 
 def _own_turns(messages: Sequence[Message], player: int | None) -> list[int]:
-    """The indices of the messages that are turns of `player`."""
     turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    own = [index for index in turns if player is not None and messages[index].player == player]
-    return own or turns
+    return [index for index in turns if player is not None and messages[index].player == player] or turns
 
 
 def _sampled_turns(rows: Sequence[Row]) -> list[int]:
@@ -88,7 +83,6 @@ def _sampled_turns(rows: Sequence[Row]) -> list[int]:
 
 
 def _as_json(message: Message, turn: int | None) -> dict[str, Any]:
-    """`message` without what is empty."""
     values = {
         **message._asdict(),
         "calls": [_without_empty(call._asdict()) for call in message.calls],

@@ -70,13 +70,10 @@ def _split(table: pa.Table, labels: Any) -> Iterator[pa.Table]:
 
 
 def _rollout_group(step: int, table: pa.Table, decode: Decode) -> dict[str, Any]:
-    """The rows of one prompt, episode by episode.
-
-    The tokens that all rows start with, up to the first action token of any row, are stored once, as the prompt.
-    """
+    """The rows of one prompt, episode by episode; the tokens that all of them start with are stored once."""
     episodes = split_episodes(with_short_labels(table.to_pylist()))
     rows = [row for episode in episodes for row in episode]
-    ids = _common_prompt(rows)
+    ids = common_start([row["tokens"][: _first_action(row["action"])] for row in rows])
     shown = [_episode(episode, len(ids), decode) for episode in episodes]
     text = _with_images(decode_tokens(decode, ids), rows[0].get("image", ()))
     return {
@@ -90,11 +87,6 @@ def _rollout_group(step: int, table: pa.Table, decode: Decode) -> dict[str, Any]
         **_add_messages([episode[0] for episode in shown], [conversations(episode) for episode in episodes]),
         "rows": [row for episode in shown for row in episode],
     }
-
-
-def _common_prompt(rows: Sequence[Mapping[str, Any]]) -> list[int]:
-    """The tokens that all `rows` start with, up to the first action token."""
-    return common_start([row["tokens"][: _first_action(row["action"])] for row in rows])
 
 
 def _with_images(texts: Sequence[str], image: Sequence[int]) -> list[str]:
@@ -179,19 +171,8 @@ def _compress(values: Sequence[Any]) -> Any:
 # --- evaluations -------------------------------------------------------------------------------------------------
 
 _ATTEMPT_FIELDS = ("finish", "answer", "correct")
-_KNOWN = {
-    "data_set",
-    "index",
-    "attempt",
-    "prompt",
-    "completion",
-    "tokens",
-    "reward",
-    "ground_truth",
-    "messages",
-    "images",
-    *_ATTEMPT_FIELDS,
-}
+_KNOWN = {"data_set", "index", "attempt", "prompt", "completion", "tokens", "reward", *_ATTEMPT_FIELDS}
+_KNOWN |= {"ground_truth", "messages", "images"}
 
 
 def _evaluation_group(step: int, table: pa.Table) -> dict[str, Any]:

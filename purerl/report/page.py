@@ -28,19 +28,8 @@ from purerl.system.files import create
 
 __all__ = ["Report", "render_page", "write_report"]
 
-_SCRIPTS = (
-    "dom",
-    "numbers",
-    "data",
-    "tokens",
-    "conversation",
-    "overview",
-    "chart",
-    "curves",
-    "row",
-    "completions",
-    "main",
-)
+_VIEWS = ("overview", "chart", "curves", "row", "completions")
+_SCRIPTS = ("dom", "numbers", "data", "tokens", "conversation", *_VIEWS, "main")
 _MAX_RECORDS_PER_RUN, _MIN_RECORDS_PER_RUN, _MAX_RECORDS = 1000, 200, 5000
 
 
@@ -88,10 +77,7 @@ def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Re
 
 @contextmanager
 def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
-    """Yield a function that writes to a temporary file, which replaces `output` if the block succeeds.
-
-    Raises: ConfigError if `output` cannot be written, or if it could be a file of a run.
-    """
+    """Yield a function that writes a file, which replaces `output` if the block succeeds. Raises: ConfigError."""
     path = output.resolve()
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         need, do = "a file in an existing directory", "create the directory, or choose another file"

@@ -140,7 +140,6 @@ def max_steps(path: Path, config: dict[str, Any]) -> int:
 
 
 def _flatten(table: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Settings by dotted key."""
     flat: dict[str, Any] = {}
     for key, value in table.items():
         flat |= _flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: _as_string(value)}
@@ -167,19 +166,13 @@ def _phase_seconds(records: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def _curves(records: Sequence[dict[str, Any]], max_records: int) -> dict[str, Any]:
-    """Every metric at the selected steps (None if a step does not have it), and the values of the horizontal axes.
-
-    The selected steps are evenly spaced. In addition, up to `max_records` // 2 evenly spaced steps with an evaluation
-    or a validation are selected.
-    """
+    """Every metric and the axes at evenly spaced steps, and at up to half as many steps with an evaluation."""
     evaluated = [k for k, record in enumerate(records) if any(map(is_measurement, record))]
     selected = sorted({*evenly_spaced(range(len(records)), max_records), *evenly_spaced(evaluated, max_records // 2)})
     seconds = accumulate(
         sum(record.get(f"time/{name}") or 0.0 for name in ("step", *_PHASES_OUTSIDE_STEPS)) for record in records
     )
-    tokens = accumulate(
-        (record.get("time/tokens_per_second") or 0.0) * (record.get("time/step") or 0.0) for record in records
-    )
+    tokens = accumulate((row.get("time/tokens_per_second") or 0.0) * (row.get("time/step") or 0.0) for row in records)
     axes = {"step": [record["step"] for record in records], "seconds": list(seconds), "tokens": list(tokens)}
     names = dict.fromkeys(name for record in records for name in record if name != "step")
     return {

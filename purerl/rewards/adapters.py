@@ -138,9 +138,7 @@ class Call:
     def trainer_state(self, inputs: Sequence[RewardInput]) -> TrainerState:
         """The progress of the run when `inputs` were sampled."""
         step, length = max(item.step for item in inputs), self.length
-        epochs = [
-            steps / length.steps_per_epoch if length.steps_per_epoch else 0.0 for steps in (step, length.max_steps)
-        ]
+        epochs = [done / length.steps_per_epoch if length.steps_per_epoch else 0.0 for done in (step, length.max_steps)]
         return TrainerState(step, length.max_steps, *epochs)
 
 

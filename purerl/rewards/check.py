@@ -23,10 +23,7 @@ __all__ = ["check_models_as_rewards", "check_rewards", "check_weights"]
 
 
 def check_rewards(
-    rewards: Sequence[Reward],
-    gates: Sequence[Gate],
-    workers: RewardWorkers,
-    functions: Mapping[str, RewardFunction],
+    rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers, functions: Mapping[str, RewardFunction]
 ) -> None:
     """Refuse functions that cannot be called, kinds that cannot be used, and settings of workers without effect.
 
@@ -71,8 +68,7 @@ def _check_names(rewards: Sequence[Reward], gates: Sequence[Gate]) -> None:
                 raise ConfigError(key, got=got, need="each function, kind or model once", do=do)
     every = by_name(rewards, gates)
     for gate in gates:
-        other = every[gate.full_name]
-        if _source(other) != _source(gate):
+        if _source(every[gate.full_name]) != _source(gate):
             got = f"{gate.full_name!r}, which is also another reward, or one for other data sources"
             do = 'give one of them a name: name = "..."'
             raise ConfigError("gates", got=got, need="names that differ from those of other rewards", do=do)

@@ -63,18 +63,10 @@ def _call_purerl(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call
     return reward.function(item.completion, item.example, **arguments)
 
 
-def _accepts_purerl(signature: inspect.Signature) -> bool:
-    return _binds(signature, "", {}, **{name: None for name in _OPTIONAL if name in signature.parameters})
-
-
 def _parse_purerl(returned: Any, call: Call) -> list[Any]:
     if isinstance(returned, Mapping) and not returned:
         raise TypeError("returned {}; need at least one number, or None if there is no reward")
     return [returned]
-
-
-def _required_columns_purerl(parameters: Parameters) -> tuple[str, ...]:
-    return ()
 
 
 # --- verl --------------------------------------------------------------------------------------------------------
@@ -93,18 +85,13 @@ def _verl_arguments(item: RewardInput) -> tuple[Any, ...]:
 
 
 def _call_verl(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call) -> Any:
-    arguments = dict(zip(_VERL, _verl_arguments(inputs[0]), strict=True))
-    return reward.function(**_select(reward.parameters, arguments))
+    return reward.function(**_select(reward.parameters, dict(zip(_VERL, _verl_arguments(inputs[0]), strict=True))))
 
 
 def _call_verl_batch(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call) -> Any:
     columns = zip(*map(_verl_arguments, inputs), strict=True)
     arguments = {name: [*values] for name, values in zip(_VERL_BATCH, columns, strict=True)}
     return reward.function(**_select(reward.parameters, arguments))
-
-
-def _parse_verl(returned: Any, call: Call) -> list[Any]:
-    return [_verl_score(0, returned, call)]
 
 
 def _parse_verl_batch(returned: Any, call: Call) -> list[Any]:
@@ -141,8 +128,7 @@ def _call_trl(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call) -
     columns = {name: [example.get(name) for example in examples] for name in names}
     tokens = [[*item.tokens] for item in inputs]
     values = (prompts, completions, tokens, call.trainer_state(inputs), call.log_metric, call.log_extra)
-    arguments = {**columns, **dict(zip(_TRL, values, strict=True))}
-    return reward.function(**_select(reward.parameters, arguments))
+    return reward.function(**_select(reward.parameters, {**columns, **dict(zip(_TRL, values, strict=True))}))
 
 
 def _parse_trl(returned: Any, call: Call) -> list[Any]:
@@ -212,7 +198,7 @@ VERL = Convention(
     max_inputs=1,
     accepts=partial(_accepts, _VERL),
     call=_call_verl,
-    parse=_parse_verl,
+    parse=lambda returned, call: [_verl_score(0, returned, call)],
     required_columns=_required_columns_verl,
 )
 VERL_BATCH = Convention(
@@ -243,17 +229,17 @@ OPENRLHF = Convention(
     accepts=partial(_accepts, _OPENRLHF),
     call=_call_openrlhf,
     parse=_parse_openrlhf,
-    required_columns=_required_columns_purerl,
+    required_columns=lambda parameters: (),
 )
 PURERL = Convention(
     name="purerl",
     signature="(completion, example)",
     marker_parameters=frozenset(),
     max_inputs=1,
-    accepts=_accepts_purerl,
+    accepts=lambda signature: _binds(signature, "", {}, **{k: None for k in _OPTIONAL if k in signature.parameters}),
     call=_call_purerl,
     parse=_parse_purerl,
-    required_columns=_required_columns_purerl,
+    required_columns=lambda parameters: (),
 )
 CONVENTIONS = (VERL, VERL_BATCH, TRL, OPENRLHF, PURERL)
 """All conventions, in the order in which they are tried. The last one matches every function of two arguments."""

@@ -19,9 +19,7 @@ from purerl.rewards.numbers import last_number
 __all__ = ["RULES", "Rule", "extract", "find_candidates", "last_boxed"]
 
 _MAX_CHARACTERS = 8192  # characters at the end of a completion that are searched
-_MAX_BOXES = 16
-_MAX_MATCHES = 16
-
+_MAX_BOXES, _MAX_MATCHES = 16, 16
 
 _BETWEEN_BOXES = re.compile(
     r"""[\s$]*(?: (?:,|;|\band\b|\bor\b|\\(?:text|mathrm)\{[\s,]*(?:and|or)\s*\}|\\q?quad\b|\\[,; ])[\s$]*)+
@@ -114,16 +112,8 @@ _OPTION = re.compile(
 )
 
 
-def _find_option(text: str) -> Iterable[str]:
-    return (match[1] or match[2] for match in _last_matches(_OPTION, text))
-
-
 _SINGLE_LETTER = re.compile(r"^[^\w\n]{0,8}[A-Za-z][^\w\n]{0,8}$", re.MULTILINE)
 _LETTERED = re.compile(r"(?<!\S)[*(\[]{0,4}[A-Z][*.)\]]{1,4}\s")
-
-
-def _find_single_letter(text: str) -> Iterable[str]:
-    return (match[0].strip() for match in _last_matches(_SINGLE_LETTER, text))
 
 
 def _find_lettered_line(text: str) -> Iterable[str]:
@@ -157,11 +147,7 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule(
-            "boxed",
-            r"the content of the last `\boxed{...}`",
-            _find_boxed,
-            r"So \boxed{\frac{1}{2}}.",
-            r"\frac{1}{2}",
+            "boxed", r"the content of the last `\boxed{...}`", _find_boxed, r"So \boxed{\frac{1}{2}}.", r"\frac{1}{2}"
         ),
         Rule(
             "answer tag",
@@ -201,14 +187,14 @@ RULES = {
         Rule(
             "option",
             "the text after the last `option is` or `choice is`, or before `is correct`, `is right` or `is best`",
-            _find_option,
+            lambda text: (match[1] or match[2] for match in _last_matches(_OPTION, text)),
             "So option C is correct.",
             "C",
         ),
         Rule(
             "single letter",
             "the last line that consists of one letter",
-            _find_single_letter,
+            lambda text: (match[0].strip() for match in _last_matches(_SINGLE_LETTER, text)),
             "It cannot be A.\n(D)",
             "(D)",
         ),

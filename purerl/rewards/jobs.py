@@ -43,8 +43,7 @@ class Job:
     def add(self, function: str, size: int) -> list[Part]:
         """Parts of at most `size` inputs for `function`."""
         inputs = self.inputs.get(function, ())
-        starts = range(0, len(inputs), size)
-        parts = [Part(self, function, inputs[start : start + size]) for start in starts]
+        parts = [Part(self, function, inputs[start : start + size]) for start in range(0, len(inputs), size)]
         self.parts += parts
         return parts
 

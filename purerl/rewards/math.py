@@ -166,7 +166,6 @@ def extract_boxed(completion: str) -> str | None:
 
 
 def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:
-    """The ground truth as a number. Raises ValueError if it is not a number."""
     text = get_ground_truth(example)
     number = number_with_units(extract(text, ["boxed", "hashes"]) or text)
     if number is None:
@@ -175,10 +174,7 @@ def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:
 
 
 def _ground_truth_formula(example: Mapping[str, Any]) -> str:
-    """The content of the last box of the ground truth, or what follows ####, or all of it.
-
-    Raises: ValueError if it is blank.
-    """
+    """The content of its last box, or what follows ####, or all of it. Raises: ValueError if it is blank."""
     text = get_ground_truth(example).strip()
     formula = last_boxed(text) or extract(text, ["hashes"]) or text
     if not formula:
@@ -202,10 +198,7 @@ def _compare(answer: str | None, example: Mapping[str, Any], rules: Rules) -> fl
 
 
 def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fraction | None:
-    """The number in the completion. If there is a box, it must contain a single number with optional units.
-
-    An answer that offers a choice of numbers is none.
-    """
+    """The number in the completion, and in its box if it has one; an answer that offers a choice is none."""
     box = extract(completion, ["boxed"])
     if box is not None:
         return number_with_units(box)
@@ -253,10 +246,7 @@ def extract_letter(completion: str) -> str | None:
 
 
 def _parse_letter(answer: str) -> str | None:
-    """The letter at the start of `answer`, or None if there is none. An empty string if a second letter follows.
-
-    "A" as an article and "I" as a pronoun are not letters.
-    """
+    """The letter at the start of `answer`, empty if a second one follows; None if there is none, or an article."""
     match = _LETTER.match(_DECORATION.sub("", answer[:_MAX_LETTER_CHARACTERS]))
     if match is None:
         return None

@@ -336,11 +336,7 @@ def close_reward(reward: LoadedReward, *, timeout: float) -> None:
 
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all async reward functions in this process.
-
-    There is only one, so that clients stored in a module can be used in every call. It runs in its own thread, because
-    the calling thread may already run an event loop, for example in a notebook.
-    """
+    """The one event loop of all async reward functions, in a thread of its own: the caller's may already run one."""
     loop = asyncio.new_event_loop()
     Thread(target=loop.run_forever, name="purerl rewards", daemon=True).start()
     return loop

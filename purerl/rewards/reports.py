@@ -42,7 +42,6 @@ def check_report(report: Report, task: Task) -> None:
 
 
 def _numbers(outcomes: Iterable[Outcome]) -> Iterator[Mapping[str, float]]:
-    """The components and totals of `outcomes`."""
     for outcome in outcomes:
         value = outcome
         if isinstance(outcome, Logged):

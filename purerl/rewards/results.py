@@ -131,7 +131,6 @@ def checked_sums(result: RewardResult) -> RewardResult:
 
 
 def _with_logs(result: RewardResult, logged: Mapping[str, Logged]) -> RewardResult:
-    """`result` with what functions have logged."""
     totals = ({f"{short_name(name)}/{key}": v for key, v in each.totals.items()} for name, each in logged.items())
     return evolve(
         result,
@@ -226,5 +225,4 @@ def components_of(results: Sequence[RewardResult], rewards: Mapping[str, str]) -
 
 
 def _names_of(function: str, results: Sequence[RewardResult]) -> list[str]:
-    """The components of `function` in `results`."""
     return [*dict.fromkeys(name for result in results for name in result.by_function.get(function, ()))]

@@ -51,9 +51,7 @@ def check_coverage(routes: Collection[Routes], sources: Mapping[Any, int], path:
     routes   the routes of each reward whose weight is not 0
     sources  the values of the column `data_source`, with their numbers of rows
     """
-    missing = {
-        source: rows for source, rows in sources.items() if not any(applies(r, {COLUMN: source}) for r in routes)
-    }
+    missing = {name: rows for name, rows in sources.items() if not any(applies(r, {COLUMN: name}) for r in routes)}
     if not missing:
         return
     rows = [f"{source!r} ({rows:,} rows)" for source, rows in missing.items()]

@@ -32,16 +32,7 @@ from purerl.rewards.jobs import Job, Outcomes, Part, Queue, Task
 from purerl.rewards.outcomes import INTERNAL_FILES, Failure, shorten
 from purerl.rewards.reports import check_loaded, check_report
 from purerl.rewards.sources import Source, seconds_of
-from purerl.rewards.worker import (
-    AWAIT_GRACE,
-    AWAITING,
-    CLOSE,
-    CLOSE_TIMEOUT,
-    TIME_SLICE,
-    Loaded,
-    Report,
-    WorkerTask,
-)
+from purerl.rewards.worker import AWAIT_GRACE, AWAITING, CLOSE, CLOSE_TIMEOUT, TIME_SLICE, Loaded, Report, WorkerTask
 from purerl.system.workers.processes import Death, Worker, end_all
 from purerl.system.workers.status import IDLE
 
@@ -58,10 +49,7 @@ _MAX_FAILED_STARTS = 3  # times the number of workers, without a start that succ
 
 @define
 class _Load:
-    """The work of a worker: the task whose calls it makes, and the tasks whose awaitables run, by number.
-
-    `closes` says whether it has functions that are to be closed.
-    """
+    """The task whose calls a worker makes, those whose awaitables run, and whether it has functions to be closed."""
 
     current: Task | None = None
     awaiting: dict[int, Task] = field(factory=dict)
@@ -92,12 +80,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self,
-        sources: Sequence[Source],
-        *,
-        num_workers: int | None,
-        timeout: float,
-        max_memory: int | None = None,
+        self, sources: Sequence[Source], *, num_workers: int | None, timeout: float, max_memory: int | None = None
     ):
         self._sources = tuple(sources)
         self._num_workers = num_workers or default_num_workers()
@@ -193,7 +176,6 @@ class WorkerPool:
                 self._fail(error)
 
     def _fail(self, error: BaseException) -> None:
-        """Let every job raise `error`, and end all workers."""
         for job in [*self._jobs.values()]:
             job.fail(error)
             with suppress(ValueError):  # the thread has seen it already
@@ -277,9 +259,7 @@ class WorkerPool:
         return bool(answers)
 
     def _deadline(self, worker: Worker, load: _Load) -> float:
-        if not worker.is_ready:
-            return worker.deadline
-        return min((task.deadline for task in load.tasks), default=math.inf)
+        return worker.deadline if not worker.is_ready else min((task.deadline for task in load.tasks), default=math.inf)
 
     def _begin(self, load: _Load, loaded: Loaded) -> None:
         """Take jobs, now that a worker has loaded the functions and their calling conventions are known."""

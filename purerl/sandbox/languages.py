@@ -65,5 +65,4 @@ def command_of(language: str, file: str, arguments: tuple[str, ...], settings: S
     if language not in LANGUAGES:
         raise ConfigError("language", got=repr(language), do=nearest(language, LANGUAGES))
     python = find_interpreter(settings.python).path if language == "python" else "python"
-    script = f"PYTHON={python}; {LANGUAGES[language].script}"
-    return ["/bin/sh", "-c", script, "sh", file, *arguments]
+    return ["/bin/sh", "-c", f"PYTHON={python}; {LANGUAGES[language].script}", "sh", file, *arguments]

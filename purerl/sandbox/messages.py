@@ -88,8 +88,7 @@ def receive(connection: socket.socket) -> Message | None:
     size = _LENGTH.unpack(length)[0]
     if size > _MAX_HEADER:
         raise ValueError(f"a header of {size} bytes")
-    header = _read(connection, size)
-    table = json.loads(header or b"null")
+    table = json.loads(_read(connection, size) or b"null")
     if table is None:
         return None
     parts = [_read(connection, size) for size in table["sizes"]]
@@ -97,7 +96,6 @@ def receive(connection: socket.socket) -> Message | None:
 
 
 def _read(connection: socket.socket, size: int) -> bytes | None:
-    """`size` bytes, or None at the end."""
     buffer, position = bytearray(size), 0
     while position < size:
         count = connection.recv_into(memoryview(buffer)[position:])

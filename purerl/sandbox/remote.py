@@ -137,10 +137,7 @@ def _to_text(name: str, text: Text) -> str:
 
 
 def _to_result(answer: Any, limits: Limits) -> Result:
-    """A result as that of a sandbox on this computer. The server does not tell the memory.
-
-    Raises: SandboxError if the server could not run the program, or its answer does not follow the interface.
-    """
+    """A result as that of a local sandbox, without the memory. Raises: SandboxError if the server could not run it."""
     try:
         part = answer.get("run_result") or answer.get("compile_result")
         is_result = answer["status"] in ("Success", "Failed") and part["status"] in ("Finished", "TimeLimitExceeded")

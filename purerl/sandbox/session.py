@@ -148,7 +148,6 @@ class Session:
 
 
 def _start_process(settings: SandboxSettings) -> Supervisor:
-    """Start a supervisor in an interpreter of its own."""
     # The kernel ends a process with the thread that has started it, so this thread lives as long as the session.
     starter = ThreadPoolExecutor(1, "purerl sandbox session")
     process = starter.submit(Process, settings, "start_supervisor", flags=FLAGS).result()

@@ -42,17 +42,11 @@ class Limits:
     max_processes: int = setting("processes and threads at the same time", default=64, **at_least(1))
     max_output: int = setting("stdout and stderr together", unit="bytes", default=2**20, **at_least(0))
     max_disk: int = setting(
-        "all files that it writes, together: a number of MiB, or a size",
-        unit="MiB",
-        default=64,
-        **size_at_least(1),
+        "all files that it writes, together: a number of MiB, or a size", unit="MiB", default=64, **size_at_least(1)
     )
     max_files: int = setting("number of files and directories that it creates", default=1024, **at_least(1))
     max_file_size: int = setting(
-        "one file, in MiB; also of a file with holes",
-        unit="MiB",
-        default=64,
-        **size_at_least(1),
+        "one file, in MiB; also of a file with holes", unit="MiB", default=64, **size_at_least(1)
     )
     max_open_files: int = setting("files that one process has open", default=256, **at_least(16))
 
@@ -98,8 +92,7 @@ class SandboxSettings:
         default=("collections", "functools", "itertools", "json", "math", "random", "re", "typing"),
     )
     read_only: tuple[str, ...] = setting(
-        "directories and files of the host that programs can read, beside those of the system and of Python",
-        default=(),
+        "directories and files of the host that programs can read, beside those of the system and of Python", default=()
     )
     max_concurrent_runs: int | None = setting(
         "runs at the same time; further ones wait. If not given, two for each core", default=None, **at_least(1)

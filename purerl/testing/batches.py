@@ -91,7 +91,6 @@ def layouts(*, pairs: bool = False) -> SearchStrategy[Layout]:
 
 
 def _row_labels(sizes: dict[int, int]) -> list[int]:
-    """The group label of each row, from the size of each group."""
     return [label for label, size in sizes.items() for _ in range(size)]
 
 
@@ -178,7 +177,6 @@ def _chosen(batch: TensorDict, rng: torch.Generator) -> Tensor:
 
 
 def _episode(batch: TensorDict, rng: torch.Generator) -> Tensor:
-    """Up to two episodes in each group."""
     group = batch["group"].unique(return_inverse=True)[1]
     return 2 * group + torch.randint(0, 2, group.shape, generator=rng)
 
@@ -188,14 +186,10 @@ def _topk(batch: TensorDict, rng: torch.Generator) -> Tensor:
     return _normal((*batch["mask"].shape, 4), rng).log_softmax(-1)[..., :3]
 
 
-def _noise(batch: TensorDict, rng: torch.Generator) -> Tensor:
-    return _uniform(batch["mask"].shape, rng, 0.0, 1.0)
-
-
 _VALUES = {
     "entropy": _entropy,
     "old_entropy": _entropy,
-    "noise": _noise,
+    "noise": lambda batch, rng: _uniform(batch["mask"].shape, rng, 0.0, 1.0),
     "reward": _reward,
     "chosen": _chosen,
     "episode": _episode,

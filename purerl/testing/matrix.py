@@ -63,7 +63,6 @@ Off policy, another clipping rule, another reduction or another KL estimator sat
 
 
 def _describe(law: Law) -> str:
-    """The name of a law and its docstring, on one line."""
     return f"`{law.__name__}`: {' '.join((law.__doc__ or '').split())}"
 
 

@@ -63,7 +63,6 @@ def _process() -> subprocess.Popen:
 
 
 def _end(process: subprocess.Popen) -> None:
-    """Close the stdin of `process`, so that it exits."""
     try:
         process.communicate(timeout=_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:

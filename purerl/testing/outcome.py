@@ -13,14 +13,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.algos.algebra import (
-    Algorithm,
-    Objective,
-    Weighted,
-    compute_advantages,
-    merge,
-    select_rows,
-)
+from purerl.algos.algebra import Algorithm, Objective, Weighted, compute_advantages, merge, select_rows
 from purerl.batch import OPTIONAL_STRUCTURE, ROW_FIELDS, STRUCTURE, select_fields, with_fields
 from purerl.testing.plain_loss import PlainLoss, loss_of_part, prepare
 
@@ -112,9 +105,7 @@ def run(algorithm: Algorithm, batch: TensorDict, differentiate: Differentiate = 
     the selected rows.
     """
     prepared, after = _run_advantage(algorithm, batch)
-    learned = [
-        run_objective(objective, step, no_split, differentiate) for objective, step in _steps(algorithm, batch, after)
-    ]
+    learned = [run_objective(*pair, no_split, differentiate) for pair in _steps(algorithm, batch, after)]
     return Outcome(*({n: v for part in kind for n, v in part.items()} for kind in zip(prepared, *learned, strict=True)))
 
 

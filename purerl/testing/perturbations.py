@@ -126,9 +126,7 @@ def randomize_labels(batch: TensorDict) -> TensorDict:
 
     The labels in `row` keep their order, because it is the order of the rows of an episode.
     """
-    return with_fields(
-        batch, **{name: _randomize(batch[name], is_ordered=name == "row") for name in _label_fields(batch)}
-    )
+    return with_fields(batch, **{n: _randomize(batch[n], is_ordered=n == "row") for n in _label_fields(batch)})
 
 
 def _randomize(labels: Tensor, *, is_ordered: bool) -> Tensor:
@@ -214,8 +212,7 @@ def make_on_policy(batch: TensorDict) -> TensorDict:
 
 def _equalize(batch: TensorDict, names: Iterable[str]) -> TensorDict:
     present = [name for name in names if name in batch.keys()]
-    shared = next((batch[name] for name in present), None)
-    return with_fields(batch, **dict.fromkeys(present, shared))
+    return with_fields(batch, **dict.fromkeys(present, next((batch[name] for name in present), None)))
 
 
 # --- magnitudes --------------------------------------------------------------------------------------------------
@@ -228,9 +225,7 @@ def make_rows_extreme(batch: TensorDict, rows: Tensor) -> TensorDict:
     """
     index = torch.arange(len(rows), dtype=torch.float64)
     extreme = {name: 1e6 * value + _unsqueeze_like(index, value) for name, value in _float_fields(batch).items()}
-    return with_fields(
-        batch, **{name: value.where(_unsqueeze_like(rows, value), batch[name]) for name, value in extreme.items()}
-    )
+    return with_fields(batch, **{n: v.where(_unsqueeze_like(rows, v), batch[n]) for n, v in extreme.items()})
 
 
 def scale_rewards(batch: TensorDict, factor: float) -> TensorDict:

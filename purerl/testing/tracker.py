@@ -93,10 +93,7 @@ def _log_run(
 
 
 def _record(step: int) -> dict[str, Any]:
-    """A record with an evaluation every third step, unusual names and unusual values.
-
-    The compared values are small integers and powers of two, so that every library stores them exactly.
-    """
+    """A record with unusual names and values; those that are compared are small, so that all libraries store them."""
     unusual = {
         "reward/an odd (name): ü": 1.0,
         "policy/approx_kl": math.nan,

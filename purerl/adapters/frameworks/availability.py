@@ -128,8 +128,7 @@ def loss_refusals(algorithm: Algorithm, framework: Framework) -> Iterator[str]:
         yield f"its loss needs the output {', '.join(sorted(outputs))} of the model"
     if not framework.is_whole:
         yield from _needs_whole_step(objective)
-    reductions = {term.reduce for term in objective.terms}
-    if framework.reductions and not reductions <= {*framework.reductions}:
+    if framework.reductions and not {term.reduce for term in objective.terms} <= {*framework.reductions}:
         names = " or ".join(function.__name__ for function in framework.reductions)
         yield f"its loss has another reduction than {names}, whose denominator {framework.name} does not have"
 

@@ -53,7 +53,8 @@ def loss(inputs: Any, algorithm: Any, modifiers: Sequence[Any] = ()) -> Any:
         for name, metric in metrics.items()
         if not name.startswith("loss/")
     }
-    return _outputs_class(inputs)(loss=value, metrics=shown)
+    outputs = sys.modules[type(inputs).__module__].LossOutputs  # it is in the module of LossInputs
+    return outputs(loss=value, metrics=shown)
 
 
 def _check_shapes(inputs: Any) -> None:
@@ -68,7 +69,6 @@ def _check_shapes(inputs: Any) -> None:
 
 
 def _fields(inputs: Any, objective: Objective) -> dict[str, Tensor]:
-    """The fields of the batch, by the names of the schema."""
     weights, counted = getattr(inputs, "loss_weights", None), inputs.loss_mask.bool()
     if weights is not None and (weights[counted] != 1).any():
         need = "no weights: each token of the loss counts once"
@@ -85,8 +85,7 @@ def _fields(inputs: Any, objective: Objective) -> dict[str, Tensor]:
 def _objective(text: str) -> Objective:
     """The objective of the algorithm and modifiers in `text`, JSON: prime-rl passes them again for each sequence."""
     algorithm = build_algorithm(compose(*json.loads(text)))
-    needs_bypass = "old_logp" in policy_objective(algorithm, PRIME_RL).reads
-    do = 'add modifiers = ["bypass"]' if needs_bypass else None
+    do = 'add modifiers = ["bypass"]' if "old_logp" in policy_objective(algorithm, PRIME_RL).reads else None
     require("this algorithm in prime-rl", [*loss_refusals(algorithm, PRIME_RL)], do=do)
     require_effect(*json.loads(text), on="the loss in prime-rl", part=_loss_of)
     return _loss_of(algorithm)
@@ -94,8 +93,3 @@ def _objective(text: str) -> Objective:
 
 def _loss_of(algorithm: Algorithm) -> Objective:
     return policy_objective(algorithm, PRIME_RL)
-
-
-def _outputs_class(inputs: Any) -> Any:
-    """prime-rl's `LossOutputs`, which is in the module of `LossInputs`."""
-    return sys.modules[type(inputs).__module__].LossOutputs

@@ -78,8 +78,7 @@ class _Loss:
     def __call__(self, data: Sequence[Any], logprobs: Sequence[Tensor]) -> tuple[Scalar, dict[str, float]]:
         objective = policy_objective(self.algorithm, TINKER)
         batch = self._batch(data, logprobs)
-        keep = select_rows(self.algorithm, batch)
-        batch = with_fields(batch, mask=batch["mask"] & keep.unsqueeze(-1))
+        batch = with_fields(batch, mask=batch["mask"] & select_rows(self.algorithm, batch).unsqueeze(-1))
         _, batch = compute_advantages(self.algorithm, self.algorithm.advantage.init(), batch)
         step, counts = prepare_step(objective, batch)
         loss, metrics = compute_loss(objective, with_fields(step, logp=_padded(logprobs)), counts)

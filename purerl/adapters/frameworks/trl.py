@@ -22,7 +22,7 @@ batch of all processes. So are the denominators, which are scaled to one optimiz
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -43,14 +43,17 @@ from purerl.adapters.frameworks.trl_batch import (
     stored_fields,
     whole_batch,
 )
-from purerl.adapters.frameworks.trl_metrics import loss_metrics
 from purerl.adapters.frameworks.trl_settings import check, uses_reference
 from purerl.adapters.packages import load
 from purerl.algos.algebra import (
     Algorithm,
     Counts,
+    Largest,
+    Objective,
+    Weighted,
     compute_advantages,
     compute_loss,
+    of_fields,
     prepare_step,
     reads_of,
     select_rows,
@@ -58,8 +61,10 @@ from purerl.algos.algebra import (
 )
 from purerl.algos.parts.bypass import use_current_outputs
 from purerl.algos.parts.corrections import weighted_loss
+from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.editing import change_surrogate
 from purerl.algos.parts.rows import row_mean
+from purerl.algos.parts.zeros import zero_outside
 from purerl.batch import ROW_FIELDS, with_fields
 from purerl.composition import build_algorithm
 from purerl.config.presets import defaults_of
@@ -79,8 +84,6 @@ _TRLTrainer: Any = object  # `trainer_class` puts TRL's class in this place, so 
 
 
 class _Methods(_TRLTrainer):
-    """The methods of GRPOTrainer that are replaced."""
-
     def __init__(self, *arguments: Any, algorithm: Any = "grpo", modifiers: Sequence[Any] = (), **keywords: Any):
         self._algorithm = build_algorithm(compose(algorithm, modifiers, defaults_of("grpo@trl")))
         given = inspect.signature(super().__init__).bind(*arguments, **keywords).arguments
@@ -113,8 +116,7 @@ class _Methods(_TRLTrainer):
 
     def _prepared_step(self, batch: TensorDict) -> tuple[TensorDict, dict[str, Counts]]:
         """The generation batch with advantages, prepared for the loss, and its counts."""
-        keep = select_rows(self._algorithm, batch)
-        batch = with_fields(batch, mask=batch["mask"] & keep.unsqueeze(-1))
+        batch = with_fields(batch, mask=batch["mask"] & select_rows(self._algorithm, batch).unsqueeze(-1))
         state, batch = compute_advantages(self._algorithm, self._state, batch)
         if self.model.training:
             self._state = state
@@ -183,7 +185,6 @@ class _Methods(_TRLTrainer):
         return self.accelerator.gather(padded)
 
     def _local_rows(self, step: TensorDict, shape: torch.Size) -> TensorDict:
-        """The rows of this process, at its own width."""
         rows, time = shape
         part = step[self.accelerator.process_index * rows :][:rows]
         cut = {name: value[:, :time] for name, value in part.items() if name not in ROW_FIELDS}
@@ -213,7 +214,7 @@ class _Methods(_TRLTrainer):
         # As `num_items_in_batch`, the counts are those of the generation batch: one optimizer step has a part of them.
         scale = micro_batches / self.args.steps_per_generation if mode == "train" else 1.0
         loss, metrics = compute_loss(objective, part, counts_of_inputs(objective, inputs, scale))
-        for name, value in loss_metrics(objective, part, metrics, self.accelerator.gather).items():
+        for name, value in _loss_metrics(objective, part, metrics, self.accelerator.gather).items():
             self._metrics[mode][name].append(value)
         loss = loss * self.accelerator.num_processes  # gradients are averaged over processes
         return loss if auxiliary is None else loss + self._auxiliary_loss(auxiliary, mode) / micro_batches
@@ -278,3 +279,69 @@ def __getattr__(name: str) -> Any:
     if name == "PurerlGRPOTrainer":
         return trainer_class()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+# --- metrics -------------------------------------------------------------------------------------------------------
+
+_K3 = of_fields(k3, "logp", "ref_logp")
+
+_CLIPPED = {
+    "policy/clip_fraction_low": "clip_ratio/low_mean",
+    "policy/clip_fraction_high": "clip_ratio/high_mean",
+    "policy/clip_fraction": "clip_ratio/region_mean",
+}
+"""Names in TRL of metrics that some algorithms have."""
+
+_EXTREMES = {"clip_fraction_low": ("clip_ratio/low_min", min), "clip_fraction_high": ("clip_ratio/high_max", max)}
+"""Names in TRL of the smallest or the largest value of a row."""
+
+
+def _loss_metrics(
+    objective: Objective, part: TensorDict, metrics: Mapping[str, Weighted], gather: Callable[[Tensor], Tensor]
+) -> dict[str, float]:
+    """Return the metrics of a micro-batch over all processes.
+
+    part      the batch that the loss was computed of
+    metrics   what `compute_loss` has returned
+    gather    concatenates a tensor of each process along its first axis
+
+    ``policy/NAME`` are the metrics of the algorithm, with ``policy/loss/TERM`` if its loss has several terms. TRL's own
+    names are `entropy`, `kl` if there is a reference model, and `clip_ratio/...` if the algorithm clips. `kl` is the
+    mean penalty of a token, without its coefficient: with importance_k3, TRL's default, it is weighted as in TRL.
+    """
+    part = zero_outside(part.detach(), part["mask"])
+    is_shown = {name: len(objective.terms) > 1 or not name.startswith("loss/") for name in metrics}
+    own = {f"policy/{name}": metric for name, metric in metrics.items() if is_shown[name]}
+    values = _over_processes({**own, **_of_every_loss(objective, part)}, gather)
+    values |= {theirs: values[ours] for ours, theirs in _CLIPPED.items() if ours in values}
+    clipped = [name for name in _EXTREMES if f"policy/{name}" in values]
+    return values | (_extremes(objective, part, clipped, gather) if clipped else {})
+
+
+def _of_every_loss(objective: Objective, part: TensorDict) -> dict[str, Weighted]:
+    mask = part["mask"]
+    means = {"entropy": part["entropy"]}
+    if "ref_logp" in part.keys():
+        means["kl"] = next((term.loss for term in objective.terms if term.name == "ref_kl"), _K3)(part)
+    return {name: Weighted(torch.where(mask, value, 0).sum(), mask.sum()) for name, value in means.items()}
+
+
+def _over_processes(metrics: Mapping[str, Weighted], gather: Callable[[Tensor], Tensor]) -> dict[str, float]:
+    """The value of each metric, merged over the processes; 0 without weight."""
+    pairs = torch.stack([torch.stack([torch.as_tensor(x).double().cpu() for x in m]) for m in metrics.values()])
+    every = gather(pairs.to(next(iter(metrics.values())).total.device).unsqueeze(0))
+    totals = {
+        name: pair.amax(0) if isinstance(metric, Largest) else pair.sum(0)
+        for (name, metric), pair in zip(metrics.items(), every.unbind(1), strict=True)
+    }
+    return {name: (total / weight).item() if weight else 0.0 for name, (total, weight) in totals.items()}
+
+
+def _extremes(
+    objective: Objective, part: TensorDict, names: list[str], gather: Callable[[Tensor], Tensor]
+) -> dict[str, float]:
+    """The smallest or largest value over all rows with a counted token; none if there is no such row."""
+    by_row = objective.metrics(part.unsqueeze(1))
+    values = {name: gather(by_row[name].total / by_row[name].weight) for name in names}
+    counted = {name: value[~value.isnan()].tolist() for name, value in values.items()}
+    return {_EXTREMES[name][0]: _EXTREMES[name][1](value) for name, value in counted.items() if value}

@@ -132,9 +132,7 @@ def stored_fields(objective: Objective, batch: TensorDict, counts: Mapping[str, 
 
 def loss_batch(inputs: Mapping[str, Any], logp: Tensor, entropy: Tensor) -> TensorDict:
     """Return the batch of a micro-batch of TRL, with the outputs of the forward pass."""
-    stored = {
-        name.removeprefix(_PREFIX): value for name, value in inputs.items() if name.startswith(_PREFIX) and value.ndim
-    }
+    stored = {key.removeprefix(_PREFIX): item for key, item in inputs.items() if key.startswith(_PREFIX) and item.ndim}
     fields = {**stored, "logp": logp, "entropy": entropy}
     if "importance_sampling_ratio" in inputs:
         fields["weight"] = inputs["importance_sampling_ratio"].expand_as(logp)

@@ -49,7 +49,8 @@ def check(args: Any, algorithm: Algorithm, *, has_rollout_logp: bool) -> None:
                        `rollout_func`. Otherwise the rollout policy is the policy at the start of the update
     """
     require("this algorithm in TRL", [*refusals(algorithm, TRL)])
-    ignored = [(name, do) for name, do in REFUSED.items() if getattr(args, name) != _default(args, name)]
+    defaults = {field.name: field.default for field in dataclasses.fields(args)}
+    ignored = [(name, do) for name, do in REFUSED.items() if getattr(args, name) != defaults[name]]
     if ignored:
         got = ", ".join(f"{name}={getattr(args, name)}" for name, _ in ignored)
         do = "; ".join(f"{name}: {do}" for name, do in ignored)
@@ -72,10 +73,6 @@ def reads_rollout_policy(algorithm: Algorithm) -> bool:
 
 
 _Problem = tuple[str, str, str, str | None]
-
-
-def _default(args: Any, name: str) -> Any:
-    return next(field.default for field in dataclasses.fields(args) if field.name == name)
 
 
 def _sizes(args: Any, algorithm: Algorithm) -> Iterator[_Problem]:

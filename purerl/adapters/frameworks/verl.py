@@ -23,13 +23,7 @@ import torch
 from attrs import frozen
 from torch import Tensor
 
-from purerl.adapters.frameworks.availability import (
-    VERL,
-    estimator_refusals,
-    loss_refusals,
-    policy_objective,
-    require,
-)
+from purerl.adapters.frameworks.availability import VERL, estimator_refusals, loss_refusals, policy_objective, require
 from purerl.adapters.frameworks.compose import compose
 from purerl.adapters.frameworks.tensors import completions, counts_of, estimate, means
 from purerl.algos.algebra import Algorithm, Objective, compute_loss, keep_all
@@ -78,8 +72,7 @@ class PolicyLoss:
     def of(cls, name: str, algorithm: Algorithm) -> PolicyLoss:
         """The loss of `algorithm`. Raises ConfigError, with the reason, if verl does not pass what it needs."""
         require(f"the loss of {name!r} in verl", [*loss_refusals(algorithm, VERL)])
-        objective = policy_objective(algorithm, VERL)
-        return cls(name, objective, _weighted(algorithm))
+        return cls(name, policy_objective(algorithm, VERL), _weighted(algorithm))
 
     def __call__(
         self,
@@ -101,8 +94,7 @@ class PolicyLoss:
         if rollout_is_weights is not None:
             objective, fields["weight"] = self._weighted(), rollout_is_weights
         part = completions(response_mask, advantage=advantages, logp=log_prob, **_read(objective, fields))
-        info = getattr(config, "global_batch_info", {})
-        tokens, rows, ranks = _denominators(info, part["mask"])
+        tokens, rows, ranks = _denominators(getattr(config, "global_batch_info", {}), part["mask"])
         loss, metrics = compute_loss(objective, part, counts_of(objective, tokens, rows))
         values = means({name: value for name, value in metrics.items() if not name.startswith("loss/")})
         return loss * ranks, _metrics(values, part, old_log_prob)
@@ -218,8 +210,7 @@ def _check_settings(config: Any, objective: Objective, loss_agg_mode: str) -> No
         do = "leave it out, or take the modifier reduction in a variant: docs/how-to/verl.md"
         need = f"the reduction of the algorithm, or verl's default: {' or '.join(modes)}"
         raise ConfigError("actor.loss_agg_mode", got=loss_agg_mode, need=need, do=do)
-    correction = _get(policy_loss, "rollout_correction")
-    if "rollout_logp" in objective.reads and not _get(correction, "bypass_mode"):
+    if "rollout_logp" in objective.reads and not _get(_get(policy_loss, "rollout_correction"), "bypass_mode"):
         do = (
             "set algorithm.rollout_correction.bypass_mode=True, and tell the loss by "
             "+actor_rollout_ref.actor.policy_loss.rollout_correction.bypass_mode=True"
@@ -295,7 +286,6 @@ def register(variants: Mapping[str, Algorithm] | None = None) -> Registered:
 
 
 def _own() -> dict[str, Algorithm]:
-    """Every algorithm with its defaults, and every preset."""
     modules = {name: find("algorithm", name) for name in names("algorithm")}
     algorithms = {name: module.algorithm(module.Config()) for name, module in modules.items()}
     return algorithms | {name: build_algorithm(compose(name)) for name in presets()}

@@ -109,10 +109,7 @@ def _changed_terms(first: Term | None, second: Term | None) -> Iterator[tuple[st
 
 
 def _with_term(first: Algorithm, second: Algorithm, name: str, term: Term | None, *, is_loss: bool) -> Algorithm:
-    """`first` with the policy's term `name` replaced by `term`, added or removed.
-
-    The first loss of `second` is used with what `second` computes for it before each step.
-    """
+    """`first` with the policy's term `name` replaced by `term`, added or removed, and what `second` computes for it."""
     policy, other = policy_of(first), policy_of(second)
     terms = {each.name: each for each in policy.terms} | {name: term}
     changed = policy._replace(

@@ -86,7 +86,6 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
 
 
 def _log(directory: Path) -> Path:
-    """The log of a local Ray."""
     return directory / "ranks" / "ray.log"
 
 
@@ -137,7 +136,8 @@ def _start(command: Sequence[str], log: Path) -> Worker:
     """The process of `command` with its guard."""
     log.parent.mkdir(parents=True, exist_ok=True)
     log.write_text(" ".join(command) + "\n", encoding="utf-8")
-    environment = {**os.environ, **_environment(), **_TOKEN, **_LOOPBACK}
+    path = os.pathsep.join(filter(None, sys.path))  # actors import what the run can import
+    environment = {**os.environ, "PYTHONPATH": path, **_TOKEN, **_LOOPBACK}
     return Worker(WORK, Program(tuple(command), environment, str(log.absolute())), max_memory=None)
 
 
@@ -190,11 +190,6 @@ def _store_size(available: int) -> int:
     """Bytes of the object store, in shared memory, with so many bytes of `available` memory."""
     shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").is_dir() else available  # noqa: S108 - not a file
     return int(max(_MIN_STORE, min(_STORE_SHARE * available, 0.8 * shared, _MAX_STORE)))
-
-
-def _environment() -> dict[str, str]:
-    """Variables of the processes of Ray: actors import what the run can import."""
-    return {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _num_cpus(settings: Placement) -> int:

@@ -43,7 +43,6 @@ class RayEngines:
         return build_generator(group, name, build, on_close=own.close)
 
     def _start(self, name: str, default: Actors | None, stack: ExitStack, *, are_ranks: bool) -> ActorGroup:
-        """The actors `name`, which `stack` ends."""
         if not self._is_connected:
             self._stack.enter_context(connected(self.settings, self.directory))
             self._is_connected = True

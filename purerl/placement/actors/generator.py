@@ -61,13 +61,11 @@ class RemoteGenerator:
             self._accept(actor, part)
 
     def _accept(self, actor: int, requests: Sequence[Request]) -> None:
-        """Remember that `actor` has these requests."""
         self._actor_of.update((request.key, actor) for request in requests)
         self._kept.update((request.key, (tuple(request.content), actor)) for request in requests if request.keep)
 
     def copies(self) -> list[str]:
-        names = [f"{self.group.name}-{part.first}" for part in self._parts]
-        actors = zip(names, self._built, strict=True)
+        actors = zip([f"{self.group.name}-{part.first}" for part in self._parts], self._built, strict=True)
         return [f"{copy} in {name}" if copy else name for name, built in actors for copy in built.copies]
 
     def submit_to(self, copy: int, requests: Sequence[Request]) -> None:
@@ -129,7 +127,6 @@ class RemoteGenerator:
         self._take(actor for actor, call in [*self._calls.items()] if call in ready)
 
     def _take(self, actors: Iterable[int]) -> None:
-        """Take the completions that `actors` have collected."""
         for actor in actors:
             completions = self._parts[actor].results([self._calls.pop(actor)], f"{self.name}.collect")[0]
             self._finish(completions)
@@ -140,7 +137,6 @@ class RemoteGenerator:
         self._finished += completions
 
     def _settle(self) -> None:
-        """Wait until no actor collects."""
         self._take([*self._calls])
 
     def cancel(self, keys: Sequence[str]) -> None:

@@ -111,9 +111,7 @@ class ActorGroup:
 
     def _kill_if_waiting(self, others: Sequence[Any]) -> None:
         """After the failure of one actor, end the group, unless the calls of the others have ended too."""
-        ray = load_ray()
-
-        ended = ray.wait(others, num_returns=len(others), timeout=_TIME_TO_FAIL)[0] if others else []
+        ended = load_ray().wait(others, num_returns=len(others), timeout=_TIME_TO_FAIL)[0] if others else []
         if self.has_ended or len(ended) < len(others):
             self.kill()
 
@@ -147,9 +145,7 @@ class ActorGroup:
         ray = load_ray()
 
         ray.wait(
-            self.start("write_stacks", reason, thread="control"),
-            num_returns=len(self.actors),
-            timeout=_STACKS_TIMEOUT,
+            self.start("write_stacks", reason, thread="control"), num_returns=len(self.actors), timeout=_STACKS_TIMEOUT
         )
 
     def kill(self) -> None:

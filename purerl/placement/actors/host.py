@@ -74,9 +74,7 @@ class EngineHost:
     working_directory  of the run: relative paths are relative to it
     """
 
-    def __init__(
-        self, name: str, rank: int, size: int, directory: str, python_path: list[str], working_directory: str
-    ) -> None:
+    def __init__(self, name: str, rank: int, size: int, directory: str, python_path: list[str], working_directory: str):
         sys.path[:] = python_path
         with suppress(OSError):  # another host may not have it
             os.chdir(working_directory)
@@ -250,8 +248,6 @@ class _QueuedWeights:
 
 
 class _Loading:
-    """A thread that calls `load`, which reads `weights` while they come."""
-
     def __init__(self, weights: _QueuedWeights, load: Callable[[], None]) -> None:
         self._weights, self._load = weights, load
         self._error: BaseException | None = None

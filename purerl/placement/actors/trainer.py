@@ -49,14 +49,11 @@ class RemoteTrainer:
         vars(self).update({method: call for method, call in optional.items() if method in built.methods})
 
     def _call(self, method: str, batch: TensorDict | None, *arguments: Any, **keywords: Any) -> Any:
-        ray = load_ray()
-
-        packed = None if batch is None else ray.put(pack(batch))
+        packed = None if batch is None else load_ray().put(pack(batch))
         return unpack(self.group.call_engine(self.name, method, packed, *arguments, **keywords)[0])
 
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
-        scores = self._call("score", batch, tuple(outputs))
-        return scores.clone()
+        return self._call("score", batch, tuple(outputs)).clone()
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         return self._call("step", batch, objective, counts)

@@ -147,10 +147,7 @@ class RayWatch:
 
 
 def _is_of_ray(error: BaseException | None) -> bool:
-    """Whether `error`, or one of those that it follows from, is an error of Ray, or was raised in its code.
-
-    Not that of a task: it has the error that the code in an actor has raised.
-    """
+    """Whether `error`, or one that it follows from, is an error of Ray or raised in its code; not that of a task."""
     seen = set[int]()
     while error is not None and id(error) not in seen:
         seen.add(id(error))
@@ -167,7 +164,6 @@ def _raiser(error: BaseException) -> str:
 
 
 def _of(kind: type[BaseException]) -> str:
-    """The package of a class."""
     return kind.__module__.partition(".")[0]
 
 

@@ -43,9 +43,7 @@ class Cursor:
 
     def accept(self, kind: str, *texts: str) -> Token | None:
         """As `advance`, if the next token is of `kind` and, if there are `texts`, is one of them; otherwise None."""
-        if self.next.kind == kind and (not texts or self.next.text in texts):
-            return self.advance()
-        return None
+        return self.advance() if self.next.kind == kind and (not texts or self.next.text in texts) else None
 
     def expect(self, kind: str, *texts: str) -> Token:
         """As `accept`. Raises AnswerSyntaxError if there is another token."""

@@ -50,9 +50,7 @@ def is_readable(node: Node) -> bool:
     """Whether every formula in an answer has a value."""
     if node.op in _NAMES or node == Node("neg", (Node("infinity"),)):
         return True
-    if contains(node, *_STRUCTURES):
-        return all(map(is_readable, node.children))
-    return has_quantity(node)
+    return all(map(is_readable, node.children)) if contains(node, *_STRUCTURES) else has_quantity(node)
 
 
 def is_equal(truth: Node, answer: Node, rules: Rules) -> bool:
@@ -209,9 +207,7 @@ def _is_permutation(items: Sequence[Node], others: Sequence[Node], rules: Rules)
 
 
 def _equal_in_order(items: Sequence[Node], others: Sequence[Node], rules: Rules) -> bool:
-    return len(items) == len(others) and all(
-        is_equal(item, other, rules) for item, other in zip(items, others, strict=True)
-    )
+    return len(items) == len(others) and all(is_equal(a, b, rules) for a, b in zip(items, others, strict=True))
 
 
 def _equal_arrays(truth: Node, answer: Node, rules: Rules) -> bool | None:

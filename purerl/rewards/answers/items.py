@@ -23,10 +23,8 @@ __all__ = [
     "stated_values",
 ]
 
-_MAX_VARIANTS = 16
-_ROUNDING = 0.005
-_LISTS = ("list", "and", "or")
-_SIGNS = ("plus_minus", "minus_plus")
+_MAX_VARIANTS, _ROUNDING = 16, 0.005
+_LISTS, _SIGNS = ("list", "and", "or"), ("plus_minus", "minus_plus")
 
 
 # --- equations ---------------------------------------------------------------------------------------------------
@@ -93,10 +91,7 @@ def stated_values(node: Node) -> list[Node]:
 
 
 def _chain_values(parts: Sequence[Node | None]) -> list[Node]:
-    """The values in a chain of equations, without the left side that names them.
-
-    Empty for equations such as 2x = 10 or p = 0, which say what a variable is, but do not solve for it.
-    """
+    """The values in a chain of equations, without the left side that names them; none for 2x = 10 or p = 0."""
     if len(parts) == 2 and not is_label(parts[0]) and is_label(parts[1]):
         parts = parts[::-1]
     has_name = len(parts) > 1 and parts[0] is not None and (symbols(parts[0]) or contains(parts[0], "text"))
@@ -106,7 +101,6 @@ def _chain_values(parts: Sequence[Node | None]) -> list[Node]:
 
 
 def _is_rounded(exact: Node, decimal: Node) -> bool:
-    """Whether `decimal` may be the rounded value of `exact`."""
     values = value_of(exact), value_of(decimal)
     if None in values or not all(map(is_real, values)) or all(map(_is_integer, values)):
         return False
@@ -222,7 +216,6 @@ def _as_matrix(node: Node) -> Node:
 
 
 def _scaled(node: Node) -> Node | None:
-    """A matrix or a tuple times a number."""
     arrays = [as_array(child) for child in node.children]
     found = [array for array in arrays if array]
     if len(found) != 1 or (node.op == "div" and arrays[1]):

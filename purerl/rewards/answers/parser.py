@@ -48,8 +48,6 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    """A parser by recursive descent."""
-
     def __init__(self, cursor: Cursor):
         self._cursor, self._accept, self._expect = cursor, cursor.accept, cursor.expect
         self._depth = 0  # of atoms in atoms
@@ -146,10 +144,7 @@ class _Parser:
         return Node("neg", (node,)) if sign and sign.text == "-" else node
 
     def _starts_factor(self) -> bool:
-        """Whether the next token starts a factor without a sign of multiplication.
-
-        A number does only after a symbol or a bracket, because 4 2 is no product.
-        """
+        """Whether the next token starts a factor without a sign; a number does only after a symbol or a bracket."""
         token, previous = self._cursor.next, self._cursor.previous
         match token.kind:
             case "number":
@@ -188,7 +183,6 @@ class _Parser:
         return node
 
     def _number(self, text: str) -> Node:
-        r"""A number, or a mixed number such as ``3\frac{1}{2}`` or ``3 1/2``."""
         value, start = _read_number(text), self._cursor.position
         fraction = self._fraction() if value.denominator == 1 else None
         if fraction is None:
@@ -218,7 +212,6 @@ class _Parser:
         return Node("symbol", (name,))
 
     def _subscript(self) -> str:
-        """The text of a subscript."""
         if not self._accept("open", "group"):
             return self._cursor.advance().text
         texts = []
@@ -229,7 +222,6 @@ class _Parser:
         return "".join(texts)
 
     def _unit(self, unit: str) -> Node:
-        """A currency, in front of an amount or alone."""
         if unit in ("degree", "percent"):
             raise AnswerSyntaxError(f"{unit} without a number")
         amount = self._accept("number")

@@ -84,10 +84,7 @@ def _letters_as_units(node: Node) -> Node:
 
 
 def _may_omit(unit: Unit | None, truth: Node) -> bool:
-    """Whether a number without the unit may be meant with it.
-
-    50 may be meant instead of 50%, but not 0.5 instead of 0.5%, and 45 instead of 45°, but not pi/4 instead of (pi/4)°.
-    """
+    """Whether a number without the unit may be meant with it: 50 for 50%, but not 0.5 for 0.5%."""
     dimensions, value = unit.dimensions if unit else {}, value_of(truth)
     if "percent" in dimensions:
         return dimensions == {"percent": 1} and value is not None and is_real(value) and real_part(value) > 1
@@ -95,13 +92,8 @@ def _may_omit(unit: Unit | None, truth: Node) -> bool:
 
 
 def _conversion(expected: Unit, given: Unit) -> Fraction | None:
-    """The factor from the unit `given` to `expected`; None if they measure different things.
-
-    Words that are no units may be missing: 3 balls are 3 red balls.
-    """
-    units = [
-        {name: unit.dimensions[name] for name in unit.dimensions if name in DIMENSIONS} for unit in (expected, given)
-    ]
+    """The factor from `given` to `expected`; None if they measure different things. 3 balls are 3 red balls."""
+    units = [{name: n for name, n in unit.dimensions.items() if name in DIMENSIONS} for unit in (expected, given)]
     words = [unit.dimensions.keys() - DIMENSIONS for unit in (expected, given)]
     is_same = units[0] == units[1] and (words[0] <= words[1] or words[1] <= words[0])
     return given.size / expected.size if is_same else None
@@ -111,7 +103,6 @@ def _conversion(expected: Unit, given: Unit) -> Fraction | None:
 
 
 def _quantity(node: Node) -> Quantity | None:
-    """A formula as a product with a unit; None if it is no such product."""
     if not contains(node, "text", "unit"):
         return Quantity(node, None)
     read = _READERS.get(node.op)
@@ -126,7 +117,6 @@ def _read_negative(node: Node) -> Quantity | None:
 
 
 def _read_power(node: Node) -> Quantity | None:
-    """A power of a unit."""
     quantity, exponent = _quantity(node.args[0]), value_of(node.args[1])
     is_integer = isinstance(exponent, Fraction) and exponent.denominator == 1 and abs(exponent) < _MAX_EXPONENT
     if quantity is None or quantity.unit is None or quantity.number != _ONE or not is_integer:
@@ -135,7 +125,6 @@ def _read_power(node: Node) -> Quantity | None:
 
 
 def _read_product(node: Node) -> Quantity | None:
-    """A product or a quotient. A unit follows its number."""
     first, second = map(_quantity, node.args)
     if first is None or second is None:
         return None

@@ -117,10 +117,6 @@ def _intersection(first: RealSet, second: RealSet) -> RealSet:
     return _complement(_union(_complement(first), _complement(second)))
 
 
-def _difference(first: RealSet, second: RealSet) -> RealSet:
-    return _intersection(first, _complement(second))
-
-
 # --- from nodes --------------------------------------------------------------------------------------------------
 
 
@@ -155,7 +151,6 @@ def _combined(nodes: Sequence[Node], operation: Callable[[RealSet, RealSet], Rea
 
 
 def _read_conditions(node: Node) -> RealSet | None:
-    """Inequalities that hold together."""
     are_conditions = all(
         condition.op == "relation" and {*condition.args[1::2]} <= {*INEQUALITIES, "!="} for condition in node.args
     )
@@ -211,7 +206,6 @@ def _read_relation(node: Node) -> RealSet | None:
 
 
 def _half_line(name: str, bound: Node) -> RealSet | None:
-    """The numbers x with ``x name bound``."""
     if _is_infinity(bound, 1) or _is_infinity(bound, -1):
         return _EVERYTHING if name.startswith("<" if _is_infinity(bound, 1) else ">") else None
     value = _real(bound)
@@ -235,7 +229,7 @@ _READERS: dict[str, Callable[[Node], RealSet | None]] = {
     "relation": _read_relation,
     "builder": lambda node: _real_set(node.args[1]),
     "union": lambda node: _combined(node.args, _union),
-    "difference": lambda node: _combined(node.args, _difference),
+    "difference": lambda node: _combined(node.args, lambda one, other: _intersection(one, _complement(other))),
     "or": lambda node: _combined(node.args, _union),
     "and": _read_conditions,
     "list": lambda node: _read_conditions(node) or _read_cases(node),

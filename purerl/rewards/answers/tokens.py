@@ -43,61 +43,23 @@ _FUNCTIONS, _GREEK, _TEXT_STYLES, _SYMBOL_STYLES, _IGNORED, _SHORT_WORDS = (
     frozenset(names.split()) for names in _NAMES.values()
 )
 _TABLE = """
-op *: cdot times ast
-op /: div
-op +: plus
-op -: minus
-op pm: pm
-op mp: mp
-op cup: cup bigcup
-op cap: cap
-op minus: setminus backslash smallsetminus
-op :: colon
-op |: mid vert
-op ': prime
-op frac: frac dfrac tfrac cfrac
-op binom: binom dbinom tbinom
-op sqrt: sqrt
-op choose: choose
-op over: over
-op pmod: pmod bmod mod
-relation =: eq
-relation !=: ne neq
-relation <: lt
-relation >: gt
-relation <=: le leq leqslant leqq
-relation >=: ge geq geqslant geqq
-relation ~: approx simeq thickapprox
-relation in: in
-relation equiv: equiv
-separator or: lor vee
-separator and: land wedge
-open {: lbrace
-close }: rbrace
-open [: lbrack
-close ]: rbrack
-open (: lparen
-close ): rparen
-open <: langle
-close >: rangle
-open abs: lvert
-close abs: rvert
-open floor: lfloor
-close floor: rfloor
-open ceil: lceil
-close ceil: rceil
-name infinity: infty
-name pi: pi
+op *: cdot times ast; /: div; +: plus; -: minus; pm: pm; mp: mp; cup: cup bigcup; cap: cap
+op minus: setminus backslash smallsetminus; :: colon; |: mid vert; ': prime; frac: frac dfrac tfrac cfrac
+op binom: binom dbinom tbinom; sqrt: sqrt; choose: choose; over: over; pmod: pmod bmod mod
+relation =: eq; !=: ne neq; <: lt; >: gt; <=: le leq leqslant leqq; >=: ge geq geqslant geqq
+relation ~: approx simeq thickapprox; in: in; equiv: equiv
+separator or: lor vee; and: land wedge
+open {: lbrace; [: lbrack; (: lparen; <: langle; abs: lvert; floor: lfloor; ceil: lceil
+close }: rbrace; ]: rbrack; ): rparen; >: rangle; abs: rvert; floor: rfloor; ceil: rceil
+name infinity: infty; pi: pi
 set empty: emptyset varnothing
-unit degree: degree
-unit euro: euro
-unit gbp: pounds
-unit yen: yen
+unit degree: degree; euro: euro; gbp: pounds; yen: yen
 """
-"""A kind and a text of tokens, and the commands of LaTeX for them."""
+"""Kinds of tokens, and the commands of LaTeX for each text of a kind."""
 _COMMANDS = {
-    command: Token(*token.split(maxsplit=1))
-    for token, _, commands in (line.rpartition(": ") for line in _TABLE.strip().splitlines())
+    command: Token(kind, text)
+    for kind, _, entries in (line.partition(" ") for line in _TABLE.strip().splitlines())
+    for text, _, commands in (entry.rpartition(": ") for entry in entries.split("; "))
     for command in commands.split()
 }
 _COMMANDS |= {name: Token("function", name) for name in _FUNCTIONS} | {name: Token("name", name) for name in _GREEK}
@@ -260,7 +222,6 @@ def _is_word(run: str) -> bool:
 
 
 def _merge_words(tokens: Iterable[Token]) -> Iterator[Token]:
-    """Consecutive words as one token."""
     for is_word, group in groupby(tokens, key=lambda token: token.kind == "word"):
         if is_word:
             yield Token("word", " ".join(token.text for token in group))

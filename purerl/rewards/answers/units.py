@@ -75,7 +75,6 @@ def is_unit(word: str) -> bool:
 
 
 def _singular(word: str) -> str:
-    """The name of a unit, or the singular of a word."""
     word = word.lower()
     for name in (word, word.removesuffix("s"), word.removesuffix("es")):
         if name in _UNITS:

@@ -20,12 +20,8 @@ Value = Any
 """A Fraction, or a real or complex number of mpmath."""
 
 _DIGITS = 60
-_MAX_BITS = 20_000
-_MAX_EXPONENT_BITS = 50
-_MAX_DIFFERENCE_BITS = 120
-_MAX_FACTORIAL = 2000
-_MAX_DEGREE = 64
-_MAX_ROOT_BITS = 180
+_MAX_BITS, _MAX_EXPONENT_BITS, _MAX_DIFFERENCE_BITS, _MAX_ROOT_BITS = 20_000, 50, 120, 180
+_MAX_FACTORIAL, _MAX_DEGREE = 2000, 64
 _TRIGONOMETRIC = ("sin", "cos", "tan", "cot", "sec", "csc")
 
 
@@ -230,9 +226,7 @@ def _call(node: Node, variables: Mapping[str, Value]) -> Value:
     argument, *bases = (inexact(evaluate(operand, variables)) for operand in operands)
     if mp.context.mag(argument) > _MAX_EXPONENT_BITS and name not in ("ln", "log"):
         raise UndefinedError("an argument that is too large")
-    if bases:
-        return mp.context.log(argument) / mp.context.log(bases[0])
-    return mp.functions[name](argument)
+    return mp.context.log(argument) / mp.context.log(bases[0]) if bases else mp.functions[name](argument)
 
 
 def _factorial(value: Value) -> Value:

@@ -45,7 +45,6 @@ def _lines(text: str) -> list[str]:
 
 
 def _same_gaps(line: str, other: str) -> bool:
-    """Whether the spaces between the words are equal."""
     return re.findall(r"\s+", line) == re.findall(r"\s+", other)
 
 

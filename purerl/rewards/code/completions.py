@@ -201,7 +201,6 @@ def _tagged(text: str) -> str:
 
 
 def _tags(text: str) -> Iterator[re.Match[str]]:
-    """The tags outside of blocks."""
     place = 0
     for start, _, end in _blocks(text):
         yield from _TAG.finditer(text, place, start.start())
@@ -210,7 +209,6 @@ def _tags(text: str) -> Iterator[re.Match[str]]:
 
 
 def _until_fence(text: str) -> str:
-    """The text before the first closing fence."""
     fence = next(filter(_may_close, _fences(text)), None)
     return text[: fence.start()] if fence else text
 

@@ -130,7 +130,6 @@ def _fields(example: Fields) -> Fields:
 
 
 def _parse(text: str) -> Any:
-    """The value of JSON. Raises: InputError."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -181,7 +180,6 @@ def _lines(value: Any) -> str:
 
 
 def _list(value: Any, need: str) -> Sequence[Any]:
-    """A list, which may be JSON. Raises: InputError."""
     found = _parse(value) if isinstance(value, str) else value
     if not isinstance(found, list | tuple):
         raise _unreadable(f"{found!r:.80}", need)
@@ -189,7 +187,6 @@ def _list(value: Any, need: str) -> Sequence[Any]:
 
 
 def _arguments(value: Any) -> list[Any]:
-    """The arguments of a call: a list, or a line of JSON for each."""
     need = "a list of arguments for each input, or text with a line of JSON for each argument"
     return [_parse(line) for line in value.strip("\n").split("\n")] if isinstance(value, str) else [*_list(value, need)]
 

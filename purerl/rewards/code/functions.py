@@ -155,8 +155,6 @@ def _invalid(reason: str) -> InputError:
 
 
 class _Tester:
-    """The session of the tests, see `purerl.rewards.code.inside.tester`."""
-
     def __init__(self, pool: Pool, limits: Limits, *, is_private: bool):
         self._session = pool.session(limits=limits, total_output=_UNLIMITED)
         self._num_checks, self._is_private = 0, is_private
@@ -184,10 +182,7 @@ class _Tester:
 
 
 class _Completion:
-    """The session of a completion, see `purerl.rewards.code.inside.candidate`.
-
-    It starts with the first call, and after a failure again with the next one.
-    """
+    """The session of a completion, which starts with the first call, and after a failure with the next one."""
 
     def __init__(self, pool: Pool, limits: Limits, tests: FunctionTests, program: str):
         self._pool, self._limits, self._tests, self._program = pool, limits, tests, program
@@ -225,10 +220,7 @@ class _Completion:
 
 @cache
 def _setup(*names: str) -> str:
-    """Code that makes modules of `purerl.rewards.code.inside` importable in a sandbox.
-
-    They are compiled here, once, if the interpreter of the sandbox has the version of this one.
-    """
+    """Code that makes `purerl.rewards.code.inside` importable in a sandbox, compiled here if versions are equal."""
     modules = []
     for name in (f"{_INSIDE}.{name}" for name in (*_SHARED, *names)):
         source = (Path(__file__).parent / "inside" / f"{name.rpartition('.')[2]}.py").read_text(encoding="utf-8")

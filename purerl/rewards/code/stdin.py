@@ -120,8 +120,7 @@ class StdinGrader:
             return True
         with self._lock:
             if language not in self._is_installed:
-                command = ["sh", "-c", f"command -v {LANGUAGES[language].tool}"]
-                result = self._sandbox.run(command)
+                result = self._sandbox.run(["sh", "-c", f"command -v {LANGUAGES[language].tool}"])
                 if result.status not in ("ok", "error"):
                     got = f"looking for {LANGUAGES[language].tool} ended with the status {result.status}"
                     raise SandboxError("the sandbox does not work", got=got, do="run the program again")

@@ -219,7 +219,6 @@ class EndpointClient:
     # --- messages ------------------------------------------------------------------------------------------------
 
     def _failed(self, path: str, what: str, errors: list[str]) -> EndpointError:
-        """The error of a request, with its first and its last problem."""
         shown = errors if len(errors) < 3 else [errors[0], f"... ({len(errors) - 2} more)", errors[-1]]
         return EndpointError("\n  ".join([f"POST {self._url}{path}: {what}", *shown]))
 

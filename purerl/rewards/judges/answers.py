@@ -87,7 +87,6 @@ def _number(answer: Answer, found: Any, text: str) -> float:
 
 
 def _excerpt(text: str) -> str:
-    """The end of an answer, where the score should be."""
     return repr(text[-_MAX_SHOWN:])
 
 

@@ -193,7 +193,6 @@ class Code:
         return self._functions.grade(self._shortened(tests), program.text) if program else _NO_PROGRAM
 
     def _shortened(self, tests: _Tests) -> _Tests:
-        """At most `max_tests` of the tests."""
         return tests.first(self._config.max_tests) if self._config.max_tests else tests
 
     def prepare(self) -> None:

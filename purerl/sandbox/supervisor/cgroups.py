@@ -18,8 +18,7 @@ from typing import NamedTuple
 __all__ = ["Cgroup", "find_parents", "remove_stale"]
 
 _PREFIX = "purerl-sandbox-"
-_STALE_SECONDS = 60.0
-_REMOVAL_SECONDS = 2.0
+_STALE_SECONDS, _REMOVAL_SECONDS = 60.0, 2.0
 _LEFT = 2**22  # bytes that may be in a group when a run starts; a spawner needs up to 3 MiB
 
 

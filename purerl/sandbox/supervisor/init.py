@@ -240,8 +240,7 @@ def _obey(order: str, program: int) -> None:
 
 def _signal_all(number: int) -> None:
     """Send a signal to all other processes of the sandbox."""
-    pids = [-1] if os.getpid() == 1 else descendants(os.getpid())  # in a namespace, -1 are all of its processes
-    for pid in pids:
+    for pid in [-1] if os.getpid() == 1 else descendants(os.getpid()):  # in a namespace, -1 are all of its processes
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 

@@ -36,8 +36,7 @@ _KERNEL_THAT_COUNTS_PER_NAMESPACE = (5, 14)
 
 def take_descriptors(wanted: Sequence[int]) -> None:
     """Make the descriptors `wanted` 0, 1, 2, and so on. All others are closed."""
-    copies = [fcntl(descriptor, F_DUPFD, _ABOVE) for descriptor in wanted]
-    for k, descriptor in enumerate(copies):
+    for k, descriptor in enumerate([fcntl(descriptor, F_DUPFD, _ABOVE) for descriptor in wanted]):
         os.dup2(descriptor, k)
     close_from(len(wanted))
 

@@ -52,7 +52,7 @@ def build(machine: str, *, shared_memory: bool) -> list[Instruction]:
     allowed, refused = numbers_of(ALLOWED, machine), numbers_of(REFUSED, machine)
     by_arguments = {
         "clone": _clone(),
-        "ioctl": _ioctl(),
+        "ioctl": [_argument(1), *_in(_TERMINAL_INPUT, refuse(errno.EPERM)), (_RETURN, 0, 0, ALLOW)],
         "socket": _socket(),
         "socketpair": _socket(),
         **({} if shared_memory else {"mmap": _mmap()}),
@@ -101,8 +101,7 @@ def _ranges(numbers: Iterable[int]) -> Iterator[tuple[int, int]]:
     """
     numbers = sorted(numbers)
     starts = [k for k in numbers if k - 1 not in numbers]
-    ends = [k for k in numbers if k + 1 not in numbers]
-    return zip(starts, ends, strict=True)
+    return zip(starts, [k for k in numbers if k + 1 not in numbers], strict=True)
 
 
 def _test_range(first: int, last: int, result: int) -> list[Instruction]:
@@ -122,10 +121,6 @@ def _in(values: tuple[int, ...], result: int) -> list[Instruction]:
 def _clone() -> list[Instruction]:
     refused = (_RETURN, 0, 0, refuse(errno.EPERM))
     return [_argument(0), (_ANY_BIT, 0, 1, _NAMESPACES), refused, (_RETURN, 0, 0, ALLOW)]
-
-
-def _ioctl() -> list[Instruction]:
-    return [_argument(1), *_in(_TERMINAL_INPUT, refuse(errno.EPERM)), (_RETURN, 0, 0, ALLOW)]
 
 
 def _socket() -> list[Instruction]:

@@ -57,7 +57,6 @@ def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
 
 
 def _refuse(owner: socket.socket, error: Refusal) -> None:
-    """Tell the owner why there is no result."""
     with suppress(OSError):
         send(owner, Message({"error": error.message}))
 
@@ -114,10 +113,7 @@ def _result(sandbox: Sandbox, monitor: Monitor, status: str, code: int | None, s
 
 
 def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
-    """Run one turn after the other, until the owner ends the session or it ends itself.
-
-    Between two turns, the processes of the sandbox are stopped.
-    """
+    """Run one turn after the other, with processes stopped in between, until the session ends."""
     monitor = _open_monitor(task, sandbox)
     send(owner, Message({"layers": sandbox.layers}))
     is_alive = True

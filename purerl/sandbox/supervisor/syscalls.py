@@ -10,28 +10,17 @@ import os
 import signal
 import struct
 
-__all__ = [
-    "capset_empty",
-    "clone",
-    "close_from",
-    "mount",
-    "pivot_root",
-    "prctl",
-    "syscall",
-    "umount",
-]
+__all__ = ["capset_empty", "clone", "close_from", "mount", "pivot_root", "prctl", "syscall", "umount"]
 
 _LIBC = ctypes.PyDLL(None, use_errno=True)
-_CLONE, _PIVOT_ROOT, _CAPSET, _CLOSE_RANGE = {
-    "x86_64": (56, 155, 126, 436),
-    "aarch64": (220, 41, 91, 436),
-}.get(os.uname().machine, (-1, -1, -1, -1))
+_CLONE, _PIVOT_ROOT, _CAPSET, _CLOSE_RANGE = {"x86_64": (56, 155, 126, 436), "aarch64": (220, 41, 91, 436)}.get(
+    os.uname().machine, (-1, -1, -1, -1)
+)
 _CAPABILITY_VERSION = 0x20080522
 _MNT_DETACH = 2
 
 
 def _checked(result: int, what: str) -> int:
-    """Raise OSError if a call has failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")

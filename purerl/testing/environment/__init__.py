@@ -18,45 +18,26 @@ from typing import Any
 
 from purerl.envs.observations import Declared
 from purerl.errors import ConfigError, nearest
+from purerl.testing.environment import ending, repetition, validity
 from purerl.testing.environment.case import Case, Policy, random_turn
-from purerl.testing.environment.ending import (
-    close_releases_resources,
-    end_by_a_limit_is_answered,
-    environment_closes_at_any_time,
-    step_after_end_changes_nothing,
-)
-from purerl.testing.environment.repetition import (
-    episode_depends_only_on_its_seed,
-    episodes_do_not_influence_each_other,
-    examples_are_not_changed,
-    global_random_state_does_not_depend_on_what_was_before,
-    labels_are_equal_in_other_process,
-)
-from purerl.testing.environment.validity import (
-    has_all_methods,
-    observations_are_valid,
-    observations_can_be_sent,
-    tools_are_valid,
-    unusual_turns_are_answered,
-)
 
 __all__ = ["CHECKS", "Case", "check_environment", "random_turn"]
 
 CHECKS = (
-    has_all_methods,
-    observations_are_valid,
-    observations_can_be_sent,
-    tools_are_valid,
-    unusual_turns_are_answered,
-    episode_depends_only_on_its_seed,
-    episodes_do_not_influence_each_other,
-    examples_are_not_changed,
-    global_random_state_does_not_depend_on_what_was_before,
-    labels_are_equal_in_other_process,
-    step_after_end_changes_nothing,
-    end_by_a_limit_is_answered,
-    environment_closes_at_any_time,
-    close_releases_resources,
+    validity.has_all_methods,
+    validity.observations_are_valid,
+    validity.observations_can_be_sent,
+    validity.tools_are_valid,
+    validity.unusual_turns_are_answered,
+    repetition.episode_depends_only_on_its_seed,
+    repetition.episodes_do_not_influence_each_other,
+    repetition.examples_are_not_changed,
+    repetition.global_random_state_does_not_depend_on_what_was_before,
+    repetition.labels_are_equal_in_other_process,
+    ending.step_after_end_changes_nothing,
+    ending.end_by_a_limit_is_answered,
+    ending.environment_closes_at_any_time,
+    ending.close_releases_resources,
 )
 """All checks, in the order in which they run."""
 

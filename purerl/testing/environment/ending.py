@@ -27,8 +27,7 @@ _EPISODES = 5
 def step_after_end_changes_nothing(case: Case) -> None:
     """After the end of an episode, `step` raises an exception, or the episode stays over without a further reward."""
     for example, seed in case.episodes_to_play():
-        playing = case.playing(example, seed)
-        case.run(_step_after_end(playing))
+        case.run(_step_after_end(case.playing(example, seed)))
 
 
 async def _step_after_end(playing: Playing) -> None:
@@ -111,8 +110,7 @@ def close_releases_resources(case: Case) -> None:
     case.play(example, seed)  # what is loaded or started once stays
     before = _resources()
     kept = [case.play(example, seed) for _ in range(_EPISODES)]
-    after = _resources()
-    for what, count in after.items():
+    for what, count in _resources().items():
         growth = count - before[what]
         assert growth < _EPISODES, f"{what}: got {growth} more after {len(kept)} episodes, expected no more than before"
 

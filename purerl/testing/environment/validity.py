@@ -33,8 +33,7 @@ def has_all_methods(case: Case) -> None:
 def observations_are_valid(case: Case) -> None:
     """Every observation has valid messages, rewards, players and states."""
     for example, seed in case.episodes_to_play():
-        playing = case.playing(example, seed)
-        case.run(_play_and_check(playing, case))
+        case.run(_play_and_check(case.playing(example, seed), case))
 
 
 async def _play_and_check(playing: Playing, case: Case) -> None:

@@ -23,52 +23,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import closing
 
+from attrs import frozen
 from torch import Tensor
 
 from purerl.errors import ConfigError, nearest
 from purerl.protocols import Generator
+from purerl.testing.generator import distribution, ending, episode_turns, parameters, repetition, requests, weights
 from purerl.testing.generator.case import Case
-from purerl.testing.generator.conformance import Conformance
-from purerl.testing.generator.distribution import (
-    greedy_decoding_returns_argmax,
-    logp_equals_forward_pass,
-    sampled_pairs_match_probabilities,
-    sampled_tokens_match_probabilities,
-)
-from purerl.testing.generator.ending import (
-    cancel_returns_generated_tokens,
-    canceled_completions_begin_whole_completions,
-    stop_strings_end_completion,
-    stop_tokens_end_completion,
-)
-from purerl.testing.generator.episode_turns import (
-    cancelled_sequence_can_be_continued,
-    next_turns_equal_forward_pass,
-    next_turns_equal_requests_of_their_own,
-    next_turns_use_loaded_weights,
-    sequence_can_be_continued_twice,
-)
-from purerl.testing.generator.parameters import (
-    completion_matches_regex,
-    min_tokens_delays_the_end,
-    sampling_parameters_change_probabilities,
-    top_k_of_one_is_greedy_decoding,
-)
-from purerl.testing.generator.repetition import (
-    concurrent_requests_do_not_change_results,
-    continued_completion_equals_single_completion,
-    seed_determines_tokens,
-)
-from purerl.testing.generator.requests import (
-    collect_without_requests_returns_empty_list,
-    every_request_is_returned_once,
-    invalid_requests_are_refused,
-    polling_makes_progress,
-)
-from purerl.testing.generator.weights import (
-    load_weights_applies_to_requests_in_flight,
-    load_weights_replaces_weights,
-)
 
 __all__ = ["ALWAYS", "EXACT", "SAMPLING", "Case", "Conformance", "check_generator"]
 
@@ -76,47 +37,47 @@ _TIMEOUT = 120.0
 """Seconds until a check gives up waiting for completions."""
 
 ALWAYS = (
-    collect_without_requests_returns_empty_list,
-    every_request_is_returned_once,
-    polling_makes_progress,
-    invalid_requests_are_refused,
-    stop_tokens_end_completion,
-    stop_strings_end_completion,
-    cancel_returns_generated_tokens,
-    logp_equals_forward_pass,
-    greedy_decoding_returns_argmax,
-    continued_completion_equals_single_completion,
-    sampled_tokens_match_probabilities,
-    sampled_pairs_match_probabilities,
-    load_weights_replaces_weights,
-    load_weights_applies_to_requests_in_flight,
-    next_turns_equal_forward_pass,
-    sequence_can_be_continued_twice,
-    next_turns_use_loaded_weights,
-    cancelled_sequence_can_be_continued,
+    requests.collect_without_requests_returns_empty_list,
+    requests.every_request_is_returned_once,
+    requests.polling_makes_progress,
+    requests.invalid_requests_are_refused,
+    ending.stop_tokens_end_completion,
+    ending.stop_strings_end_completion,
+    ending.cancel_returns_generated_tokens,
+    distribution.logp_equals_forward_pass,
+    distribution.greedy_decoding_returns_argmax,
+    repetition.continued_completion_equals_single_completion,
+    distribution.sampled_tokens_match_probabilities,
+    distribution.sampled_pairs_match_probabilities,
+    weights.load_weights_replaces_weights,
+    weights.load_weights_applies_to_requests_in_flight,
+    episode_turns.next_turns_equal_forward_pass,
+    episode_turns.sequence_can_be_continued_twice,
+    episode_turns.next_turns_use_loaded_weights,
+    episode_turns.cancelled_sequence_can_be_continued,
 )
 """The checks that every generator must pass, in the order in which they run."""
 
 SAMPLING = {
-    sampling_parameters_change_probabilities: (),
-    top_k_of_one_is_greedy_decoding: ("top_k",),
-    min_tokens_delays_the_end: ("min_tokens",),
-    completion_matches_regex: ("regex",),
+    parameters.sampling_parameters_change_probabilities: (),
+    parameters.top_k_of_one_is_greedy_decoding: ("top_k",),
+    parameters.min_tokens_delays_the_end: ("min_tokens",),
+    parameters.completion_matches_regex: ("regex",),
 }
 """The checks that follow, each with what a generator must have in `capabilities.sampling` for it."""
 
 EXACT = {
-    seed_determines_tokens: ("seeded",),
-    concurrent_requests_do_not_change_results: ("batch_invariant",),
-    canceled_completions_begin_whole_completions: ("seeded", "batch_invariant"),
-    next_turns_equal_requests_of_their_own: ("seeded", "batch_invariant"),
+    repetition.seed_determines_tokens: ("seeded",),
+    repetition.concurrent_requests_do_not_change_results: ("batch_invariant",),
+    ending.canceled_completions_begin_whole_completions: ("seeded", "batch_invariant"),
+    episode_turns.next_turns_equal_requests_of_their_own: ("seeded", "batch_invariant"),
 }
 """The last checks, each with the capabilities that a generator must state for it."""
 
 _ARGUMENTS = {
-    stop_strings_end_completion: "text",
-    completion_matches_regex: "text",
-    sampling_parameters_change_probabilities: "logits",
+    ending.stop_strings_end_completion: "text",
+    parameters.completion_matches_regex: "text",
+    parameters.sampling_parameters_change_probabilities: "logits",
 }
 """Checks that need an argument of `check_generator`."""
 
@@ -203,7 +164,6 @@ def _run(case: Case, left_out: Collection[str]) -> tuple[str, ...]:
 
 
 def _left_out(case: Case) -> dict[str, str]:
-    """The checks that are not run, with the reason."""
     capabilities = case.generator.capabilities
     missing = {
         check.__name__: [f"capabilities.{name}" for name in needs if not getattr(capabilities, name)]
@@ -216,3 +176,20 @@ def _left_out(case: Case) -> dict[str, str]:
     reasons = {name: f"{' and '.join(names)} not stated" for name, names in missing.items() if names}
     without = {check.__name__: name for check, name in _ARGUMENTS.items() if getattr(case, name) is None}
     return reasons | {name: f"no argument `{argument}`" for name, argument in without.items()}
+
+
+@frozen
+class Conformance:
+    """The names of the checks that have passed, and of those that were left out, with the reason.
+
+    >>> print(Conformance(("polling_makes_progress",), {"seed_determines_tokens": "capabilities.seeded not stated"}))
+    1 check passed, 1 left out
+      seed_determines_tokens: capabilities.seeded not stated
+    """
+
+    passed: tuple[str, ...]
+    left_out: Mapping[str, str]
+
+    def __str__(self) -> str:
+        count = f"{len(self.passed)} check{'' if len(self.passed) == 1 else 's'} passed, {len(self.left_out)} left out"
+        return "\n".join([count, *(f"  {name}: {reason}" for name, reason in self.left_out.items())])

@@ -65,8 +65,7 @@ def _assert_ended(request: Request, completion: Completion, stops: Sequence[bool
 
 def cancel_returns_generated_tokens(case: Case) -> None:
     """A canceled request returns the tokens that were generated so far. The other requests run to their end."""
-    requests = [case.request(number, max_tokens=case.long) for number in range(12)]
-    _cancel_some(case, requests)
+    _cancel_some(case, [case.request(number, max_tokens=case.long) for number in range(12)])
 
 
 def canceled_completions_begin_whole_completions(case: Case) -> None:

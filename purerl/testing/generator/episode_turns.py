@@ -64,8 +64,7 @@ def _next_turns(case: Case, requests: Sequence[Request], completions: Sequence[C
 def sequence_can_be_continued_twice(case: Case) -> None:
     """Several requests continue one finished request: two together, and two one after the other."""
     requests = [evolve(case.request(number), keep=True) for number in range(6)]
-    completions = case.run(requests)
-    pairs = [*zip(requests, completions, strict=True)]
+    pairs = [*zip(requests, case.run(requests), strict=True)]
     others = [evolve(_next(case, *pair, added=k), key=f"branch {k} of {pair[0].key}") for pair in pairs for k in (1, 2)]
     _run_and_check(case, others)
     for added in (0, 3):

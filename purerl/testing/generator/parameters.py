@@ -71,8 +71,7 @@ def min_tokens_delays_the_end(case: Case) -> None:
     some = tuple(range(0, case.vocabulary, 2))
     for number in range(8):
         request = case.request(number, max_tokens=20, stop_tokens=some, min_tokens=minimum)
-        completion = case.run([request])[0]
-        first = completion.tokens[:minimum]
+        first = case.run([request])[0].tokens[:minimum]
         assert len(first) == minimum, f"tokens: got {len(first)}, expected {minimum} or more\n  {describe(request)}"
         assert not {*first} & {*some}, f"first tokens: got {first}, expected no stop tokens\n  {describe(request)}"
         if case.text is not None and "min_tokens with stop_strings" in supported:
@@ -104,10 +103,7 @@ def completion_matches_regex(case: Case) -> None:
 def _check(
     case: Case, request: Request, completion: Completion, structure: Sequence[Collection[int]] | None = None
 ) -> None:
-    """Compare each token of `completion` with the definition.
-
-    structure  the tokens that a grammar permits for the first tokens; then only these are compared
-    """
+    """Compare the tokens of `completion` with the definition; only the first ones if `structure` permits some."""
     assert case.logits is not None
     count = len(completion.tokens) if structure is None else len(structure)
     for index, (token, logp) in enumerate(zip(completion.tokens[:count], completion.logp, strict=False)):
@@ -115,9 +111,7 @@ def _check(
         logits = case.logits(case.weights[completion.version[index] % 2], before)
         permitted = range(len(logits)) if structure is None else structure[index]
         values = {k: float(logits[k]) for k in permitted}
-        expected = [
-            expected_logp(values, sampling, seen={*before}, count=index) for sampling in _nearby(request.sampling)
-        ]
+        expected = [expected_logp(values, each, seen={*before}, count=index) for each in _nearby(request.sampling)]
         assert any(token in each and abs(each[token] - logp) <= case.tolerance for each in expected), (
             f"logp of new token {index}, {token}: got {logp}, expected {expected[0].get(token, -math.inf)}; "
             f"the tokens that are kept: {sorted(expected[0])}\n  {describe(request)}"
@@ -125,7 +119,6 @@ def _check(
 
 
 def _nearby(sampling: Sampling) -> Iterator[Sampling]:
-    """`sampling`, and what it may be after rounding."""
     yield sampling
     for sign in (-1, 1):
         factor = 1 + sign * _MARGIN

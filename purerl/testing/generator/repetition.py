@@ -38,9 +38,7 @@ def concurrent_requests_do_not_change_results(case: Case) -> None:
     """A completion is the same in a large batch, in another order, and alone. Without seeds, decoding is greedy."""
     temperature = 1.0 if case.generator.capabilities.seeded else 0.0
     temperatures = [temperature * factor for factor in (1.0, 0.0, 0.6)]
-    requests = [
-        case.request(number, max_tokens=4 + number % 9, temperature=temperatures[number % 3]) for number in range(24)
-    ]
+    requests = [case.request(k, max_tokens=4 + k % 9, temperature=temperatures[k % 3]) for k in range(24)]
     together = case.run(requests)
     others = {
         "in a batch in reverse order": case.run(requests[::-1])[::-1],

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from purerl.testing.generator.case import DELAYS, Case
 
-__all__ = [
-    "load_weights_applies_to_requests_in_flight",
-    "load_weights_replaces_weights",
-]
+__all__ = ["load_weights_applies_to_requests_in_flight", "load_weights_replaces_weights"]
 
 
 def load_weights_replaces_weights(case: Case) -> None:

@@ -16,76 +16,44 @@ fields of the batch should therefore be float64.
 
 from __future__ import annotations
 
-from purerl.testing.laws.execution import compiled_equals_eager, device_preserved, vmap_equals_loop
-from purerl.testing.laws.gradients import (
-    finite_at_extreme_ratios,
-    finite_at_impossible_tokens,
-    gradient_matches_finite_differences,
-    gradients_only_through_outputs,
-    reinforce_gradient_on_policy,
-    zero_loss_without_counted_tokens,
-)
-from purerl.testing.laws.invariance import (
-    compaction_invariance,
-    episode_invariance,
-    group_independence,
-    group_label_invariance,
-    masked_row_invariance,
-    masked_token_invariance,
-    metrics_merge,
-    microbatch_invariance,
-    padding_invariance,
-    permutation_equivariance,
-    rank_invariance,
-)
+from purerl.testing.laws import execution, gradients, invariance, purity, rewards
 from purerl.testing.laws.law import Law
-from purerl.testing.laws.purity import (
-    dtype_preserved,
-    inputs_unchanged,
-    no_hidden_state,
-    picklable,
-    reads_are_declared,
-)
-from purerl.testing.laws.rewards import (
-    no_reward_lost,
-    reward_scale_equivariance,
-    reward_shift_invariance,
-    small_groups_have_zero_advantage,
-)
 
 __all__ = ["LAWS", "SINGLE_BATCH_LAWS", "Law"]
 
 LAWS: tuple[Law, ...] = (
-    reads_are_declared,
-    inputs_unchanged,
-    no_hidden_state,
-    dtype_preserved,
-    picklable,
-    device_preserved,
-    vmap_equals_loop,
-    compiled_equals_eager,
-    padding_invariance,
-    compaction_invariance,
-    episode_invariance,
-    permutation_equivariance,
-    masked_row_invariance,
-    group_label_invariance,
-    masked_token_invariance,
-    group_independence,
-    microbatch_invariance,
-    rank_invariance,
-    metrics_merge,
-    no_reward_lost,
-    reward_shift_invariance,
-    reward_scale_equivariance,
-    small_groups_have_zero_advantage,
-    zero_loss_without_counted_tokens,
-    finite_at_extreme_ratios,
-    finite_at_impossible_tokens,
-    gradients_only_through_outputs,
-    gradient_matches_finite_differences,
-    reinforce_gradient_on_policy,
+    purity.reads_are_declared,
+    purity.inputs_unchanged,
+    purity.no_hidden_state,
+    purity.dtype_preserved,
+    purity.picklable,
+    execution.device_preserved,
+    execution.vmap_equals_loop,
+    execution.compiled_equals_eager,
+    invariance.padding_invariance,
+    invariance.compaction_invariance,
+    invariance.episode_invariance,
+    invariance.permutation_equivariance,
+    invariance.masked_row_invariance,
+    invariance.group_label_invariance,
+    invariance.masked_token_invariance,
+    invariance.group_independence,
+    invariance.microbatch_invariance,
+    invariance.rank_invariance,
+    invariance.metrics_merge,
+    rewards.no_reward_lost,
+    rewards.reward_shift_invariance,
+    rewards.reward_scale_equivariance,
+    rewards.small_groups_have_zero_advantage,
+    gradients.zero_loss_without_counted_tokens,
+    gradients.finite_at_extreme_ratios,
+    gradients.finite_at_impossible_tokens,
+    gradients.gradients_only_through_outputs,
+    gradients.gradient_matches_finite_differences,
+    gradients.reinforce_gradient_on_policy,
 )
 
-SINGLE_BATCH_LAWS: frozenset[Law] = frozenset({picklable, device_preserved, compiled_equals_eager})
+SINGLE_BATCH_LAWS: frozenset[Law] = frozenset(
+    {purity.picklable, execution.device_preserved, execution.compiled_equals_eager}
+)
 """Laws that are tested on one batch only: they are slow, and their result hardly depends on the batch."""

@@ -17,13 +17,7 @@ from purerl.testing.outcome import flatten_tensors, run, steps
 from purerl.testing.perturbations import cast
 from purerl.testing.plain_loss import prepare
 
-__all__ = [
-    "dtype_preserved",
-    "inputs_unchanged",
-    "no_hidden_state",
-    "picklable",
-    "reads_are_declared",
-]
+__all__ = ["dtype_preserved", "inputs_unchanged", "no_hidden_state", "picklable", "reads_are_declared"]
 
 
 @law

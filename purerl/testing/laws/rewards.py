@@ -16,12 +16,7 @@ from purerl.testing.laws.law import assert_same, law
 from purerl.testing.outcome import Outcome, find_difference, run, run_advantage
 from purerl.testing.perturbations import equalize_policies, regroup, scale_rewards, shift_scores
 
-__all__ = [
-    "no_reward_lost",
-    "reward_scale_equivariance",
-    "reward_shift_invariance",
-    "small_groups_have_zero_advantage",
-]
+__all__ = ["no_reward_lost", "reward_scale_equivariance", "reward_shift_invariance", "small_groups_have_zero_advantage"]
 
 
 @law
@@ -122,10 +117,7 @@ def _counted_advantages(algorithm: Algorithm, batch: TensorDict) -> Tensor | Non
 
 
 def _batches_of_groups(algorithm: Algorithm, size: int) -> Iterator[TensorDict]:
-    """Batches of four groups of `size` rows: with random rewards, and with one to four correct rows in each group.
-
-    Some advantages, such as those of pass@k, are 0 unless a certain number of rows of a group is correct.
-    """
+    """Batches of four groups of `size` rows: with random rewards, and with one to four correct rows in each."""
     layout = tuple((group, ".aaa") for group in range(4) for _ in range(size))
     for seed in range(5):
         batch = example_batch(algorithm.reads, layout, seed=seed)

@@ -138,10 +138,7 @@ def _error_on_fixed(law: Law, algorithm: Algorithm) -> str | None:
 
 
 def _smallest(law: Law, algorithm: Algorithm, seed: int, batches: int) -> str | None:
-    """The error of `law` on the smallest batch that violates it, or None if no batch does.
-
-    Hypothesis finds and shrinks it. If only a fixed batch violates the law, that one is reduced.
-    """
+    """The error of `law` on the smallest batch that violates it, which Hypothesis finds; None if no batch does."""
     any_layout = layouts()  # says how to install Hypothesis if it is not there
     from hypothesis import HealthCheck, Phase, find, settings
     from hypothesis import strategies as st

@@ -77,20 +77,8 @@ def _integers(part: TensorDict, counts: Counts) -> Tensor:
     return part["mask"].long()
 
 
-def _of_rows(part: TensorDict, counts: Counts) -> Tensor:
-    return row_mean(part["advantage"], part["mask"])
-
-
-def _counts(part: TensorDict, counts: Counts) -> Counts:
-    return counts
-
-
 def _tokens(part: TensorDict, counts: Counts) -> Tensor:
     return counts.tokens
-
-
-def _rows(part: TensorDict, counts: Counts) -> Tensor:
-    return counts.rows
 
 
 def _verl_config(part: TensorDict, counts: Counts, *, config: Any) -> Any:
@@ -105,25 +93,18 @@ def _fields(**names: str) -> dict[str, Argument]:
     return {parameter: Argument((name,), bind(_field, name=name)) for parameter, name in names.items()}
 
 
-_OWN = (
-    "logp",
-    "old_logp",
-    "ref_logp",
-    "rollout_logp",
-    "entropy",
-    "advantage",
-    "value",
-    "old_value",
-    "returns",
-    "group",
-)
+_LOGP = ("logp", "old_logp", "ref_logp", "rollout_logp")
+_OWN = (*_LOGP, "entropy", "advantage", "value", "old_value", "returns", "group")
 _OUTPUTS = ("logp", "entropy", "value")
-_COUNTS = {"batch_num_tokens": Argument((), _tokens), "global_batch_size": Argument((), _rows)}
+_COUNTS = {
+    "batch_num_tokens": Argument((), _tokens),
+    "global_batch_size": Argument((), lambda part, counts: counts.rows),
+}
 
 CONVENTIONS: Mapping[str, Convention] = {
     "mask": Convention(
         "purerl",
-        {**_fields(**{name: name for name in _OWN}, mask="mask"), "counts": Argument((), _counts)},
+        {**_fields(**{name: name for name in _OWN}, mask="mask"), "counts": Argument((), lambda part, counts: counts)},
         ("counts",),
     ),
     "response_mask": Convention(
@@ -145,7 +126,7 @@ CONVENTIONS: Mapping[str, Convention] = {
         {
             **_fields(per_token_logps="logp", old_per_token_logps="old_logp", ref_per_token_logps="ref_logp"),
             **_fields(sampling_per_token_logps="rollout_logp", entropies="entropy"),
-            "advantages": Argument(("advantage",), _of_rows),
+            "advantages": Argument(("advantage",), lambda part, counts: row_mean(part["advantage"], part["mask"])),
             "completion_mask": Argument((), _integers),
             "num_items_in_batch": Argument((), _tokens),
         },

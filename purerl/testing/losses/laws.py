@@ -25,12 +25,7 @@ _NOT_OF_LOSSES = {
     "episode_invariance": "no parameter says which rows are one episode",
     "metrics_merge": "the metrics of a plain loss have no weights",
     **dict.fromkeys(
-        (
-            "no_reward_lost",
-            "reward_shift_invariance",
-            "reward_scale_equivariance",
-            "small_groups_have_zero_advantage",
-        ),
+        ("no_reward_lost", "reward_shift_invariance", "reward_scale_equivariance", "small_groups_have_zero_advantage"),
         "a loss gets advantages, and no rewards",
     ),
 }

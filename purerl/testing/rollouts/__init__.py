@@ -23,56 +23,32 @@ from typing import Any
 from purerl.data.chat import Prompt
 from purerl.errors import ConfigError, nearest
 from purerl.rollouts.types import Score, Workflow
+from purerl.testing.rollouts import ending, failures, repetition, requests, tokens, validity
 from purerl.testing.rollouts.case import Case
-from purerl.testing.rollouts.ending import (
-    cancelled_draw_leaves_nothing,
-    cancelled_reward_leaves_nothing,
-    finished_draw_leaves_nothing,
-)
-from purerl.testing.rollouts.failures import (
-    failed_request_is_a_missing_sample,
-    failed_reward_is_a_missing_sample,
-    missing_reward_is_not_counted,
-)
 from purerl.testing.rollouts.generator import Respond, random_tokens
-from purerl.testing.rollouts.repetition import (
-    draw_determines_its_rows,
-    examples_are_not_changed,
-    other_draws_and_order_change_nothing,
-)
-from purerl.testing.rollouts.requests import keys_begin_with_that_of_the_draw, seeds_come_from_the_draw
-from purerl.testing.rollouts.tokens import every_sampled_token_is_in_a_row, sampled_tokens_are_unchanged
-from purerl.testing.rollouts.validity import (
-    every_draw_gives_rows,
-    groups_can_be_stored,
-    labels_are_those_of_the_draw,
-    rewards_are_those_of_the_result,
-    rows_follow_the_schema,
-    texts_and_metrics_can_be_logged,
-)
 
 __all__ = ["CHECKS", "Case", "check_rollouts", "random_tokens"]
 
 CHECKS = (
-    every_draw_gives_rows,
-    rows_follow_the_schema,
-    labels_are_those_of_the_draw,
-    rewards_are_those_of_the_result,
-    texts_and_metrics_can_be_logged,
-    groups_can_be_stored,
-    keys_begin_with_that_of_the_draw,
-    seeds_come_from_the_draw,
-    sampled_tokens_are_unchanged,
-    every_sampled_token_is_in_a_row,
-    draw_determines_its_rows,
-    other_draws_and_order_change_nothing,
-    examples_are_not_changed,
-    failed_request_is_a_missing_sample,
-    failed_reward_is_a_missing_sample,
-    missing_reward_is_not_counted,
-    finished_draw_leaves_nothing,
-    cancelled_draw_leaves_nothing,
-    cancelled_reward_leaves_nothing,
+    validity.every_draw_gives_rows,
+    validity.rows_follow_the_schema,
+    validity.labels_are_those_of_the_draw,
+    validity.rewards_are_those_of_the_result,
+    validity.texts_and_metrics_can_be_logged,
+    validity.groups_can_be_stored,
+    requests.keys_begin_with_that_of_the_draw,
+    requests.seeds_come_from_the_draw,
+    tokens.sampled_tokens_are_unchanged,
+    tokens.every_sampled_token_is_in_a_row,
+    repetition.draw_determines_its_rows,
+    repetition.other_draws_and_order_change_nothing,
+    repetition.examples_are_not_changed,
+    failures.failed_request_is_a_missing_sample,
+    failures.failed_reward_is_a_missing_sample,
+    failures.missing_reward_is_not_counted,
+    ending.finished_draw_leaves_nothing,
+    ending.cancelled_draw_leaves_nothing,
+    ending.cancelled_reward_leaves_nothing,
 )
 """All checks, in the order in which they run."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterable
 
 from purerl.testing.rollouts.case import Case, Running, assert_same
 
@@ -36,7 +35,7 @@ def cancelled_draw_leaves_nothing(case: Case) -> None:
             if not in_flight:
                 continue
             running.rollouts.cancel([cancelled.number])
-            running.wait(lambda keys=pending: not _of_draw(keys, cancelled.key), case.timeout)
+            running.wait(lambda keys=pending: not any(k.startswith(f"{cancelled.key}/") for k in keys), case.timeout)
             running.generator.limit = None
             groups = running.finish()
             expected = case.alone(other).groups[other.number]
@@ -57,11 +56,6 @@ def cancelled_reward_leaves_nothing(case: Case) -> None:
         running.rollouts.cancel([draw.number])
         _assert_no_tasks(case, running, "when a draw was cancelled that waited for its reward")
         assert not running.scorer.running, "a reward function runs for a draw that was cancelled"
-
-
-def _of_draw(keys: Iterable[str], key: str) -> list[str]:
-    """The keys of `keys` that belong to the draw with this key."""
-    return [each for each in keys if each.startswith(f"{key}/")]
 
 
 def _assert_no_tasks(case: Case, running: Running, when: str) -> None:

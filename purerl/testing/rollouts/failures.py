@@ -10,11 +10,7 @@ from purerl.rollouts.types import Draw, Trajectory
 from purerl.testing.rollouts.case import FAILURE, Case, RolloutOutcome, assert_same_row, plain
 from purerl.testing.rollouts.tokens import keys_of_row
 
-__all__ = [
-    "failed_request_is_a_missing_sample",
-    "failed_reward_is_a_missing_sample",
-    "missing_reward_is_not_counted",
-]
+__all__ = ["failed_request_is_a_missing_sample", "failed_reward_is_a_missing_sample", "missing_reward_is_not_counted"]
 
 _MAX_FAILURES = 6
 

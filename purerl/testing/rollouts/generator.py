@@ -44,9 +44,7 @@ class ScriptedGenerator:
     cancelled     keys of the requests that were cancelled before they were finished
     """
 
-    def __init__(
-        self, respond: Respond, vocabulary: int, *, order: int | None = None, failing: Collection[str] = ()
-    ) -> None:
+    def __init__(self, respond: Respond, vocabulary: int, *, order: int | None = None, failing: Collection[str] = ()):
         self.capabilities = Capabilities(batch_invariant=True, seeded=True, in_process=True)
         self._respond, self._vocabulary, self._failing = respond, vocabulary, failing
         self._order = None if order is None else random.Random(order)

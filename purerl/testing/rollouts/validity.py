@@ -60,8 +60,7 @@ def rows_follow_the_schema(case: Case) -> None:
 
 def labels_are_those_of_the_draw(case: Case) -> None:
     """No two rows have the same label, and each row has the number and the index of its draw."""
-    counts = Counter(int(row.fields["row"]) for row in _rows(case))
-    label, count = counts.most_common(1)[0]
+    label, count = Counter(int(row.fields["row"]) for row in _rows(case)).most_common(1)[0]
     assert count == 1, f"field 'row': got {label} in {count} rows; derive it from draw.number and the sample"
     episodes: dict[int, int] = {}
     for draw in case.draws:

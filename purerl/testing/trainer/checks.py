@@ -116,13 +116,11 @@ def scores_follow_the_order_of_rows(case: Case) -> None:
 
 def scoring_has_no_side_effects(case: Case) -> None:
     """Neither the weights nor the next step depend on it."""
-    trainer, untouched = case.build(), case.build()
+    trainer, other = case.build(), case.build()
     (step,) = first_steps(case, OBJECTIVES[0], 1)
     _score(trainer, make_batch(case, 9))
-    assert_close("weights after a score", weights_of(trainer), weights_of(untouched), 0)
-    assert_close(
-        "weights after a score and a step", take_steps(trainer, [step])[0], take_steps(untouched, [step])[0], 0
-    )
+    assert_close("weights after a score", weights_of(trainer), weights_of(other), 0)
+    assert_close("weights after a score and a step", take_steps(trainer, [step])[0], take_steps(other, [step])[0], 0)
 
 
 # --- steps ---------------------------------------------------------------------------------------------------------

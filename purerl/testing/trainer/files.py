@@ -17,19 +17,17 @@ def a_loaded_trainer_resumes_exactly(case: Case) -> None:
     *before, after = first_steps(case, TOKENWISE, 4)
     first = first_steps(case, OBJECTIVES[0], 1)
     for build in builds(case):
-        saved, fresh, different = build(), build(), build()
+        saved, fresh, changed = build(), build(), build()
         take_steps(saved, before)
-        take_steps(different, first)
+        take_steps(changed, first)
         with shared_directory() as directory:
             saved.save(directory)
             fresh.load(directory)
-            different.load(directory)
+            changed.load(directory)
         assert_close("loaded weights", weights_of(fresh), weights_of(saved), 0)
         expected = take_steps(saved, [after])[0]
         assert_close("weights one step after loading", take_steps(fresh, [after])[0], expected, 0)
-        assert_close(
-            "weights one step after loading over another state", take_steps(different, [after])[0], expected, 0
-        )
+        assert_close("weights one step after loading over another state", take_steps(changed, [after])[0], expected, 0)
 
 
 def staged_state_is_that_of_its_moment(case: Case) -> None:

@@ -96,7 +96,6 @@ def _group_variance(batch: TensorDict) -> Tensor:
 
 
 def _entropies(batch: TensorDict) -> dict[str, Weighted]:
-    """The mean and the largest entropy."""
     value, count = batch["entropy"] * batch["mask"], batch["mask"].sum()
     largest = torch.cat([value.flatten(), value.new_zeros(1)]).amax(0)  # also of no rows
     return {"entropy": Weighted(value.sum(), count), "entropy_max": Largest(largest, (count > 0).to(value.dtype))}

@@ -75,8 +75,7 @@ def _continue(header: str, text: str) -> Iterator[str]:
 
 def _indent(header: str) -> str:
     """The indentation of the body of the last function in `header`."""
-    lines = header.splitlines()
-    starts = [line for line in lines if line.lstrip().startswith(("def ", "async def "))]
+    starts = [line for line in header.splitlines() if line.lstrip().startswith(("def ", "async def "))]
     return (starts[-1][: len(starts[-1]) - len(starts[-1].lstrip())] if starts else "") + "    "
 
 

@@ -104,10 +104,7 @@ _EXCEPTIONS = {
 
 
 def _exception(names: list[str], args: tuple[Any, ...] | None, text: str) -> Exception:
-    """The exception that the completion has raised: of the first built-in class among `names`.
-
-    A StopIteration becomes a RuntimeError, as in a generator: it would end a loop of the tests.
-    """
+    """The exception that the completion has raised; no StopIteration, which would end a loop of the tests."""
     kind = next((_EXCEPTIONS[name] for name in names if name in _EXCEPTIONS), RuntimeError)
     try:
         return kind(*(args if isinstance(args, tuple) else (text,)))
@@ -228,7 +225,6 @@ def _namespace(spec: Mapping[str, Any], functions: Functions) -> dict[str, Any]:
 
 
 def _called(source: str) -> Iterator[str]:
-    """The names of functions that are called in `source`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             yield node.func.id

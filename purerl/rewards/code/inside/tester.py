@@ -25,8 +25,6 @@ _STDOUT, _MAX_DESCRIPTORS = 1, 4096
 
 
 class _Check:
-    """The process of a check."""
-
     def __init__(self, spec: str):
         (source, their_target), (their_source, target) = os.pipe(), os.pipe()
         self.pid = os.fork()

@@ -223,7 +223,6 @@ def _fill(value: Any, name: str, items: list[Any]) -> None:
 
 
 def _read(item: Any, objects: Sequence[Any]) -> Any:
-    """The value of an item."""
     if not isinstance(item, list):
         if isinstance(item, dict):
             raise NotPlainError("an item")
