@@ -29,7 +29,7 @@ def test_fake_generator_conforms_with_every_check_and_gets_lists_and_tuples(monk
         submit(self, requests)
 
     monkeypatch.setattr(FakeGenerator, "submit", recorded)
-    result, regex = check_generator(fake_generator, **FAKE), suite.completion_matches_regex
+    result, regex = check_generator(fake_generator, **FAKE), suite.parameters.completion_matches_regex
     assert result.passed == tuple(
         check.__name__ for check in (*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT) if check is not regex
     )

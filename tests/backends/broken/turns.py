@@ -43,12 +43,12 @@ def submit_changed(original, self, requests, change):
     known += [Earlier(request, self._pending[request.key], weights) for request in requests]
 
 
-@mutant(suite.next_turns_equal_forward_pass, FakeGenerator, "submit")
+@mutant(suite.episode_turns.next_turns_equal_forward_pass, FakeGenerator, "submit")
 def tokens_after_the_earlier_sequence_are_not_read(original, self, requests):
     submit_changed(original, self, requests, lambda request, earlier: evolve(request, tokens=earlier.tokens))
 
 
-@mutant(suite.next_turns_equal_requests_of_their_own, FakeGenerator, "submit")
+@mutant(suite.episode_turns.next_turns_equal_requests_of_their_own, FakeGenerator, "submit")
 def random_numbers_of_the_earlier_request_are_used(original, self, requests):
     """Only the first time: a generator that keeps sequences forgets them when weights are loaded."""
     seen = self.__dict__.setdefault("seen", set())
@@ -61,7 +61,7 @@ def random_numbers_of_the_earlier_request_are_used(original, self, requests):
     seen.update(len(request.tokens) for request in requests)
 
 
-@mutant(suite.sequence_can_be_continued_twice, FakeGenerator, "submit")
+@mutant(suite.episode_turns.sequence_can_be_continued_twice, FakeGenerator, "submit")
 def second_request_continues_the_first(original, self, requests):
     first = self.__dict__.setdefault("first", {})
 
@@ -71,7 +71,7 @@ def second_request_continues_the_first(original, self, requests):
     submit_changed(original, self, requests, change)
 
 
-@mutant(suite.next_turns_use_loaded_weights, FakeGenerator, "submit")
+@mutant(suite.episode_turns.next_turns_use_loaded_weights, FakeGenerator, "submit")
 def weights_of_the_earlier_request_are_used(original, self, requests):
     def change(request, earlier):
         self._weights = earlier.weights
@@ -80,7 +80,7 @@ def weights_of_the_earlier_request_are_used(original, self, requests):
     submit_changed(original, self, requests, change)
 
 
-@mutant(suite.cancelled_sequence_can_be_continued, FakeGenerator, "submit")
+@mutant(suite.episode_turns.cancelled_sequence_can_be_continued, FakeGenerator, "submit")
 def last_token_of_a_cancelled_request_is_not_read(original, self, requests):
     def change(request, earlier):
         is_whole = earlier.pending.remaining == 0 or len(request.tokens) > len(earlier.tokens)
