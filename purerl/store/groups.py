@@ -15,6 +15,7 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from attrs import asdict, field, frozen
 
 from purerl.errors import BatchError, CheckpointError, nearest
@@ -25,7 +26,6 @@ from purerl.rollouts.types import Group, Trajectory
 from purerl.system.digests import DigestWriter
 
 if TYPE_CHECKING:
-    import numpy as np
     import pyarrow as pa
 
 __all__ = ["WaitingGroups", "read_groups", "read_routes", "write_groups", "write_routes"]
@@ -194,7 +194,6 @@ def _to_column(name: str, values: Sequence[Any]) -> pa.Array:
 
 def _to_array(values: Sequence[Any], depth: int, dtype: str) -> pa.Array:
     """`values`, lists in lists that are nested `depth` times, as an Arrow array; None is null."""
-    import numpy as np
     import pyarrow as pa
 
     missing = np.fromiter((value is None for value in values), np.bool_, len(values))
