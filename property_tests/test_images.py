@@ -44,6 +44,11 @@ def cases(draw: st.DrawFn) -> Case:
     return Case(rows, draw(st.integers(1, 3)), draw(st.integers(1, 60)), order)
 
 
+def _images(part: MicroBatch) -> tuple[int, ...] | None:
+    """The content ids of the images of `part`; None if no rank has images in it."""
+    return None if part.extras is None else part.extras.images
+
+
 def batch_of(case: Case) -> TensorDict:
     """Rows of text around images, in the order of the case; two neighbors have the same prompt label."""
     rows = []
@@ -91,8 +96,8 @@ def each_token_gets_the_feature_of_its_image(arrange: Callable, slots: Callable,
         for part in arrange(batch, case, rank):
             rows = batch[part.rows]
             has_images = bool((rows["image"] > 0).any())
-            assert not has_images or part.images, "the micro-batch does not know of its images"
-            ids = part.images or ()
+            assert not has_images or _images(part), "the micro-batch does not know of its images"
+            ids = _images(part) or ()
             table = [(content, k) for content in ids for k in range(COUNTS[content])]
             found = slots(rows["tokens"] == PLACEHOLDER, rows["image"], ids, [COUNTS[content] for content in ids])
             for row, line in zip(rows["row"].tolist(), found.tolist(), strict=True):
@@ -109,8 +114,8 @@ def ranks_agree_where_images_are_read(arrange: Callable, slots: Callable, case: 
     parts = [arrange(batch, case, rank) for rank in range(case.ranks)]
     assert len({len(of_rank) for of_rank in parts}) == 1
     for together in zip(*parts, strict=True):
-        assert len({part.images is None for part in together}) == 1
-        assert (together[0].images is None) == (not any(batch["image"][part.rows].any() for part in together))
+        assert len({_images(part) is None for part in together}) == 1
+        assert (_images(together[0]) is None) == (not any(batch["image"][part.rows].any() for part in together))
 
 
 LAWS = (each_token_gets_the_feature_of_its_image, ranks_agree_where_images_are_read)
@@ -129,7 +134,7 @@ def images_of_neighbors(batch: TensorDict, case: Case, rank: int) -> list[MicroB
 
 
 def own_images_only(batch: TensorDict, case: Case, rank: int) -> list[MicroBatch]:
-    return [part._replace(images=part.images or None) for part in padded(batch, case, rank)]
+    return [part._replace(extras=part.extras if _images(part) else None) for part in padded(batch, case, rank)]
 
 
 def in_order_of_appearance(is_placeholder: Tensor, image: Tensor, ids: Any, counts: Any) -> Tensor:
