@@ -135,9 +135,11 @@ def _open_scorers(
     for name in task.readers:
         key = f"rewards.{name}"
         if (role := roles.get(key)) is not None:
-            engine = trainers.get(key) or open_generator(role.generator, role.model, seed, context.processes, key)
+            engine: Trainer | Generator | None = trainers.get(key)
+            if engine is None:
+                engine = open_generator(role.generator, role.model, seed, context.processes, key)
+                stack.callback(engine.close)
             scorers[name] = scorer_of(name, role, engine, task, seed=seed, ranks=context.ranks)
-            stack.callback(scorers[name].close)
     return scorers
 
 
@@ -151,6 +153,7 @@ def open_trainer(
         trainer = processes.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
     missing = sorted({*role.outputs} - trainer.capabilities.outputs)
     if missing:
+        trainer.close()
         need = f"an engine that computes {', '.join(missing)}: the algorithm needs it of the {name}"
         raise ConfigError(f"trainer of the {name}", got=", ".join(sorted(trainer.capabilities.outputs)), need=need)
     return trainer

@@ -14,7 +14,7 @@ from purerl.backends.fake import generator as fake_generator
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role
 from purerl.data.chat import open_chat
-from purerl.errors import EngineError
+from purerl.errors import ConfigError, EngineError
 from purerl.opening import engines as opening
 from purerl.opening.engines import open_engines, preview_engines
 from purerl.opening.task import open_runner
@@ -45,16 +45,17 @@ class _Engine:
 
 @define
 class _Processes:
-    """Processes in which the engine `failing` cannot be built."""
+    """Processes in which the engine `failing` cannot be built, and `incapable` has no outputs."""
 
     failing: str = ""
+    incapable: str = ""
     log: list[str] = field(factory=list)
 
     def trainer(self, name: str, build: Callable[[], Any]) -> Any:
         self.log.append(f"open {name}")
         if name == self.failing:
             raise EngineError(f"{name} cannot be opened")
-        return _Engine(name, self.log)
+        return _Engine(name, self.log, *([Capabilities()] if name == self.incapable else []))
 
     generator = trainer
 
@@ -120,6 +121,13 @@ def test_engines_that_are_open_are_closed_if_a_later_one_fails(failing: str, clo
     with pytest.raises(EngineError, match=f"{failing} cannot be opened"), ExitStack() as stack:
         _open(processes, stack)
     assert [line for line in processes.log if line.startswith("close")] == [f"close {name}" for name in closed]
+
+
+def test_trainer_without_an_output_that_is_needed_is_closed_too() -> None:
+    processes = _Processes(incapable="critic")
+    with pytest.raises(ConfigError, match="trainer of the critic"), ExitStack() as stack:
+        _open(processes, stack)
+    assert [line for line in processes.log if line.startswith("close")] == ["close critic", "close policy"]
 
 
 def test_engines_are_closed_if_the_generator_does_not_use_new_weights(monkeypatch: pytest.MonkeyPatch) -> None:

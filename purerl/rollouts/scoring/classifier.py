@@ -54,9 +54,6 @@ class Classifier:
         values = iter(self._scores([read for read, _ in pairs], [group for _, group in pairs]))
         return [read if isinstance(read, Failure) else self._placed(row, next(values)) for row, read in reads]
 
-    def close(self) -> None:
-        """Do nothing: who has opened the trainer closes it."""
-
     def _read(self, row: ScoredRow) -> ReadConversation | Failure:
         """The tokens of the conversation of `row`; a failure if they cannot be scored."""
         messages = [_marked(self.chat, message) for message in row.messages]

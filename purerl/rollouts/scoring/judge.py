@@ -54,10 +54,6 @@ class ModelJudge:
             for row, result in zip(rows, results, strict=True)
         ]
 
-    def close(self) -> None:
-        """Close the generator."""
-        self.generator.close()
-
     def _scores(self, rows: Sequence[ScoredRow]) -> Iterator[float | Failure]:
         asked = [self._asked(row) for row in rows]
         numbers = range(self.question.judge.samples)

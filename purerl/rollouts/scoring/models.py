@@ -62,11 +62,6 @@ class ModelRewards:
                     on_missing(missing)
         return after
 
-    def close(self) -> None:
-        """Close the engines that the models themselves have opened."""
-        for model in self.models.values():
-            model.close()
-
     def _with_scores(self, episodes: Sequence[Sequence[Trajectory]], data: DataSet) -> Iterator[list[Trajectory]]:
         """The rows of each of `episodes`."""
         opened = open_rows([episode[-1] for episode in episodes], data, self.prompt_format)

@@ -58,10 +58,6 @@ class ScoringModel(Protocol):
         """The scores of all `rows`. Collective: every rank calls it with the same rows, and gets the same scores."""
         ...
 
-    def close(self) -> None:
-        """Release what the model itself has opened."""
-        ...
-
 
 def open_rows(rows: Sequence[Trajectory], data: DataSet, prompt_format: PromptFormat) -> list[ScoredRow]:
     """`rows`, whose examples are rows of `data`, as models read them."""
