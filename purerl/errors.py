@@ -67,7 +67,9 @@ class InputError(PurerlError, ValueError):
 
 
 class ConfigError(InputError):
-    """A setting is unknown, of the wrong type, out of range, or without effect."""
+    """A setting is unknown, of the wrong type, out of range, or without effect. `parts` are several errors in one."""
+
+    parts: tuple[ConfigError, ...] = ()
 
 
 class DataError(InputError):

@@ -18,6 +18,7 @@ from purerl.system.credentials import find_credential, is_server_address
 
 __all__ = [
     "Model",
+    "NoEffectError",
     "above_zero",
     "at_least",
     "between",
@@ -153,9 +154,27 @@ def check_alternatives(config: object, *names: str, is_required: bool = False) -
         raise ConfigError(" or ".join(names), got=got, need=need, do=do)
 
 
-def no_effect(key: str, value: object, need: str, do: str | None = None) -> ConfigError:
-    """The error for the setting `key`, which needs `need` to have an effect. `do` is to leave it out by default."""
-    return ConfigError(f"{key} has no effect", got=repr(value), need=need, do=do or f"leave {key} out")
+class NoEffectError(ConfigError):
+    """A setting that has no effect beside the others. `key` is its dotted key.
+
+    A value that only a recipe has chosen gives way if it has lost its effect: see `purerl.config.origins`.
+    """
+
+    key: str = ""
+
+    def at(self, key: str) -> NoEffectError:
+        """The same error, about the setting `key`."""
+        self.key = key
+        return self
+
+
+def no_effect(key: str, value: object, need: str, do: str | None = None) -> NoEffectError:
+    """The error for the setting `key`, which needs `need` to have an effect. `do` is to leave it out by default.
+
+    A `value` that is attrs.NOTHING is not in the message.
+    """
+    got = None if value is NOTHING else repr(value)
+    return NoEffectError(f"{key} has no effect", got=got, need=need, do=do or f"leave {key} out").at(key)
 
 
 @contextmanager
@@ -174,7 +193,10 @@ def with_key(key: str, error: ConfigError, cls: type) -> ConfigError:
     """
     message = str(error)
     joint = "." if names_setting(error, cls) else ": " if message[:1].strip() else ""
-    return ConfigError(f"{key}{joint}{message}" if key else message)
+    message = f"{key}{joint}{message}" if key else message
+    if isinstance(error, NoEffectError):
+        return NoEffectError(message).at(f"{key}.{error.key}" if key else error.key)
+    return ConfigError(message)
 
 
 def names_setting(error: ConfigError, cls: type) -> bool:

@@ -172,4 +172,4 @@ def check_top_k(config: Config, outputs: Sequence[str]) -> None:
     """Raise ConfigError if `top_k` is set and has no effect on these `outputs`."""
     if config.top_k is not None and outputs and "topk_tokens" not in outputs:
         need, do = "a role that reports its most likely tokens, such as a teacher", "set it in roles.teacher.trainer"
-        raise ConfigError("top_k has no effect", got=config.top_k, need=need, do=do)
+        raise no_effect("top_k", config.top_k, need, do)

@@ -15,7 +15,6 @@ from purerl.algos.algebra import Algorithm, reads_of
 from purerl.backends.plugin import TrainerPlugin, trainer_plugin
 from purerl.batch import FIELDS
 from purerl.composition import Composition
-from purerl.config.aliases import suggestion
 from purerl.config.budget import check_budgets
 from purerl.config.generators import (
     check_adapter_rank,
@@ -31,6 +30,7 @@ from purerl.config.roles import adapter_rank, check_models, check_placement, che
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
+from purerl.config.suggestions import suggestion
 from purerl.data.settings import check_truncation
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields

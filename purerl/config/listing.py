@@ -6,12 +6,12 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import attrs
-import tomli_w
 from attrs import frozen
 
 from purerl.composition import Composition
 from purerl.config.modifiers import key_of
 from purerl.config.structure import to_dict
+from purerl.config.tables import write
 from purerl.plugins import kind_of
 
 __all__ = ["Setting", "explain", "leaves", "toml"]
@@ -81,11 +81,14 @@ def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[s
 
 
 def toml(value: Any) -> str:
-    """`value` as it is written in `--set`."""
+    """`value`, which may contain settings classes, as it is written in `--set`."""
+    return write(_plain(value))
+
+
+def _plain(value: Any) -> Any:
+    """`value` with tables in place of settings classes."""
     if attrs.has(type(value)):
-        value = to_dict(value)
+        return to_dict(value)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{name} = {toml(part)}' for name, part in value.items() if part is not None)}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    return "" if value is None else tomli_w.dumps({"value": value}).strip().removeprefix("value = ")
+        return {name: _plain(part) for name, part in value.items()}
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value

@@ -13,7 +13,7 @@ from purerl.config.structure import from_dict, to_dict
 from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
 from purerl.errors import ConfigError
 
-__all__ = ["apply", "build", "parse"]
+__all__ = ["apply", "build", "parse", "read_value"]
 
 T = TypeVar("T")
 
@@ -75,7 +75,7 @@ def _changed(cls: type, table: Table, settings: Iterable[str], before: Iterable[
     parsed = [_with_kind(cls, *parse(setting)) for setting in settings]
     named = [keys for keys, _ in (*parsed, *map(parse, before))]
     for keys, text in sorted(parsed, key=_order([keys for keys, _ in parsed])):
-        section = _set(table, keys, _value(text), names_plugin=keys[-1] == "kind" and not is_field(cls, keys))
+        section = _set(table, keys, read_value(text), names_plugin=keys[-1] == "kind" and not is_field(cls, keys))
         alternative = ALTERNATIVES.get(keys[-1])
         if text and alternative in section and [*keys[:-1], alternative] not in named:
             section[alternative] = UNSET
@@ -118,7 +118,7 @@ def _modifier_in(keys: Sequence[str]) -> list[str] | None:
 
 def _with_kind(cls: type, keys: list[str], text: str) -> tuple[list[str], str]:
     """``algorithm=grpo`` as ``algorithm.kind=grpo``, and likewise for every section of a plugin."""
-    return ([*keys, "kind"] if isinstance(_value(text), str) and is_plugin(cls, keys) else keys), text
+    return ([*keys, "kind"] if isinstance(read_value(text), str) and is_plugin(cls, keys) else keys), text
 
 
 def _set(table: Table, keys: Sequence[str], value: Any, *, names_plugin: bool) -> Table:
@@ -141,7 +141,7 @@ def _set(table: Table, keys: Sequence[str], value: Any, *, names_plugin: bool) -
     return table
 
 
-def _value(text: str) -> Any:
+def read_value(text: str) -> Any:
     """`text` as TOML if it is one value, otherwise as a string; `UNSET` if it is empty."""
     if not text:
         return UNSET

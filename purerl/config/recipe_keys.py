@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from attrs import fields_dict
 
-from purerl.config.keys import Kinds, check_keys, keys_of, unknown
-from purerl.config.overrides import parse
+from purerl.config.keys import Key, Kinds, find_unknown, joined, settings_in, unknown
+from purerl.config.overrides import parse, read_value
 from purerl.config.presets import expand
 from purerl.config.schema import RunConfig
 from purerl.config.tables import Table, with_kind
@@ -22,13 +22,15 @@ __all__ = ["check_file_keys", "check_names", "check_recipe_keys"]
 
 
 def check_file_keys(path: str, table: Table, settings: Iterable[str]) -> None:
-    """Raise ConfigError for unknown keys in `table`, the content of the TOML file at `path`, or in `settings`."""
+    """Raise ConfigError for unknown keys in `table`, the content of the TOML file at `path`, and in `settings`."""
     in_file = partial(_kinds_in_table, table)
-    try:
-        check_keys(RunConfig, keys_of(table), in_file)
-    except ConfigError as error:
-        raise ConfigError(f"{path!r}\n{error}") from error
-    check_keys(RunConfig, _keys(settings), _with_set_kinds(settings, in_file))
+    errors = []
+    if found := find_unknown(RunConfig, settings_in(table), in_file):
+        errors.append(ConfigError(f"{path!r}\n{joined(found)}"))
+    if found := find_unknown(RunConfig, _values(settings), _with_set_kinds(settings, in_file)):
+        errors.append(ConfigError(f"--set\n{joined(found)}") if errors else joined(found))
+    if errors:
+        raise joined(errors)
 
 
 def check_recipe_keys(settings: Iterable[str], parameters: Collection[str], *, source: Path | None) -> None:
@@ -37,24 +39,39 @@ def check_recipe_keys(settings: Iterable[str], parameters: Collection[str], *, s
     `source` is the file of a recipe that creates its plugins itself: they are among those that it imports. None if the
     plugins are not known.
     """
-    check_names(settings, {*parameters, *_FIELDS})
-    keys = [key for key in _keys(settings) if key[0] not in parameters]
-    check_keys(RunConfig, keys, _with_set_kinds(settings, partial(_kinds_in_source, source)))
+    known = {*parameters, *_FIELDS}
+    kinds = _with_set_kinds(settings, partial(_kinds_in_source, source))
+    others = [(keys, value) for keys, value in _values(settings) if keys[0] in known - {*parameters}]
+    if errors := [*_unknown_names(settings, known), *find_unknown(RunConfig, others, kinds)]:
+        raise joined(errors)
 
 
 def check_names(settings: Iterable[str], known: Collection[str]) -> None:
-    """Raise ConfigError for a setting whose first part is not in `known`, which includes arguments of the recipe."""
-    for setting in settings:
-        keys, _ = parse(setting)
-        if keys[0] not in known:
-            raise unknown(setting.partition("=")[0].strip(), keys[0], known)
+    """Raise ConfigError for settings whose first part is not in `known`, which includes arguments of the recipe."""
+    if errors := _unknown_names(settings, known):
+        raise joined(errors)
 
 
 _FIELDS = fields_dict(RunConfig).keys()
 
 
-def _keys(settings: Iterable[str]) -> list[Sequence[str]]:
-    return [parse(setting)[0] for setting in settings]
+def _unknown_names(settings: Iterable[str], known: Collection[str]) -> list[ConfigError]:
+    return [
+        unknown(".".join(keys), str(keys[0]), known, (), value)
+        for keys, value in _values(settings)
+        if keys[0] not in known
+    ]
+
+
+def _values(settings: Iterable[str]) -> list[tuple[list[str], Any]]:
+    """Key and value of each of `settings`, and of everything in the tables that they set."""
+    found = []
+    for keys, text in map(parse, settings):
+        value = read_value(text)
+        inner = value if isinstance(value, list | Mapping) else {}
+        found.append((keys, value)) if not isinstance(value, Mapping) or not value else None
+        found += [((*keys, *key[1:]), part) for key, part in settings_in({"": inner}) if len(key) > 1]
+    return found
 
 
 def _with_set_kinds(settings: Iterable[str], otherwise: Kinds) -> Kinds:
@@ -63,22 +80,24 @@ def _with_set_kinds(settings: Iterable[str], otherwise: Kinds) -> Kinds:
     for keys, text in map(parse, settings):
         chosen[".".join(keys[:-1] if keys[-1] == "kind" else keys)] = _kind(text.strip("\"'"))
 
-    def kinds(section: str, group: str) -> Collection[str]:
-        return [chosen[section]] if chosen.get(section) else otherwise(section, group)
+    def kinds(section: Key, group: str) -> Collection[str]:
+        name = ".".join(map(str, section))
+        return [chosen[name]] if chosen.get(name) else otherwise(section, group)
 
     return kinds
 
 
-def _kinds_in_table(table: Table, section: str, group: str) -> Collection[str]:
+def _kinds_in_table(table: Table, section: Key, group: str) -> Collection[str]:
     found: Any = table
-    for name in section.split("."):
-        found = found.get(name) if isinstance(found, Mapping) else None
+    for part in section:
+        is_there = isinstance(found, Mapping) or (isinstance(found, list) and isinstance(part, int))
+        found = (found[part] if isinstance(found, list) else found.get(part)) if is_there else None
     found = with_kind(found)
     kind = found.get("kind") if isinstance(found, Mapping) else None
     return [_kind(kind)] if isinstance(kind, str) else []
 
 
-def _kinds_in_source(source: Path | None, section: str, group: str) -> Collection[str]:
+def _kinds_in_source(source: Path | None, section: Key, group: str) -> Collection[str]:
     imported = {*imported_modules(source).values()} if source else set()
     return [kind for kind, address in addresses(group).items() if address in imported]
 

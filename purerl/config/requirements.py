@@ -18,7 +18,7 @@ from purerl.data.open import NUMBER_COLUMNS
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
 from purerl.rollouts.settings import with_length_penalty
-from purerl.settings import Model, in_section
+from purerl.settings import Model, NoEffectError, in_section
 
 __all__ = [
     "REWARDS",
@@ -191,8 +191,10 @@ def _build(composition: Composition) -> Algorithm:
             algorithm = with_modifiers(algorithm, modifier)
         except ConfigError as error:
             key, message = f"algorithm.{key_of(kind_of(modifier))}", str(error).removeprefix(kind_of(modifier))
-            has_remedy = not message.startswith(" has no effect") or "\n  do:" in message
-            raise ConfigError(f"{key}{message}", do=None if has_remedy else f"leave {key} out") from error
+            if not message.startswith(" has no effect"):
+                raise ConfigError(f"{key}{message}") from error
+            do = None if "\n  do:" in message else f"leave {key} out"
+            raise NoEffectError(f"{key}{message}", do=do).at(key) from error
     return algorithm
 
 

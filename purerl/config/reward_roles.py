@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from attrs import NOTHING
+
 from purerl.config.generators import check_generator
 from purerl.config.requirements import REWARDS
 from purerl.config.schema import Role
@@ -54,7 +56,7 @@ def check_reward_roles(
         _check_judge(f"{key}.{name}", settings)
         if name not in used:
             need, do = "a reward or a gate with this role", f'add {{role = "{name}"}} to rewards'
-            raise ConfigError(f"{key}.{name} has no effect", need=need, do=do)
+            raise no_effect(f"{key}.{name}", NOTHING, need, do)
 
 
 def check_role_names(rewards: Iterable[Reward | Gate], names: Collection[str]) -> None:

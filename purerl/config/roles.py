@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attrs import NOTHING
+
 from purerl.algos.algebra import roles
 from purerl.backends.plugin import trainer_plugin
 from purerl.batch import FIELDS
@@ -84,7 +86,7 @@ def _check_names(table: Mapping[str, Role | Mapping[str, Role]], needs: Requirem
         if name not in known and not (name == TEACHERS and "teacher" in known):
             need = f"a model that {kind} uses" if known else f"an algorithm that uses it; {kind} uses only the policy"
             do = nearest(name, known) if known else f"leave {key} out"
-            raise ConfigError(f"{key} has no effect", need=need, do=do)
+            raise no_effect(key, NOTHING, need, do)
         if name == TEACHERS and not needs.teachers:
             raise ConfigError(key, got="no names", need="teachers by name", do=f"set {key}.NAME.model")
         if name != TEACHERS and not isinstance(settings, Role):
@@ -99,6 +101,6 @@ def check_placement(placement: Placement, needs: Requirements, *, has_generator:
     for name in placement.roles:
         if name not in names:
             need = f"a role of the run: {', '.join(names)}"
-            raise ConfigError(f"placement.roles.{name} has no effect", got="no such role", need=need)
+            raise no_effect(f"placement.roles.{name}", NOTHING, need)
     if placement.generators is not None and not has_generator:
         raise no_effect("placement.generators", placement.generators, "a run that samples")

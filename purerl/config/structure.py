@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
+from functools import partial, reduce
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -34,7 +34,7 @@ from cattrs.errors import AttributeValidationNote, BaseValidationError, Forbidde
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from purerl.composition import Composition
-from purerl.config.keys import section_in, settings_below, unknown
+from purerl.config.keys import inline_field, joined, section_in, settings_below, unknown
 from purerl.config.modifiers import key_of, split_modifiers
 from purerl.config.presets import defaults_of, expand
 from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
@@ -63,7 +63,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any]) -> T:
     try:
         return _CONVERTER.structure(table, cls)
     except BaseValidationError as error:
-        raise ConfigError("\n".join(_messages(error))) from error
+        raise joined(_errors(error, table)) from error
 
 
 def read_toml(path: str | Path, cls: type[T]) -> T:
@@ -88,7 +88,7 @@ def digest(config: Any) -> str:
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
-# Hooks raise a ConfigError without a key; `_messages` adds the key of the setting that they read.
+# Hooks raise a ConfigError without a key; `_errors` adds the key of the setting that they read.
 
 _SCALARS = {
     bool: ("true or false", "write it without quotes"),
@@ -174,7 +174,7 @@ def _is_section_or_string(kind: Any) -> bool:
 
 def _read_class(cls: type, converter: Converter) -> Any:
     known, prepare = attrs.fields_dict(attrs.resolve_types(cls)), getattr(cls, "_prepare_table", dict)
-    inline = _inline(cls)
+    inline = inline_field(cls)
     hooks = {name: override(struct_hook=hook) for name, field in known.items() if (hook := _hook(field))}
     read = make_dict_structure_fn(cls, converter, _cattrs_forbid_extra_keys=True, **hooks)
     short = {name: field.metadata["short"] for name, field in known.items() if field.metadata.get("short")}
@@ -196,14 +196,9 @@ def _read_class(cls: type, converter: Converter) -> Any:
     return structure
 
 
-def _inline(cls: type) -> str | None:
-    """The name of the field of `cls` whose plugin is written beside the other fields."""
-    return next((field.name for field in attrs.fields(cls) if field.metadata.get("inline")), None)
-
-
 def _settings_of(cls: type) -> set[str]:
     """The names of the settings of `cls`, without those of a plugin that are written beside them."""
-    return {*attrs.fields_dict(cls)} - {_inline(cls)}
+    return {*attrs.fields_dict(cls)} - {inline_field(cls)}
 
 
 def _with_plugin(table: Table, inline: str, cls: type) -> Table:
@@ -265,7 +260,7 @@ def _read_composition(value: Any, _: Any) -> Composition:
 
 
 def _write_class(cls: type, converter: Converter) -> Any:
-    fields, inline = attrs.fields(attrs.resolve_types(cls)), _inline(cls)
+    fields, inline = attrs.fields(attrs.resolve_types(cls)), inline_field(cls)
     hooks = {field.name: override(unstruct_hook=_write_plugin) for field in fields if "plugin" in field.metadata}
     write = make_dict_unstructure_fn(cls, converter, **hooks)
 
@@ -306,32 +301,40 @@ _CONVERTER.register_unstructure_hook_factory(attrs.has, _write_class)
 # --- errors ------------------------------------------------------------------------------------------------------
 
 
-def _messages(
-    error: BaseException, above: tuple[str, ...] = (), cls: Any = None, beside: Collection[str] = ()
-) -> Iterator[str]:
-    """One message for each setting that `error` is about; it was raised at the key `above`, in `cls`.
+def _errors(
+    error: BaseException, table: Any, above: tuple[str, ...] = (), cls: Any = None, beside: Collection[str] = ()
+) -> Iterator[ConfigError]:
+    """One error for each setting that `error` is about; it was raised at the key `above`, in `cls`.
 
-    `beside` are settings that may be written beside those of `cls`.
+    `table` is what was read there, if it is known. `beside` are settings that may be written beside those of `cls`.
     """
     notes = [note.name for note in getattr(error, "__notes__", ()) if isinstance(note, AttributeValidationNote)]
-    inline = _inline(cls) if attrs.has(cls) else None
+    inline = inline_field(cls) if attrs.has(cls) else None
     keys = above + tuple(name for name in notes if name != inline)
     if notes:
         beside = _settings_of(cls) if inline in notes else ()
+        table = reduce(_below, notes, table)
     key = ".".join(keys)
     match error:
         case BaseValidationError():
             for inner in error.exceptions:
-                yield from _messages(inner, keys, error.cl, beside)
+                yield from _errors(inner, table, keys, error.cl, beside)
         case ForbiddenExtraKeysError():
             modifiers = {"modifiers", *names("modifier")} if keys[-1:] == ("algorithm",) else set()
             for name in sorted(error.extra_fields):
-                known = {*_settings_of(error.cl), *modifiers, *beside, *(["kind"] if _inline(error.cl) else [])}
+                known = {*_settings_of(error.cl), *modifiers, *beside, *(["kind"] if inline_field(error.cl) else [])}
                 below = settings_below(error.cl) if keys else ()
-                yield str(unknown(".".join((*keys, name)), name.partition(".")[0], known, below))
+                value = reduce(_below, name.split("."), table)
+                yield unknown(".".join((*keys, name)), name.partition(".")[0], known, below, value)
         case KeyError() if keys != above:
-            yield str(ConfigError(f"{key} is missing", need=attrs.fields_dict(cls)[keys[-1]].metadata.get("help")))
+            metadata = attrs.fields_dict(cls)[keys[-1]].metadata
+            yield ConfigError(f"{key} is missing", need=metadata.get("help"))
         case ConfigError():
-            yield str(with_key(key, error, cls))
+            yield with_key(key, error, cls)
         case _:
-            yield str(ConfigError(key, got=error.args[0] if error.args else repr(error)))
+            yield ConfigError(key, got=error.args[0] if error.args else repr(error))
+
+
+def _below(table: Any, name: str) -> Any:
+    """The value of `name` in `table`; attrs.NOTHING if it is not known."""
+    return table.get(name, attrs.NOTHING) if isinstance(table, Mapping) else attrs.NOTHING

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from purerl.errors import ConfigError
 
 __all__ = [
@@ -20,6 +22,7 @@ __all__ = [
     "read_table",
     "show",
     "with_kind",
+    "write",
 ]
 
 Table = dict[str, Any]
@@ -114,3 +117,16 @@ def show(value: Any) -> str:
         rest = {key: item for key, item in value.items() if key != SHORT}
         return f"{show(value[SHORT])} and {show(rest)}"
     return json.dumps(value, default=str)
+
+
+def write(value: Any) -> str:
+    """`value` as it is written in TOML, in one line; empty if it is None or `UNSET`.
+
+    >>> write({"weight": 0.5, "names": ["a"]}), write(None)
+    ('{weight = 0.5, names = ["a"]}', '')
+    """
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{name} = {write(part)}' for name, part in value.items() if part is not None)}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(write, value))}]"
+    return "" if value is None or value is UNSET else tomli_w.dumps({"value": value}).strip().removeprefix("value = ")

@@ -130,14 +130,14 @@ class Evaluate:
         if samples > 1 and self.temperature == 0:
             need = "a temperature above 0: all greedy completions of a problem are equal"
             do = "set temperature, for example to 1.0"
-            raise ConfigError("samples_per_prompt has no effect", got=samples, need=need, do=do)
+            raise no_effect("samples_per_prompt", samples, need, do)
         if not all(1 <= k <= samples for k in self.pass_at_k or ()):
             raise ConfigError("pass_at_k", got=self.pass_at_k, need=f"from 1 to samples_per_prompt, {samples}")
         if len(set(self.pass_at_k or ())) < len(self.pass_at_k or ()):
             raise ConfigError("pass_at_k", got=self.pass_at_k, need="each k once")
         if self.answer_extractor is not None and samples == 1:
-            got, need = repr(self.answer_extractor), "several samples, to find the most frequent answer"
-            raise ConfigError("answer_extractor has no effect", got=got, need=need, do="set samples_per_prompt")
+            need = "several samples, to find the most frequent answer"
+            raise no_effect("answer_extractor", self.answer_extractor, need, "set samples_per_prompt")
 
     def _check_sampling(self) -> None:
         unused = {name: getattr(self, name) for name in ("top_p", "top_k", "min_p") if self.temperature == 0}

@@ -48,7 +48,7 @@ def check_rewards(
     for key in ("num_workers", "max_memory"):
         if getattr(workers, key) is not None:
             need = "a function that runs in a worker process; all functions are objects and run in this process"
-            raise ConfigError(f"reward_workers.{key} has no effect", got=getattr(workers, key), need=need, do=do)
+            raise no_effect(f"reward_workers.{key}", getattr(workers, key), need, do)
     need = "a function that can be stopped; all functions run in this process, and none is async"
     _check_timeout(workers, local, need, do)
 
@@ -56,7 +56,7 @@ def check_rewards(
 def _check_timeout(workers: RewardWorkers, local: Sequence[LoadedReward], need: str, do: str) -> None:
     """Refuse a timeout that limits nothing, unless one of the functions of this process is async."""
     if workers.timeout != RewardWorkers().timeout and not any(is_async(reward.function) for reward in local):
-        raise ConfigError("reward_workers.timeout has no effect", got=workers.timeout, need=need, do=do)
+        raise no_effect("reward_workers.timeout", workers.timeout, need, do)
 
 
 def _check_names(rewards: Sequence[Reward], gates: Sequence[Gate]) -> None:

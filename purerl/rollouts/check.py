@@ -65,10 +65,10 @@ def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, has_env
         raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
     if settings.max_resample_rounds and algorithm.select is keep_all:
         need = f"an algorithm that drops groups; {kind} keeps all"
-        raise ConfigError("rollout.max_resample_rounds has no effect", got=settings.max_resample_rounds, need=need)
+        raise no_effect("rollout.max_resample_rounds", settings.max_resample_rounds, need)
     if settings.overlong and "reward" not in algorithm.reads:
         need = f"an algorithm that reads the reward; {kind} does not"
-        raise ConfigError("rollout.overlong has no effect", got=settings.overlong, need=need)
+        raise no_effect("rollout.overlong", settings.overlong, need)
     if settings.overlong and has_environment:
         need = "completions of one turn; environment.max_episode_tokens limits an episode"
         raise no_effect("rollout.overlong", settings.overlong, need)

@@ -16,9 +16,10 @@ import pytest
 
 from purerl.algos.modifiers import kl_loss
 from purerl.composition import with_modifiers
-from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed, suggestion
+from purerl.config.aliases import LIBRARIES, Library, Row, read_library, read_renamed
 from purerl.config.check import check
 from purerl.config.presets import presets
+from purerl.config.suggestions import suggestion
 from purerl.data.columns import detect_formats
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
@@ -246,9 +247,9 @@ def test_old_names_of_metrics_are_refused_in_stop_when(old: str) -> None:
 def test_importing_the_tables_loads_neither_torch_nor_the_files() -> None:
     code = """
 import sys
-from purerl.config import aliases
+from purerl.config import aliases, suggestions
 assert aliases.read_library.cache_info().currsize == aliases.read_renamed.cache_info().currsize == 0
-print(aliases.suggestion("examples") is not None, "torch" in sys.modules)
+print(suggestions.suggestion("examples") is not None, "torch" in sys.modules)
 """
     output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert output == "True False\n"

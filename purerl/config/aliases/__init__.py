@@ -4,19 +4,19 @@ renamed.toml   names of earlier versions of purerl
 trl.toml       TRL's names
 verl.toml      verl's names
 
-`suggestion` makes the remedy of an error message from these tables. The documentation makes its pages "From TRL" and
-"From verl" from them. The files are read when they are first needed.
+`purerl.config.suggestions` makes the remedies of error messages from these tables. The documentation makes its pages
+"From TRL" and "From verl" from them. The files are read when they are first needed.
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-__all__ = ["LIBRARIES", "Dataset", "Library", "Row", "read_library", "read_renamed", "suggestion"]
+__all__ = ["LIBRARIES", "Dataset", "Library", "Row", "read_library", "read_renamed"]
 
 LIBRARIES = ("trl", "verl")
 """Names for `read_library`."""
@@ -95,82 +95,3 @@ def _read(name: str) -> dict[str, Any]:
 
 def _make(kind: Any, row: Mapping[str, Any]) -> Any:
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in row.items()})
-
-
-# --- suggestions -------------------------------------------------------------------------------------------------
-
-
-class _Alias(NamedTuple):
-    """A name that is not purerl's. `library` is empty for old names of purerl; `section` distinguishes equal names."""
-
-    library: str
-    name: str
-    long_name: str
-    settings: tuple[str, ...]
-    section: str
-
-    @property
-    def last_part(self) -> str | None:
-        """The last part of a dotted name. None for an old name of purerl without a dot: only the whole name counts."""
-        return self.name.rpartition(".")[2] if self.library or "." in self.name else None
-
-
-def suggestion(key: str) -> str | None:
-    """The remedy for the unknown setting or metric `key`; None if `key` is in none of the tables.
-
-    A whole name is preferred, also below ``initial_run.``. Otherwise the last part of `key` must be the last part of
-    names that are all replaced by the same settings. Names are compared exactly.
-
-    >>> suggestion("examples")
-    "it is called 'batch_size' here (it was 'examples')"
-    >>> suggestion("trainer.num_generations")
-    "TRL's 'num_generations' is 'rollout.samples_per_prompt' here"
-    """
-    name = key.removeprefix("initial_run.")
-    matches = [alias for alias in _aliases() if name in (alias.name, alias.long_name)]
-    if not matches:
-        matches = [alias for alias in _aliases() if alias.last_part == name.rpartition(".")[2]]
-        if len({alias.settings for alias in matches}) > 1:
-            return None
-    if not matches or name in matches[0].settings:
-        return None
-    return _describe([alias for alias in matches if alias.library == matches[0].library])
-
-
-@cache
-def _aliases() -> tuple[_Alias, ...]:
-    renamed = (_Alias("", name, name, settings, "") for name, settings in read_renamed().items())
-    return (*renamed, *(alias for name in LIBRARIES for alias in _aliases_in(read_library(name))))
-
-
-def _aliases_in(library: Library) -> Iterator[_Alias]:
-    for row in library.rows:
-        if row.kind != "setting":
-            continue
-        for text in row.names:
-            name, _, value = text.partition("=")
-            first, dot, rest = name.partition(".")
-            # The setting that corresponds to the key of "key=value" comes first, without its value.
-            settings = (row.settings[0].partition("=")[0],) if value else row.settings
-            yield _Alias(library.name, name, library.prefixes.get(first, first) + dot + rest, settings, row.section)
-
-
-def _describe(aliases: list[_Alias]) -> str:
-    """A remedy made from `aliases`, which have one library and one name."""
-    first = aliases[0]
-    if first.settings == (first.name,):
-        return f"it is called {first.name!r} here"
-    if not first.library:
-        return f"it is called {_join(first.settings, 'or')} here (it was {first.name!r})"
-    sections: dict[str, list[str]] = {}
-    for alias in aliases:
-        sections.setdefault(_join(alias.settings, "and"), []).append(alias.section)
-    if len(sections) == 1:
-        return f"{first.library}'s {first.name!r} is {next(iter(sections))} here"
-    choices = " or ".join(f"{settings} ({', '.join(dict.fromkeys(names))})" for settings, names in sections.items())
-    return f"{first.library}'s {first.name!r} is {choices} here"
-
-
-def _join(names: Iterable[str], conjunction: str) -> str:
-    *first, last = map(repr, names)
-    return f"{', '.join(first)} {conjunction} {last}" if first else last
