@@ -4,6 +4,8 @@ renamed.toml   names of earlier versions of purerl
 trl.toml       TRL's names
 verl.toml      verl's names
 
+`answers` reads an answer for every setting of TRL and verl.
+
 `suggestion` makes the remedy of an error message from these tables. The documentation makes its pages "From TRL" and
 "From verl" from them. The files are read when they are first needed.
 """
