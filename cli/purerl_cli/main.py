@@ -25,6 +25,7 @@ from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
 from purerl_cli.export import export
 from purerl_cli.garbage import exit_without_collections, without_collections
+from purerl_cli.importing import import_
 from purerl_cli.laws import laws
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
@@ -157,6 +158,7 @@ app.command()(doctor)
 app.command("eval", cls=Command)(evaluate)
 app.command(cls=Command)(sample)
 app.add_typer(data, name="data")
+app.add_typer(import_, name="import")
 
 app.add_typer(algo, name="algo")
 app.command()(laws)

@@ -10,27 +10,32 @@ What a recipe cannot know, such as the model, is a parameter of its function: ``
 
 from __future__ import annotations
 
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import deepcopy
 from functools import partial
 from inspect import Parameter, signature
 from pkgutil import iter_modules
 from traceback import extract_tb
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import attrs
 
+from purerl.config.keys import section_in
 from purerl.config.listing import Setting, explain, toml
+from purerl.config.origins import Origins, give_way, named_by, preset_values
 from purerl.config.overrides import apply, build
 from purerl.config.recipe_keys import check_file_keys, check_names, check_recipe_keys
 from purerl.config.schema import RunConfig
-from purerl.config.structure import read_toml
-from purerl.config.tables import flat, read_table
+from purerl.config.structure import read_toml, to_dict
+from purerl.config.tables import flat, read_table, with_kind
 from purerl.errors import ConfigError, PurerlError, nearest
 from purerl.plugins import locate
 from purerl.system.static_inspect import find_source, signature_of
 
-__all__ = ["explain_recipe", "find", "names", "required_settings", "resolve"]
+__all__ = ["explain_recipe", "find", "names", "required_settings", "resolve", "settle"]
 
 _ARGUMENT = "an argument of the recipe"
 _HELPERS = ("tiny_task",)  # modules beside the recipes
@@ -71,27 +76,98 @@ def resolve(recipe: str, settings: Iterable[str] = ()) -> RunConfig:
 
     A setting that has the name of a parameter of the recipe is an argument of the function. It is converted to the
     annotated type: for ``str | Model``, both ``model=gpt2`` and ``model.revision=main`` are valid. All other settings
-    are applied to the RunConfig that the function returns.
+    are applied to the RunConfig that the function returns. A value of the recipe that has lost its effect because of
+    them gives way, and a warning says so.
 
     Raises: ConfigError as `find` and `purerl.config.overrides.apply`; for a missing argument; if the function raises or
     returns something else.
     """
+    config, notes = settle(recipe, settings)
+    for note in notes:
+        warnings.warn(note, stacklevel=2)
+    return config
+
+
+def settle(
+    recipe: str, settings: Iterable[str] = (), check: Callable[[RunConfig], object] = lambda config: None
+) -> tuple[RunConfig, list[str]]:
+    """The result of `resolve` after `check`, and a note for each value that gave way, as in `purerl.config.origins`.
+
+    Raises: ConfigError as `resolve` and as `check`.
+    """
     settings = [*settings]
     _check_keys(recipe, settings)
-    if recipe.endswith(".toml") and settings:  # applied to what is written: roles inherit from the changed trainer
-        check_names(settings, attrs.fields_dict(RunConfig))
-        return build(RunConfig, settings, read_table(recipe))
+    draft = _of_file(recipe, settings) if recipe.endswith(".toml") else _of_function(recipe, settings)
+
+    def checked(changes: Sequence[str]) -> RunConfig:
+        config = draft.make(changes)
+        check(config)
+        return config
+
+    if not draft.changes:
+        return checked(()), []
+    return give_way(lambda more: checked([*draft.changes, *more]), draft.origins(), lambda: checked(()))
+
+
+class _Draft(NamedTuple):
+    """A recipe before the `changes` of the command line.
+
+    make     the configuration with changes
+    origins  the origins of its values
+    """
+
+    make: Callable[[Sequence[str]], RunConfig]
+    changes: Sequence[str]
+    origins: Callable[[], Origins]
+
+
+def _of_file(recipe: str, settings: Sequence[str]) -> _Draft:
+    """The changes are applied to what is written: roles inherit from the changed trainer."""
+    table = read_table(recipe)
+
+    def make(changes: Sequence[str]) -> RunConfig:
+        check_names(changes, attrs.fields_dict(RunConfig))
+        return build(RunConfig, changes, deepcopy(table)) if changes else read_toml(recipe, RunConfig)
+
+    kind = with_kind(table.get("algorithm")) or {}
+    return _Draft(make, settings, partial(_origins, settings, flat(table), recipe, kind.get("kind")))
+
+
+def _of_function(recipe: str, settings: Sequence[str]) -> _Draft:
     function = find(recipe)
     parameters = _parameters(function)
-    own, others = [], []
-    for setting in settings:
-        (own if _name_of(setting) in parameters else others).append(setting)
+    own = [setting for setting in settings if _name_of(setting) in parameters]
+    others = [setting for setting in settings if _name_of(setting) not in parameters]
     arguments = _read_arguments(recipe, function, parameters, own) if parameters else {}
     config = _call(recipe, function, arguments)
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r}", got=f"it returned {config!r}", need="a RunConfig")
     check_names(others, {*parameters, *attrs.fields_dict(RunConfig)})
-    return apply(config, others, before=own)
+
+    def make(changes: Sequence[str]) -> RunConfig:
+        return apply(config, changes, before=own)
+
+    return _Draft(make, others, lambda: _origins(settings, flat(to_dict(config)), f"the recipe {recipe}", None))
+
+
+def _origins(settings: Sequence[str], values: Mapping[str, Any], owner: str, kind: Any) -> Origins:
+    """The origins of the `values` of `owner`, whose algorithm is `kind` unless `settings` choose another one.
+
+    A string for a section, as in ``data=file``, names only the field that it is short for.
+    """
+    chosen = [setting.partition("=")[2].strip("\" '") for setting in settings if _ALGORITHM.match(setting)]
+    named = {_long_key(key, values) for key in named_by(RunConfig, settings)}
+    return Origins(named, values, owner, preset_values(chosen[-1] if chosen else kind))
+
+
+_ALGORITHM = re.compile(r"\s*algorithm(\.kind)?\s*=")
+
+
+def _long_key(key: tuple[str, ...], values: Mapping[str, Any]) -> tuple[str, ...]:
+    field = attrs.fields_dict(attrs.resolve_types(RunConfig)).get(key[0])
+    section = section_in(field.type) if field is not None and len(key) == 1 and key[0] not in values else None
+    short = [each.name for each in attrs.fields(section) if each.metadata.get("short")] if section else []
+    return (*key, *short[:1])
 
 
 def required_settings(recipe: str) -> list[str]:

@@ -30,7 +30,7 @@ LAYERS = (
     ("rollouts",),
     ("evaluation", "store"),
     ("config",),
-    ("planning", "testing", "report"),
+    ("planning", "testing", "report", "porting"),
     ("opening",),
     ("loop", "explain"),
     ("adapters", "replay"),

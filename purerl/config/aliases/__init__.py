@@ -4,8 +4,10 @@ renamed.toml   names of earlier versions of purerl
 trl.toml       TRL's names
 verl.toml      verl's names
 
-`purerl.config.suggestions` makes the remedies of error messages from these tables. The documentation makes its pages
-"From TRL" and "From verl" from them. The files are read when they are first needed.
+`answers` reads an answer for every setting of TRL and verl, and `remedies` makes the remedies of error messages.
+
+The documentation makes its pages "From TRL" and "From verl" from these tables. The files are read when they are first
+needed.
 """
 
 from __future__ import annotations

@@ -1,0 +1,48 @@
+"""`purerl import`: a configuration of another library as a TOML file for `purerl train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from purerl.errors import ConfigError
+from purerl_cli.output import with_debug
+
+__all__ = ["import_"]
+
+import_ = typer.Typer(
+    help="Translate a configuration of TRL or verl to a TOML file of purerl. Nothing of it is run.",
+    no_args_is_help=True,
+)
+
+Output = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="TOML file to write.", show_default="standard output")
+]
+
+
+@import_.command()
+@with_debug
+def trl(
+    source: Annotated[str, typer.Argument(help="Python script that creates a trainer, or YAML file of TRL's command.")],
+    output: Output = None,
+    processes: Annotated[
+        int, typer.Option(min=1, help="Processes that the script is started on; TRL counts batches per process.")
+    ] = 1,
+) -> None:
+    """Translate a script or a YAML file of TRL."""
+    from purerl.porting.trl.importing import import_trl
+
+    _write(import_trl(Path(source), processes=processes), output)
+
+
+def _write(text: str, output: Path | None) -> None:
+    """Print `text`, or write it into a new file."""
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    if output.exists():
+        raise ConfigError("--output", got=f"{str(output)!r}, which exists", need="a new file", do="choose another name")
+    output.write_text(text, encoding="utf-8")
+    typer.echo(f"{output}: check it with `purerl train {output} --dry-run`")

@@ -1,0 +1,249 @@
+"""Remedies for names of other libraries, and for old names of purerl: the setting and the value to write.
+
+They are made from the rows of `purerl.config.aliases`, which have the names that are used most, and from the answers of
+`purerl.config.aliases.answers`, which have every setting of TRL, verl and peft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from functools import cache
+from typing import Any, NamedTuple
+
+from attrs import NOTHING
+
+from purerl.config.aliases import LIBRARIES, Library, read_library, read_renamed
+from purerl.config.aliases.answers import Answer, answer, defaults
+from purerl.config.tables import write
+
+__all__ = ["remedy"]
+
+_SIMILAR = 0.75  # smallest similarity of a dotted name to one with the same last part
+_CLASSES = ("GRPOConfig", "DPOConfig", "SFTConfig", "KTOConfig", "RewardConfig", "TrainingArguments", "LoraConfig")
+"""Classes of TRL, transformers and peft whose fields are written without the class, by precedence."""
+
+
+def remedy(key: str, value: Any = NOTHING) -> str | None:
+    """The remedy for the unknown setting or metric `key` with `value`; None if it is no name of another library.
+
+    A whole name is preferred, also below ``initial_run.``. Otherwise all names that end like `key` must be replaced by
+    the same settings.
+
+    >>> remedy("learning_rate", 1e-5)
+    "TRL's 'learning_rate' is 'trainer.lr' here: write trainer.lr = 1e-05"
+    >>> remedy("actor_rollout_ref.actor.qat.enable", True)
+    "verl's 'actor_rollout_ref.actor.qat.enable' is not there: there is no training with quantized weights"
+    """
+    name = key.removeprefix("initial_run.")
+    matches = [alias for alias in _aliases() if name in alias.names]
+    if not matches and (found := _of_answers(name, value)):
+        return found
+    if not matches:
+        matches = [alias for alias in _aliases() if alias.ends_like(name)]
+        if len({alias.settings for alias in matches}) > 1:
+            return None
+    if not matches or name in matches[0].settings:
+        return None
+    return _describe([alias for alias in matches if alias.library == matches[0].library], value)
+
+
+# --- answers -----------------------------------------------------------------------------------------------------
+
+
+def _of_answers(name: str, value: Any) -> str | None:
+    """The remedy by the answer for `name`; None if no library has it, or if several answers are possible."""
+    for library in reversed(LIBRARIES):
+        if found := _full_names(library, name):
+            return _answered(library, name, found, value)
+    return None
+
+
+def _full_names(library: str, name: str) -> list[str]:
+    """The settings of `library` that `name` can be: the whole name, its field in a class, or the end of dotted keys."""
+    known, last = defaults(library), name.rpartition(".")[2]
+    whole = _long(read_library(library), name)
+    if whole in known:
+        return [whole]
+    if library == "trl":
+        return [full for cls in _CLASSES if (full := f"{cls}.{last}") in known]
+    return [full for full in known if full.endswith(f".{whole}")] if "." in whole else []
+
+
+def _answered(library: str, name: str, full_names: Sequence[str], value: Any) -> str | None:
+    by_text: dict[str, list[str]] = {}
+    for full in full_names:
+        if (one := answer(library, full)) is not None:
+            by_text.setdefault(_verdict(one, value), []).append(full)
+    if not by_text:
+        return None
+    text, names = next(iter(by_text.items()))
+    if len(by_text) > 1:
+        if library != "trl":
+            return None
+        text = " or ".join(f"{each} ({', '.join(_classes(names))})" for each, names in by_text.items())
+    is_of_peft = all(full.startswith("LoraConfig.") for full in names)
+    title = "peft" if is_of_peft else read_library(library).name
+    shown = name.rpartition(".")[2] if library == "trl" else name
+    return f"{title}'s {shown!r} {text}"
+
+
+def _classes(full_names: Iterable[str]) -> list[str]:
+    return [full.partition(".")[0] for full in full_names]
+
+
+def _verdict(one: Answer, value: Any) -> str:
+    """The answer as the end of a sentence."""
+    if value is not NOTHING and value in one.same:
+        return "is not needed: with this value nothing has to be set"
+    if one.unneeded:
+        return f"is not needed: {_sentence(one.unneeded)}"
+    if one.missing:
+        return f"is not there: {_sentence(one.missing)}"
+    names = _join(dict.fromkeys(text.partition("=")[0] for text in one.to), "and")
+    lines = _translated(one, value)
+    return f"is {names} here" + (f": write {lines}" if lines else "") + _appended(one.note)
+
+
+def _translated(one: Answer, value: Any) -> str:
+    """The lines to write for `value`; empty if they follow from several settings, or are not known."""
+    if value is NOTHING or one.rule:
+        return ""
+    if not one.values:
+        return f"{one.to[0]} = {write(value)}" if len(one.to) == 1 and not one.note else ""
+    mapped = one.values.get(str(value).lower() if isinstance(value, bool) else str(value), NOTHING)
+    table = mapped if isinstance(mapped, Mapping) else dict.fromkeys(one.to, mapped)
+    return "" if mapped is NOTHING else ", ".join(f"{key} = {write(part)}" for key, part in table.items())
+
+
+def _appended(note: str) -> str:
+    return f". {note.replace('`', '').removesuffix('.')}" if note else ""
+
+
+def _sentence(text: str) -> str:
+    """`text` without the marks of Markdown, and with a small first letter if it starts with a usual word."""
+    plain = text.replace("`", "").removesuffix(".")
+    is_word = plain[:1].isupper() and plain[1:2].islower() and plain.split(" ")[0].isalpha()
+    return plain[:1].lower() + plain[1:] if is_word else plain
+
+
+# --- rows and old names ------------------------------------------------------------------------------------------
+
+
+class _Alias(NamedTuple):
+    """A name that is not purerl's. `library` is empty for old names of purerl; `section` distinguishes equal names.
+
+    `value` is the only value that it is about, as text; empty: every value. `written` are the settings with values.
+    """
+
+    library: str
+    name: str
+    long_name: str
+    settings: tuple[str, ...]
+    section: str
+    value: str = ""
+    written: tuple[str, ...] = ()
+    note: str = ""
+
+    def ends_like(self, key: str) -> bool:
+        """Whether `key` has the last part of this name, and its other parts do not contradict it.
+
+        An old name of purerl without a dot counts only as a whole.
+        """
+        if not (self.library or "." in self.name) or self.name.rpartition(".")[2] != key.rpartition(".")[2]:
+            return False
+        is_part = any(_is_suffix(*pair) for name in self.names for pair in ((key, name), (name, key)))
+        return is_part or max(SequenceMatcher(None, key, name).ratio() for name in self.names) >= _SIMILAR
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """The short and the long form."""
+        return self.name, self.long_name
+
+
+def _is_suffix(part: str, whole: str) -> bool:
+    return f".{whole}".endswith(f".{part}")
+
+
+@cache
+def _aliases() -> tuple[_Alias, ...]:
+    renamed = (_Alias("", name, name, settings, "") for name, settings in read_renamed().items())
+    return (*renamed, *(alias for name in LIBRARIES for alias in _aliases_in(read_library(name))))
+
+
+def _aliases_in(library: Library) -> Iterator[_Alias]:
+    for row in library.rows:
+        if row.kind != "setting":
+            continue
+        for text in row.names:
+            name, _, value = text.partition("=")
+            long_name = _long(library, name)
+            # The setting that corresponds to the key of "key=value" comes first, without its value.
+            settings = (row.settings[0].partition("=")[0],) if value else row.settings
+            yield _Alias(library.name, name, long_name, settings, row.section, value, row.settings, row.note)
+
+
+def _long(library: Library, name: str) -> str:
+    first, dot, rest = name.partition(".")
+    return library.prefixes.get(first, first) + dot + rest
+
+
+def _describe(aliases: Sequence[_Alias], value: Any) -> str:
+    """A remedy made from `aliases`, which have one library and one name."""
+    first = aliases[0]
+    if first.settings == (first.name,):
+        return f"it is called {first.name!r} here{_assignment(aliases, value)}"
+    if not first.library:
+        names = _join(first.settings, "or")
+        return f"it is called {names} here{_assignment(aliases, value)} (it was {first.name!r})"
+    sections: dict[str, list[str]] = {}
+    for alias in aliases:
+        sections.setdefault(_join(alias.settings, "and"), []).append(alias.section)
+    if len(sections) == 1:
+        return f"{first.library}'s {first.name!r} is {next(iter(sections))} here{_assignment(aliases, value)}"
+    choices = " or ".join(f"{settings} ({', '.join(dict.fromkeys(names))})" for settings, names in sections.items())
+    return f"{first.library}'s {first.name!r} is {choices} here"
+
+
+def _assignment(aliases: Sequence[_Alias], value: Any) -> str:
+    """The lines to write in place of the alias with `value`, and what differs; empty if neither is known."""
+    if value is NOTHING:
+        return ""
+    texts = {str(value).lower(), write(value).lower()}
+    named = [alias for alias in aliases if alias.value and alias.value.lower() in texts]
+    plain = [alias for alias in aliases if not alias.value]
+    if named:
+        return f": write {_lines(named[0].written)}"
+    if not plain:
+        return ""
+    first, lines = plain[0], _lines_of_answers(plain[0], value)
+    if value is True and all("=" in setting for setting in first.settings):
+        lines = _lines(first.settings)
+    elif not lines and not first.note and len(first.settings) == 1 and "=" not in first.settings[0]:
+        lines = f"{first.settings[0]} = {write(value)}"
+    return (f": write {lines}" if lines else "") + _appended(first.note)
+
+
+def _lines_of_answers(alias: _Alias, value: Any) -> str:
+    """The lines on which the answers for the name of `alias` agree; empty if there are none."""
+    library = next((name for name in LIBRARIES if read_library(name).name == alias.library), None)
+    found = (answer(library, full) for full in _full_names(library, alias.name)) if library else ()
+    lines = {_translated(one, value) for one in found if one is not None and one.to}
+    return next(iter(lines)) if len(lines) == 1 else ""
+
+
+def _lines(settings: Iterable[str]) -> str:
+    """Settings with values, ``key=value``, as lines of TOML."""
+    return ", ".join(_spaced(setting) for setting in settings if "=" in setting)
+
+
+def _spaced(setting: str) -> str:
+    """``key=value`` as a line of TOML."""
+    key, _, value = setting.partition("=")
+    is_text = value.replace("_", "").isalnum() and not value.isdigit() and value not in ("true", "false", "inf")
+    return f"{key} = {write(value) if is_text else value}"
+
+
+def _join(names: Iterable[str], conjunction: str) -> str:
+    *first, last = map(repr, names)
+    return f"{', '.join(first)} {conjunction} {last}" if first else last

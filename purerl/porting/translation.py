@@ -1,0 +1,205 @@
+"""Translation of settings of another library by the answers in `purerl.config.aliases`.
+
+A setting that was given is in one of the lists of the result. A default of the library is written if it differs from
+purerl's, and its comment says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, NamedTuple
+
+from purerl.config.aliases import read_library
+from purerl.config.aliases.answers import Answer, answer, defaults
+from purerl.errors import ConfigError
+from purerl.porting.outcomes import FILL_IN, Missing, Rule, Setting, Translation, Unknown
+from purerl.porting.own_defaults import own_default
+
+__all__ = ["check_names", "translate"]
+
+
+def translate(
+    given: Mapping[str, Any],
+    library: str,
+    rules: Mapping[str, Rule],
+    *,
+    assumed: Mapping[str, Any],
+    first: Iterable[Setting] = (),
+) -> Translation:
+    """The settings of purerl that do what the settings `given` of `library`, "trl" or "verl", do.
+
+    given    values by name, "Class.field" or a dotted key; an `Unknown` in place of a value that is not known
+    rules    the rules that answers name
+    assumed  values of settings that are not given: the defaults that apply
+    first    settings that do not follow from those of `library`; they are written first
+
+    Raises: ConfigError that lists every name that `library` does not have.
+    """
+    check_names(given, library)
+    found = _Found(library, rules, {**assumed, **given}, given, {}, set(), {}, {}, {})
+    for setting in first:
+        _add(found, setting, is_given=True)
+    applied: set[str] = set()
+    for name in found.values:
+        one = _answer(library, name)
+        if one.rule and one.rule not in applied:
+            applied.add(one.rule)
+            _apply_rule(found, one.rule)
+        elif not one.rule:
+            _apply(found, name, one)
+    kinds = {setting.key.removesuffix(".kind"): setting.value for setting in found.settings.values()}
+    settings = [one for one in found.settings.values() if one.key in found.explicit or _differs(one, kinds)]
+    unknown = {name: value for name, value in given.items() if isinstance(value, Unknown)}
+    name = read_library(library).name
+    return Translation(name, tuple(settings), found.translated, found.unneeded, found.missing, unknown)
+
+
+def check_names(names: Iterable[str], library: str) -> None:
+    """Raise ConfigError that lists those of `names` that `library` does not have, with the nearest ones."""
+    known = defaults(library)
+    unknown = [name for name in names if not _is_known(name, library, known)]
+    if unknown:
+        title = f"no such setting in {read_library(library).name} {read_library(library).version}"
+        raise ConfigError("\n".join(str(ConfigError(name, got=title, do=_nearest(name, known))) for name in unknown))
+
+
+class _Found(NamedTuple):
+    """A translation in progress. `explicit` are the settings of purerl that follow from settings that were given."""
+
+    library: str
+    rules: Mapping[str, Rule]
+    values: Mapping[str, Any]
+    given: Mapping[str, Any]
+    settings: dict[str, Setting]
+    explicit: set[str]
+    translated: dict[str, tuple[str, ...]]
+    unneeded: dict[str, str]
+    missing: dict[str, str]
+
+
+def _is_known(name: str, library: str, known: Mapping[str, Any]) -> bool:
+    """Whether `name` is a setting, is in an answer by its whole name, or is below a setting that is a table."""
+    parts = name.split(".")
+    above = (".".join(parts[:end]) for end in range(1, len(parts)))
+    one = answer(library, name)
+    return name in known or (one is not None and (name in one.names or any(known.get(key) == {} for key in above)))
+
+
+def _nearest(name: str, known: Mapping[str, Any]) -> str:
+    last = name.rpartition(".")[2]
+    same = [key for key in known if key.rpartition(".")[2] == last]
+    close = get_close_matches(name, same or known, n=3, cutoff=0.0 if same else 0.6)
+    return f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out, or correct its name"
+
+
+def _answer(library: str, name: str) -> Answer:
+    """The answer for `name`; for a setting below one that is a table, that of the table if it has none."""
+    one, above = answer(library, name), name.rpartition(".")[0]
+    if one is None and not above:
+        raise KeyError(name)
+    return one or _answer(library, above)
+
+
+# --- one setting --------------------------------------------------------------------------------------------------
+
+
+def _apply(found: _Found, name: str, one: Answer) -> None:
+    """Translate the setting `name` by itself."""
+    value, is_given = found.values[name], name in found.given
+    if not one.to:
+        is_same = one.missing and (value is None or value in one.same)
+        reason = "with this value nothing has to be set" if is_same else one.unneeded
+        if is_given and reason:
+            found.unneeded[name] = reason
+        elif is_given:
+            found.missing[name] = one.missing
+    elif isinstance(value, Unknown):
+        _fill_in(found, name, one, value)
+    elif value is None or value in one.same:
+        found.unneeded.update({name: "with this value nothing has to be set"} if is_given else {})
+    elif one.values and _text(value) not in one.values:
+        found.missing.update({name: f"there is no counterpart of {value!r}"} if is_given else {})
+    else:
+        settings = [*_direct(one, value)]
+        for setting in settings:
+            _add(found, _commented(found, setting, is_given), is_given=is_given)
+        if is_given:
+            found.translated[name] = tuple(setting.key for setting in settings)
+
+
+def _direct(one: Answer, value: Any) -> Iterator[Setting]:
+    mapped = one.values[_text(value)] if one.values else value
+    table = mapped if one.values and isinstance(mapped, Mapping) else dict.fromkeys(one.to, mapped)
+    for key, each in table.items():
+        yield Setting(key, each, one.note)
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _fill_in(found: _Found, name: str, one: Answer, value: Unknown) -> None:
+    keys = tuple(dict.fromkeys(text.partition("=")[0] for text in one.to))
+    for key in keys:
+        _add(found, Setting(key, FILL_IN, f"{name.rpartition('.')[2]} = {value}"), is_given=True)
+    found.translated[name] = keys
+
+
+# --- rules --------------------------------------------------------------------------------------------------------
+
+
+def _apply_rule(found: _Found, rule: str) -> None:
+    """Translate all settings whose answer has `rule`. For it, a value that is not known is the default."""
+    used = {name: one for name in found.values if (one := _answer(found.library, name)).rule == rule}
+    given = [name for name in used if name in found.given]
+    unknown = {name: value for name in given if isinstance(value := found.given[name], Unknown)}
+    outcomes = [*found.rules[rule](_known(found))]
+    for outcome in outcomes:
+        if isinstance(outcome, Setting):
+            _add(found, _commented(found, outcome, bool(given)), is_given=bool(given))
+        elif outcome.name in found.given:
+            found.missing[outcome.name] = outcome.why
+    for name in given:
+        if name in unknown:
+            _fill_in(found, name, used[name], unknown[name])
+        elif keys := _keys_of(used[name], outcomes):
+            found.translated[name] = keys
+        elif name not in found.missing:
+            found.unneeded[name] = "with this value nothing has to be set"
+
+
+def _known(found: _Found) -> dict[str, Any]:
+    values, known = dict(found.values), defaults(found.library)
+    for name, value in values.items():
+        if isinstance(value, Unknown):
+            values[name] = known.get(name)
+    return values
+
+
+def _keys_of(one: Answer, outcomes: Iterable[Setting | Missing]) -> tuple[str, ...]:
+    """The keys of `outcomes` that are settings in `one`, or below one of them."""
+    keys = [outcome.key for outcome in outcomes if isinstance(outcome, Setting)]
+    to = {text.partition("=")[0] for text in one.to}
+    return tuple(dict.fromkeys(key for key in keys if any(key == each or key.startswith(f"{each}.") for each in to)))
+
+
+# --- settings of purerl -------------------------------------------------------------------------------------------
+
+
+def _commented(found: _Found, setting: Setting, is_given: bool) -> Setting:
+    """`setting`, with a comment if it is a default of the library."""
+    origin = "" if is_given else f"{read_library(found.library).name}'s default"
+    return setting._replace(comment=". ".join(filter(None, [origin, setting.comment])))
+
+
+def _add(found: _Found, setting: Setting, *, is_given: bool) -> None:
+    """Add `setting`. A setting that was given replaces a default, and no default replaces it."""
+    if is_given or setting.key not in found.explicit:
+        found.settings[setting.key] = setting
+    if is_given:
+        found.explicit.add(setting.key)
+
+
+def _differs(setting: Setting, kinds: Mapping[str, Any]) -> bool:
+    return setting.value != own_default(setting.key, kinds)

@@ -1,0 +1,1 @@
+"""Scripts and YAML files of TRL."""
