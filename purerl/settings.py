@@ -26,6 +26,7 @@ __all__ = [
     "check_alternatives",
     "check_strings",
     "in_section",
+    "missing",
     "names_setting",
     "no_effect",
     "one_of",
@@ -55,6 +56,7 @@ def setting(
     read: Callable[[Any], Any] | None = None,
     credential: str = _VARIABLE,
     hidden: bool = False,
+    example: str = "",
     **kwargs: Any,
 ) -> Any:
     """An attrs field with a description. Other arguments are those of `attrs.field`.
@@ -70,6 +72,7 @@ def setting(
     read         converts other ways to write the value
     credential   what to do in place of a password, key or token in the value, which is refused
     hidden       an invalid value is not shown, because it may be a credential
+    example      a value as it is written in TOML, for the message that the setting is missing
     """
 
     def check(_: Any, attribute: Attribute, value: Any) -> None:
@@ -87,7 +90,7 @@ def setting(
 
     metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change}
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"inline": True} if inline else {})
-    metadata |= {"read": read} if read else {}
+    metadata |= ({"read": read} if read else {}) | ({"example": example} if example else {})
     return field(metadata=metadata, validator=check, **kwargs)
 
 
@@ -152,6 +155,13 @@ def check_alternatives(config: object, *names: str, is_required: bool = False) -
         need = "exactly one of them" if is_required else "at most one of them"
         do = "leave one of them out; an empty value, KEY=, removes one" if values else f"set {names[0]}"
         raise ConfigError(" or ".join(names), got=got, need=need, do=do)
+
+
+def missing(key: str, need: str, example: str = "") -> ConfigError:
+    """The error for the setting `key`, which has to be set; `example` is a value as it is written in TOML."""
+    *sections, name = key.split(".")
+    where = f" in [{'.'.join(sections)}]" if sections else ""
+    return ConfigError(f"{key} is missing", need=need, do=f"write {name} = {example}{where}" if example else None)
 
 
 class NoEffectError(ConfigError):

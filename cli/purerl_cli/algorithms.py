@@ -11,11 +11,12 @@ import typer
 from purerl.errors import ConfigError
 from purerl.system.strict_json import to_json
 from purerl_cli.garbage import without_collections
+from purerl_cli.options import App
 from purerl_cli.output import with_debug
 
 __all__ = ["algo"]
 
-algo = typer.Typer(help="Algorithms, their modifiers, and what other libraries compute.", no_args_is_help=True)
+algo = App(help="Algorithms, their modifiers, and what other libraries compute.", no_args_is_help=True)
 
 _SET = typer.Option("--set", metavar="NAME=VALUE", help="Change a setting or a modifier, such as kl_loss=0.01.")
 _Name = Annotated[str, typer.Argument(help="An algorithm, a preset such as grpo@verl, or module:class of your own.")]

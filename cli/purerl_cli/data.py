@@ -9,16 +9,16 @@ from typing import Annotated, Literal
 import typer
 
 from purerl_cli.arguments import parse_arguments, parse_columns
-from purerl_cli.options import Command
+from purerl_cli.options import App
 from purerl_cli.output import with_debug
 from purerl_cli.tables import show_report
 
 __all__ = ["data"]
 
-data = typer.Typer(help="Inspect and convert data sets, and add columns to them.", no_args_is_help=True)
+data = App(help="Inspect and convert data sets, and add columns to them.", no_args_is_help=True)
 
 
-@data.command(cls=Command)
+@data.command()
 @with_debug
 def inspect(
     file: Annotated[str, typer.Argument(help="Parquet or JSON Lines file, glob pattern, or directory of a data set.")],
@@ -73,7 +73,7 @@ def inspect(
     raise typer.Exit(0 if report.formats else 2)
 
 
-@data.command(cls=Command)
+@data.command()
 @with_debug
 def convert(
     name: Annotated[str, typer.Argument(help="gsm8k or humaneval.")],
@@ -90,7 +90,7 @@ def convert(
         typer.echo(f"{path}: {count:,} rows")
 
 
-@data.command(cls=Command)
+@data.command()
 @with_debug
 def values(
     source: Annotated[

@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from purerl.errors import ConfigError
+from purerl_cli.options import App
 from purerl_cli.output import with_debug
 
 __all__ = ["import_"]
 
-import_ = typer.Typer(
+import_ = App(
     help="Translate a configuration of TRL or verl to a TOML file of purerl. Nothing of it is run.",
     no_args_is_help=True,
 )

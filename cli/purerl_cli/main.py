@@ -27,8 +27,16 @@ from purerl_cli.export import export
 from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.importing import import_
 from purerl_cli.laws import laws
-from purerl_cli.options import Command
-from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
+from purerl_cli.options import App
+from purerl_cli.output import (
+    EXIT_STATUS,
+    annotate_config,
+    check_config,
+    describe_config,
+    format_summary,
+    print_notes,
+    with_debug,
+)
 from purerl_cli.plan import Recipe, Settings, plan
 from purerl_cli.replay import replay
 from purerl_cli.report import report
@@ -39,7 +47,7 @@ from purerl_cli.stopping import stop_signals
 
 __all__ = ["app", "main"]
 
-app = typer.Typer(
+app = App(
     help="Reinforcement learning for language models.",
     epilog=EXIT_STATUS,
     no_args_is_help=True,
@@ -96,24 +104,27 @@ def train(
     ] = False,
 ) -> None:
     """Start a run, or resume it."""
-    from purerl.recipes import resolve
+    from purerl.recipes import explain_recipe, settle
 
-    settings = settings or []
-    config = resolve(recipe, [*settings, *parse_rewards(reward or (), settings)])
     if check_code and not dry_run:
         raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
+    changes = [*(settings or ()), *parse_rewards(reward or (), settings or ())]
+    runs_code = not dry_run or check_code or not recipe.endswith(".toml")
+    # Everything is checked before the modules of the training loop are imported.
+    config, notes = settle(recipe, changes, partial(check_config, runs_code=runs_code))
     if dry_run:
-        runs_code = check_code or not recipe.endswith(".toml")
-        typer.echo(describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code))
+        described = describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
+        origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
+        typer.echo(annotate_config(described, notes, origins))
         return
-    from purerl.config.check import check
     from purerl.placement.launch import launch
     from purerl.placement.world import find_world
 
-    check(config)  # before the modules of the training loop are imported
     world = find_world(os.environ)
     if (config.placement.ranks or 1) > 1 and world is None:
         raise typer.Exit(launch(["-m", "purerl_cli", *sys.argv[1:]], config.placement.ranks))
+    if world is None or world.rank == 0:
+        print_notes(notes)
     with stop_signals() as should_stop:
         summary = purerl.train(
             config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
@@ -144,19 +155,21 @@ def config(
 ) -> None:
     """List all settings of a recipe: value, unit, meaning, and where the value comes from."""
     from purerl.config.structure import dumps
-    from purerl.recipes import explain_recipe, resolve
+    from purerl.recipes import explain_recipe, settle
     from purerl_cli.tables import show_settings
 
     if toml:
-        typer.echo(dumps(resolve(recipe, settings or ())), nl=False)
+        config, notes = settle(recipe, settings or ())
+        print_notes(notes)
+        typer.echo(dumps(config), nl=False)
     else:
         show_settings(explain_recipe(recipe, settings or ()))
 
 
 app.command()(plan)
 app.command()(doctor)
-app.command("eval", cls=Command)(evaluate)
-app.command(cls=Command)(sample)
+app.command("eval")(evaluate)
+app.command()(sample)
 app.add_typer(data, name="data")
 app.add_typer(import_, name="import")
 

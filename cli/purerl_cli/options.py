@@ -1,15 +1,16 @@
-"""Options that have been renamed: the old name is refused, and the message gives the new one."""
+"""Typer with help and errors of purerl's style: flags without a type, and old names of options with the new ones."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import typer
-from typer.core import TyperCommand
+from typer.core import TyperCommand, TyperGroup
 
 from purerl.errors import ConfigError
 
-__all__ = ["RENAMED", "Command"]
+__all__ = ["RENAMED", "App", "Command"]
 
 RENAMED: Mapping[str, str] = {
     "--answer": "--answer-extractor",
@@ -24,7 +25,22 @@ RENAMED: Mapping[str, str] = {
 """Old name of an option -> its new name. A name is only refused by commands that do not have it."""
 
 
-class Command(TyperCommand):
+class _PlainFlags:
+    """The help of a command without a type of flags, which take no value."""
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:
+        params = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue] - of the class beside it
+        for parameter in params:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return params
+
+
+class _Group(_PlainFlags, TyperGroup):
+    """A group of commands."""
+
+
+class Command(_PlainFlags, TyperCommand):
     """A command that refuses the old names of its options."""
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:
@@ -37,3 +53,13 @@ class Command(TyperCommand):
                 typer.echo(f"error: {error}", err=True)
                 raise typer.Exit(2)
         return super().parse_args(ctx, args)
+
+
+class App(typer.Typer):
+    """A group of commands of the class `Command`."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__(cls=_Group, **arguments)
+
+    def command(self, name: str | None = None, **arguments: Any) -> Callable[[Any], Any]:
+        return super().command(name, **{"cls": Command, **arguments})

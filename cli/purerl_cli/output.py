@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import wraps
 from pathlib import Path
@@ -28,7 +28,17 @@ if TYPE_CHECKING:
     from purerl.config.schema import RunConfig
     from purerl.loop.train import Summary
 
-__all__ = ["EXIT_STATUS", "describe_config", "format_summary", "raise_interruption", "report_errors", "with_debug"]
+__all__ = [
+    "EXIT_STATUS",
+    "annotate_config",
+    "check_config",
+    "describe_config",
+    "format_summary",
+    "print_notes",
+    "raise_interruption",
+    "report_errors",
+    "with_debug",
+]
 
 
 EXIT_STATUS = (
@@ -162,21 +172,40 @@ def _unwrap_interruption() -> Iterator[None]:
 def describe_config(
     config: RunConfig, directory: Path | None, *, fresh: bool, resume_from: str | None, runs_code: bool
 ) -> str:
-    """Check `config` for a run in `directory`, and return it as TOML for `purerl train`.
+    """Do a dry run of `config` in `directory`, and return it as TOML for `purerl train`.
 
     A summary of the run, and what was not checked, are in comments at the top.
     """
-    from purerl.config.check import check
     from purerl.config.plan import plan
     from purerl.config.structure import dumps
-    from purerl.config.untrusted import without_code
-
-    check(*((config,) if runs_code else without_code(config)))  # before the modules of the training loop are imported
     from purerl.runs.dry_run import dry_run
 
     notes = dry_run(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
     comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
     return "\n".join([*comments, "", dumps(config)])
+
+
+def annotate_config(text: str, notes: Sequence[str], origins: Mapping[str, str]) -> str:
+    """The result of `describe_config` with `notes` at its end of comments, and the origin of each value."""
+    from purerl.config.listing import annotate
+
+    head, blank, body = text.partition("\n\n")
+    head = "\n".join([head, *(f"# {note}" for note in notes)])
+    return f"{head}{blank}{annotate(body, origins)}"
+
+
+def check_config(config: RunConfig, *, runs_code: bool) -> None:
+    """Raise ConfigError as `purerl.config.check.check`; with `runs_code`, functions that it names are imported."""
+    from purerl.config.check import check
+    from purerl.config.untrusted import without_code
+
+    check(*((config,) if runs_code else without_code(config)))
+
+
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what a command does otherwise than its arguments say, on stderr."""
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def _describe_change(summary: Summary, metric: str) -> str:

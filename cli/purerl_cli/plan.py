@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from purerl_cli.completion import recipe_names, setting_keys
-from purerl_cli.output import with_debug
+from purerl_cli.output import print_notes, with_debug
 
 if TYPE_CHECKING:
+    from purerl.config.schema import RunConfig
     from purerl.planning import MemoryPlan
     from purerl.planning.speed import Speed
     from purerl.planning.suggest import Suggestion
@@ -58,7 +59,7 @@ Device = Annotated[
 ]
 Utilization = Annotated[
     float | None,
-    typer.Option(metavar="FRACTION", help="Of the peak FLOP/s of --device, in training.", show_default=False),
+    typer.Option(metavar="FRACTION", help="Of the peak FLOP/s of --device, in training.", show_default="0.4"),
 ]
 Bandwidth = Annotated[
     str | None,
@@ -92,11 +93,14 @@ def plan(
     from purerl.planning.speed import plan_speed
     from purerl.planning.suggest import suggest
     from purerl.planning.workload import Lengths
-    from purerl.recipes import resolve
+    from purerl.recipes import settle
     from purerl.system.memory_use import parse_bytes
 
-    config = resolve(recipe, settings or ())
-    check_ranks(config.placement, check_settings(config), ranks)
+    def check(config: RunConfig) -> None:
+        check_ranks(config.placement, check_settings(config), ranks)
+
+    config, notes = settle(recipe, settings or (), check)
+    print_notes(notes)
     options: dict[str, Any] = {
         "ranks": ranks,
         "memory": parse_bytes(memory) if memory else None,

@@ -11,7 +11,7 @@ import typer
 
 from purerl.errors import ConfigError
 from purerl.system.terminal import escape
-from purerl_cli.options import Command
+from purerl_cli.options import App
 from purerl_cli.output import with_debug
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sandbox"]
 
-sandbox = typer.Typer(help="Run programs in a sandbox.", no_args_is_help=True)
+sandbox = App(help="Run programs in a sandbox.", no_args_is_help=True)
 
 
 @sandbox.callback()
@@ -45,7 +45,7 @@ WithFile = Annotated[
 ]
 
 
-@sandbox.command(cls=Command)
+@sandbox.command()
 @with_debug
 def run(
     file: Annotated[Path, typer.Argument(help="The program.", exists=True, dir_okay=False, show_default=False)],

@@ -22,6 +22,8 @@ from purerl.config.generators import (
     check_mismatch_growth,
     check_serving,
 )
+from purerl.config.keys import joined
+from purerl.config.missing import missing_section
 from purerl.config.modifiers import key_of
 from purerl.config.replayed_routes import check_routes
 from purerl.config.requirements import Requirements, requirements_of
@@ -153,7 +155,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_source(rollout, algorithm, kind, num_epochs=config.num_epochs)
     check_validation(config.validation, reads_of(algorithm), kind, is_sampling=rollout is not None)
     check_truncation(config.data, renders_messages=config.environment is not None or workflow is not None)
-    check_evaluation(config.evaluate, config.data.validation_fraction, config.validation)
+    check_evaluation(config.evaluation, config.data.validation_fraction, config.validation)
     _check_fields(needs, rollout, config.environment)
     check_routes(needs, rollout, config.generator)
     check_roles(config.roles, needs, rewards, is_sampling=rollout is not None or config.evaluate is not None)
@@ -239,9 +241,8 @@ def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards:
     for key, value in {**needed, **optional, "reward_workers": workers}.items():
         if value and not is_sampling:
             raise no_effect(key, value, "rollout or evaluate")
-        if is_sampling and not value and key in needed:
-            need = "completions are sampled and rewarded, because rollout or evaluate is set"
-            raise ConfigError(f"{key} is missing", need=need, do=f"set {key}")
+    if is_sampling and (errors := [missing_section(key) for key, value in needed.items() if not value]):
+        raise joined(errors)
     if config.generator is not None:
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         check_serving(config.generator, config.rollout, config.placement)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
@@ -14,7 +15,11 @@ from purerl.config.structure import to_dict
 from purerl.config.tables import write
 from purerl.plugins import kind_of
 
-__all__ = ["Setting", "explain", "leaves", "toml"]
+__all__ = ["NO_PRESET", "Setting", "annotate", "explain", "leaves", "toml"]
+
+
+NO_PRESET: tuple[Mapping[str, Any], str] = ({}, "")
+"""What is set by no preset."""
 
 
 @frozen
@@ -29,21 +34,33 @@ class Setting:
 
 
 def explain(
-    config: Any, *, unchanged: Any = None, changed: Collection[str] = (), written: Collection[str] = (), recipe: str
+    config: Any,
+    *,
+    unchanged: Any = None,
+    changed: Collection[str] = (),
+    written: Collection[str] = (),
+    recipe: str,
+    preset: tuple[Mapping[str, Any], str] = NO_PRESET,
 ) -> list[Setting]:
     """All settings of `config` and of its sections, in the order of their classes.
 
     changed    keys that `--set` changed
     unchanged  `config` without these changes
     written    keys in the file `recipe` from which the configuration was read
+    preset     what a preset sets, by key, and its name
 
-    The source of a value is ``--set`` if its key is in `changed`, or if the value would differ without the changes and
-    is not the default; `recipe` if its key is in `written`, or if it is not the default; and "default" otherwise.
+    The source of a value is ``--set`` if its key is in `changed`; the name of the `preset` if it has this value from
+    it; ``--set`` too if the value would differ without the changes and is not the default; `recipe` if its key is in
+    `written`, or if it is not the default; and "default" otherwise.
     """
     before = {key: value for key, value, *_ in leaves(unchanged or config)}
 
     def source(key: str, value: Any, default: Any) -> str:
-        if key in changed or value not in (default, before.get(key, default)):
+        if key in changed:
+            return "--set"
+        if key in preset[0] and toml(value) == toml(preset[0][key]):
+            return preset[1]
+        if value not in (default, before.get(key, default)):
             return "--set"
         return recipe if key in written or value != default else "default"
 
@@ -51,6 +68,37 @@ def explain(
         Setting(key, toml(value), metadata.get("unit", ""), metadata.get("help", ""), source(key, value, default))
         for key, value, metadata, default in leaves(config)
     ]
+
+
+def annotate(text: str, origins: Mapping[str, str]) -> str:
+    r"""`text`, which `purerl.config.structure.dumps` has written, with a comment for each value that is not a default.
+
+    `origins` are the sources of values by dotted key, as `explain` gives them.
+
+    >>> print(annotate("a = 1\n\n[s]\nb = 2", {"a": "default", "s.b": "recipe"}))
+    a = 1
+    <BLANKLINE>
+    [s]
+    b = 2  # recipe
+    """
+    lines, section = list[str](), ""
+    for line in text.splitlines():
+        header, assignment = re.fullmatch(r"\[{1,2}(.+?)\]{1,2}", line), re.match(r'("[^"]+"|[\w-]+) = ', line)
+        key = section
+        if header:
+            section = header[1]
+            key = "" if section.endswith(_MODIFIERS) else section
+        elif assignment:
+            key = f"{section}.{assignment[1]}".removeprefix(".")
+            if section.endswith(_MODIFIERS) and assignment[1] == "kind":  # a modifier has a section of its own
+                kind = line.partition(" = ")[2].strip('"')
+                section, key = f"{section.removesuffix(_MODIFIERS)}.{key_of(kind)}", section
+        origin = origins.get(key, "default") if header or assignment else "default"
+        lines.append(line if origin == "default" else f"{line}  # {origin}")
+    return "\n".join(lines)
+
+
+_MODIFIERS = ".modifiers"
 
 
 def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:

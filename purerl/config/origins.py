@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 from attrs import frozen
 
 from purerl.config.keys import is_plugin
+from purerl.config.listing import NO_PRESET
 from purerl.config.overrides import parse, read_value
 from purerl.config.presets import expand
 from purerl.config.tables import flat, write
@@ -42,7 +43,7 @@ class Origins:
     named: Collection[Key]
     values: Mapping[str, Any]
     owner: str
-    preset: tuple[Mapping[str, Any], str] = ({}, "")
+    preset: tuple[Mapping[str, Any], str] = NO_PRESET
 
     def is_named(self, key: str) -> bool:
         """Whether the command line sets `key`, something in it, or a section that contains it."""
@@ -91,7 +92,7 @@ def _keys_below(key: Key, value: Any) -> Iterator[Key]:
 def preset_values(kind: Any) -> tuple[Mapping[str, Any], str]:
     """What the preset `kind` sets in the section of the algorithm, by dotted key, and its name; empty if it is none."""
     if not isinstance(kind, str) or "@" not in kind:
-        return {}, ""
+        return NO_PRESET
     table = {key: value for key, value in expand({"kind": kind}).items() if key != "kind"}
     return flat({"algorithm": table}), kind
 

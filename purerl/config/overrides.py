@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from purerl.config.keys import is_field, is_plugin
 from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
+from purerl.config.suggestions import similar
 from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
 from purerl.errors import ConfigError
 
@@ -30,11 +31,13 @@ def apply(config: T, settings: Iterable[str], *, before: Iterable[str] = ()) -> 
     A value is TOML, or otherwise a string. In place of the section of a plugin, a string is its `kind`. An empty value
     returns a setting to its default. The order of `settings` does not matter, except that the last one of the same key
     counts: a section is applied before the settings in it, and a `kind`, which starts from its own defaults, before the
-    settings beside it. A setting in a section that is None creates the section. A setting replaces its alternative in
-    `config`: `num_epochs` replaces `max_steps`, and `evaluate=` and `evaluate.data` replace a
-    `data.validation_fraction` that nothing else uses. What `settings` name is never replaced, nor what `before` names,
-    settings that have been applied to `config` already. Modifiers of an algorithm that `settings` add are applied in
-    the order in which they are first named.
+    settings beside it. A setting in a section that is None creates the section. An item of a list of tables is named by
+    its name, by the last part of the name of its function, or by its index: ``rewards.exact_match.weight=0.5``.
+
+    A setting replaces its alternative in `config`: `num_epochs` replaces `max_steps`, and `evaluate=` and
+    `evaluate.data` replace a `data.validation_fraction` that nothing else uses. What `settings` name is never replaced,
+    nor what `before` names, settings that have been applied to `config` already. Modifiers of an algorithm that
+    `settings` add are applied in the order in which they are first named.
 
     Raises: ConfigError for a setting without ``=``, and as `from_dict`.
 
@@ -128,17 +131,62 @@ def _set(table: Table, keys: Sequence[str], value: Any, *, names_plugin: bool) -
     """
     *sections, key = keys
     for depth, section in enumerate(sections, start=1):
+        if isinstance(table, list):
+            table = _item(table, section, keys[: depth - 1])
+            continue
         inner = table.get(section, UNSET)
         has_short_form = isinstance(inner, str) or (section in table and _modifier_in(keys[:depth]) == [*keys[:depth]])
-        if not isinstance(inner, dict):
+        if isinstance(inner, list | tuple):
+            table[section] = [*inner]
+        elif not isinstance(inner, dict):
             table[section] = {SHORT: inner} if has_short_form else {} if inner is UNSET else inner
         table = table[section]
-        if not isinstance(table, dict):
+        if not isinstance(table, dict | list):
             raise ConfigError(".".join(keys), got=f"{'.'.join(keys[:depth])} is {show(table)}", need="a section")
+    if isinstance(table, list):
+        return _set_item(table, key, value, sections)
     if names_plugin and table.get("kind") != value:
         table.clear()
     table[key] = value
     return table
+
+
+# --- items of lists, such as rewards -----------------------------------------------------------------------------
+
+
+def _set_item(items: list[Any], name: str, value: Any, above: Sequence[str]) -> Table:
+    """Replace the item with this name or index; with `UNSET` it is removed."""
+    item = _item(items, name, above)
+    index = next(k for k, each in enumerate(items) if each is item)
+    items[index : index + 1] = [] if value is UNSET else [value]
+    return {}
+
+
+def _item(items: list[Any], name: str, above: Sequence[str]) -> Table:
+    """The table in `items`, the value at the key `above`, with this name or index. A string in it becomes a table.
+
+    Raises: ConfigError if there is none, or more than one.
+    """
+    names = [_names_of(item) for item in items]
+    found = [k for k, each in enumerate(names) if name in each] or [k for k in range(len(items)) if name == str(k)]
+    if len(found) != 1:
+        known = [each[0] for each in names if each]
+        near = similar(name, known)
+        got = "several of this name" if found else "no item of this name"
+        need = f"one of: {', '.join(known)}; or an index from 0" if items else "an item: the list is empty"
+        raise ConfigError(f"{'.'.join(above)}.{name}", got=got, need=need, do=near and f"did you mean {near!r}?")
+    index = found[0]
+    if not isinstance(items[index], dict):
+        items[index] = {SHORT: items[index]}
+    return items[index]
+
+
+def _names_of(item: Any) -> list[str]:
+    """The names of an item, by precedence: the last part of its name, as in messages and metrics, and the whole one."""
+    table = {"function": item} if isinstance(item, str) else item if isinstance(item, dict) else {}
+    values = [table.get(key) for key in ("name", "role", "function", SHORT, "kind")]
+    full = [value for value in values if isinstance(value, str)][:1]
+    return [*dict.fromkeys([re.split("[:.]", full[0])[-1], full[0]])] if full else []
 
 
 def read_value(text: str) -> Any:

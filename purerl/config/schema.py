@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 from attrs.converters import optional
 
 from purerl.composition import Composition, to_composition
+from purerl.config.missing import find_missing
 from purerl.config.tables import ALTERNATIVES, with_kind
 from purerl.data.settings import Data, to_data
 from purerl.envs.settings import EnvironmentSettings
@@ -98,10 +99,16 @@ class StopWhen:
 class RunConfig:
     """A run, from its data to its trained model."""
 
-    name: str = setting("name of the run, and of its default directory")
-    model: Model = setting("the model that is trained: the policy at its start", converter=to_model)
-    data: Data = setting("training data: prompts, demonstrations or preference pairs", converter=to_data)
-    algorithm: Composition = setting("the algorithm", plugin="algorithm", converter=to_composition)
+    name: str = setting("name of the run, and of its default directory", example='"my_run"')
+    model: Model = setting(
+        "the model that is trained: the policy at its start",
+        converter=to_model,
+        example='"Qwen/Qwen2.5-0.5B-Instruct"',
+    )
+    data: Data = setting(
+        "training data: prompts, demonstrations or preference pairs", converter=to_data, example='"train.jsonl"'
+    )
+    algorithm: Composition = setting("the algorithm", plugin="algorithm", converter=to_composition, example='"grpo"')
     max_steps: int | None = setting("number of steps", unit="steps", default=None, may_change="length", **at_least(1))
     num_epochs: float | None = setting(
         "number of passes over the training data, instead of max_steps",
@@ -109,7 +116,7 @@ class RunConfig:
         **above_zero(),
         may_change="length",
     )
-    batch_size: int = setting("prompts, demonstrations or preference pairs per step", **at_least(1))
+    batch_size: int = setting("prompts, demonstrations or preference pairs per step", example="64", **at_least(1))
     num_minibatches: int | None = setting(
         "mini-batches, each one optimizer step, that the rows of a step are split into; 1 if not given",
         default=None,
@@ -120,7 +127,9 @@ class RunConfig:
     )
     ppo_epochs: int = setting("passes over the rows of a step", default=1, **at_least(1))
     trainer: Any = setting(
-        "the engine that trains the policy and computes outputs of the other models", plugin="trainer"
+        "the engine that trains the policy and computes outputs of the other models",
+        plugin="trainer",
+        example='{kind = "hf", lr = 1e-6}',
     )
     roles: Mapping[str, Role | Mapping[str, Role]] = setting(
         "other models by role: critic, reference, reward_model, teacher; several teachers are teachers.NAME, and the "
@@ -187,6 +196,17 @@ class RunConfig:
         if not isinstance(shared, Mapping) or not isinstance(roles, Mapping):
             return dict(table)
         return {**table, "roles": {name: _with_trainer(role, shared) for name, role in roles.items()}}
+
+    @staticmethod
+    def _find_missing(table: Mapping[str, Any]) -> Iterator[ConfigError]:
+        return find_missing(table)
+
+    @property
+    def evaluation(self) -> Evaluate | None:
+        """The section `evaluate`; if it has no limit of new tokens, with that of `rollout`."""
+        if self.evaluate is None or self.evaluate.max_tokens is not None or self.rollout is None:
+            return self.evaluate
+        return evolve(self.evaluate, max_tokens=self.rollout.max_tokens)
 
     @property
     def minibatches(self) -> int:

@@ -10,7 +10,8 @@ only a field whose default is None may be None. Field metadata change how a fiel
     short    a string in place of the whole section is this field; with `list`, its only element
     read     a function that converts other ways to write the value
 
-A class may have a static method `_prepare_table`, which changes the table before it is read. In a field of type
+A class may have a static method `_prepare_table`, which changes the table before it is read, and `_find_missing`, which
+gives errors for further settings that are missing in a table that is refused. In a field of type
 ``Mapping[str, Section | Mapping[str, Section]]`` a table of tables is a table of sections, unless one of them has the
 name of a field of the section and other keys than these fields. Every other table is a section.
 
@@ -40,7 +41,7 @@ from purerl.config.presets import defaults_of, expand
 from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of, names
-from purerl.settings import with_key
+from purerl.settings import missing, with_key
 
 __all__ = ["digest", "dumps", "from_dict", "read_toml", "to_dict"]
 
@@ -191,7 +192,11 @@ def _read_class(cls: type, converter: Converter) -> Any:
             table = _with_plugin(table, inline, cls)
         for name in table.keys() - known.keys():  # so that errors have the whole key
             table |= flat({name: table.pop(name)}) or {name: {}}
-        return read(prepare(table), kind)
+        try:
+            return read(prepare(table), kind)
+        except BaseValidationError as error:
+            more = [*getattr(cls, "_find_missing", lambda table: ())(table)]
+            raise (error.derive([*error.exceptions, *more]) if more else error) from error.__cause__
 
     return structure
 
@@ -328,7 +333,7 @@ def _errors(
                 yield unknown(".".join((*keys, name)), name.partition(".")[0], known, below, value)
         case KeyError() if keys != above:
             metadata = attrs.fields_dict(cls)[keys[-1]].metadata
-            yield ConfigError(f"{key} is missing", need=metadata.get("help"))
+            yield missing(key, metadata.get("help", "a value"), metadata.get("example", ""))
         case ConfigError():
             yield with_key(key, error, cls)
         case _:

@@ -68,7 +68,9 @@ class Evaluate:
         **at_least(1),
     )
     before_training: bool = setting("also evaluate the policy before the first step", default=True, **boolean())
-    max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))
+    max_tokens: int | None = setting(
+        "maximum number of new tokens; if not given, rollout.max_tokens", unit="tokens", default=None, **at_least(1)
+    )
     samples_per_prompt: int = setting("completions of each problem", default=1, **at_least(1))
     temperature: float = setting("divides the logits; 0: greedy decoding (argmax)", default=0.0)
     pass_at_k: tuple[int, ...] | None = setting(
@@ -145,7 +147,7 @@ class Evaluate:
             if value != fields_dict(Evaluate)[name].default:
                 need = "a temperature above 0: greedy decoding always takes the most likely token"
                 raise no_effect(name, value, need, f"set temperature, for example to 1.0, or leave {name} out")
-        if self.min_tokens > self.max_tokens:
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise ConfigError("min_tokens", got=self.min_tokens, need=f"at most max_tokens, {self.max_tokens}")
         check_alternatives(self, "regex", "json_schema")
 
@@ -205,12 +207,15 @@ def check_evaluation(
             do = f"set it, or {key}; an empty value, {name}=, turns it off"
             raise ConfigError(f"{name}.data is missing", need=needs[name], do=do)
     if validation_fraction and not used:
-        do = f"set evaluate.max_tokens or validation.every, or {do} out"
+        do = f"set evaluate.every or validation.every, or {do} out"
         raise no_effect(key, validation_fraction, "an evaluation", do)
     if validation_fraction and all(section.data for section in used.values()):
         names = " and ".join(f"{name}.data" for name in used)
         need = f"{'an evaluation' if evaluate else 'a validation'} without {names}"
         raise no_effect(key, validation_fraction, need, f"{do} or {names.replace(' and ', ' or ')} out")
+    if evaluate is not None and evaluate.max_tokens is None:
+        need = "the maximum number of new tokens: there is no rollout whose limit it could have"
+        raise ConfigError("evaluate.max_tokens is missing", need=need, do="set it, as in evaluate.max_tokens = 256")
     if evaluate is not None:
         check_answer_extractor(evaluate)
 

@@ -107,15 +107,15 @@ def open_measures(
     ranks: Ranks,
 ) -> Measures:
     """The evaluation on the problems of `task`, and the validation on its held-out data, as far as there are any."""
-    measures, held_out = Measures(config.evaluate, config.validation), task.training.held_out
+    measures, held_out = Measures(config.evaluation, config.validation), task.training.held_out
     if held_out is not None:
         sampler = Sampler(held_out, task.chat, config.seed, needs.teachers, needs.number_columns)
         validator = Validator(learner, sampler, examples_workflow(needs, sampler), config.batch_size)
         measures = evolve(measures, validate=validator)
-    if config.evaluate is None or engines.generator is None:
+    if config.evaluation is None or engines.generator is None:
         return measures
     evaluator = Evaluator(
-        settings=config.evaluate,
+        settings=config.evaluation,
         task=task,
         engines=engines,
         accuracy_rewards=accuracy_rewards_of(config),

@@ -14,6 +14,7 @@ from purerl.data.limits import (
     check_problem_lengths,
     min_limit,
 )
+from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
 from purerl.opening.images import check_images
 from purerl.plugins import kind_of
@@ -44,7 +45,7 @@ def lengths_of(config: RunConfig, max_steps: int) -> dict[str, Any]:
     """The arguments of `check_fit` that a run of `max_steps` has."""
     return {
         "rollout": config.rollout,
-        "evaluate": config.evaluate,
+        "evaluate": config.evaluation,
         "max_prompt_tokens": config.data.max_prompt_tokens,
         "draws": max_steps * config.batch_size,
         "seed": config.seed,
@@ -86,7 +87,7 @@ def check_fit(
 def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities | None) -> None:
     """Refuse problems that leave no room for a completion, as far as `generator` is known. Raises: DataError."""
     limit = generator and generator.max_sequence_length
-    check_problem_lengths(task.chat, task.problems, new_tokens=settings.max_tokens, limit=limit)
+    check_problem_lengths(task.chat, task.problems, new_tokens=sampling_of(settings, ()).max_tokens, limit=limit)
 
 
 def _check_answers(task: Task, training: Training, *, draws: int, seed: int, limit: int) -> None:

@@ -26,7 +26,10 @@ from purerl.settings import Model
 from purerl.system.devices.peaks import PEAKS, Precision, peak_flops
 from purerl.system.memory_use import format_bytes
 
-__all__ = ["Speed", "plan_speed"]
+__all__ = ["UTILIZATION", "Speed", "plan_speed"]
+
+UTILIZATION = 0.4
+"""The fraction of the peak of an accelerator that is assumed if none is given."""
 
 
 @frozen(kw_only=True)
@@ -54,11 +57,11 @@ def plan_speed(
 
     ranks        of the trainer; those of the configuration if not given
     lengths      of rows, where the configuration does not limit them
-    device       the accelerator of each rank, by a name in `PEAKS`; with `utilization`: gives tokens per second
-    utilization  the fraction of its peak that the trainer reaches, above 0 and at most 1
+    device       the accelerator of each rank, by a name in `PEAKS`: gives tokens per second
+    utilization  the fraction of its peak that the trainer reaches, above 0 and at most 1; `UTILIZATION` if not given
     bandwidth    bytes per second of the link of each rank: gives the time of a transfer of weights
 
-    Raises: ConfigError for one of `device` and `utilization` without the other, a device that is not known, and a model
+    Raises: ConfigError for `utilization` without `device`, a device that is not known, and a model
     whose configuration cannot be read.
     """
     _check(device, utilization)
@@ -66,7 +69,7 @@ def plan_speed(
         return Speed(numbers={})
     module, ranks = _module(config.model), ranks or config.placement.num_trainers
     lines, numbers = list[str](), dict[str, float]()
-    if device is not None and utilization is not None:
+    if device is not None:
         workload, _ = workload_of(
             requirements_of(config),
             config.rollout,
@@ -78,11 +81,13 @@ def plan_speed(
         length = workload.row_tokens
         precision = _precision(config.trainer, module)
         peak, flops = _peak(device, precision), _flops(module, length)
-        rate = ranks * peak * utilization / flops
+        share = UTILIZATION if utilization is None else utilization
+        rate = ranks * peak * share / flops
         numbers |= {"flops_per_token": flops, "peak_flops": peak, "trained_tokens_per_second": rate}
         lines.append(f"FLOPs of a trained token in a row of {length:,}: {flops / 1e9:,.1f} billion")
+        assumed = ", which is assumed: --utilization sets another fraction" if utilization is None else ""
         hardware = f"{ranks:,} x {device} with {peak / 1e12:,.1f} TFLOP/s in {precision}"
-        lines.append(f"trained tokens per second: {rate:,.0f}, on {hardware}, at {utilization:.0%} of it")
+        lines.append(f"trained tokens per second: {rate:,.0f}, on {hardware}, at {share:.0%} of it{assumed}")
     if bandwidth is not None:
         weights = sum(parameter.numel() * parameter.element_size() for parameter in module.parameters())
         numbers |= {"weight_bytes": weights, "transfer_seconds": weights / bandwidth}
@@ -92,9 +97,8 @@ def plan_speed(
 
 
 def _check(device: str | None, utilization: float | None) -> None:
-    if (device is None) != (utilization is None):
-        name, other = ("utilization", "device") if device is None else ("device", "utilization")
-        raise ConfigError(f"--{name} has no effect", got=f"no --{other}", need="both, or none of them")
+    if device is None and utilization is not None:
+        raise ConfigError("--utilization has no effect", got="no --device", need="--device", do="add --device NAME")
     if utilization is not None and not 0 < utilization <= 1:
         raise ConfigError("--utilization", got=utilization, need="a fraction above 0 and at most 1")
 

@@ -129,8 +129,7 @@ def _of_file(recipe: str, settings: Sequence[str]) -> _Draft:
         check_names(changes, attrs.fields_dict(RunConfig))
         return build(RunConfig, changes, deepcopy(table)) if changes else read_toml(recipe, RunConfig)
 
-    kind = with_kind(table.get("algorithm")) or {}
-    return _Draft(make, settings, partial(_origins, settings, flat(table), recipe, kind.get("kind")))
+    return _Draft(make, settings, partial(_origins, settings, table, recipe))
 
 
 def _of_function(recipe: str, settings: Sequence[str]) -> _Draft:
@@ -147,17 +146,24 @@ def _of_function(recipe: str, settings: Sequence[str]) -> _Draft:
     def make(changes: Sequence[str]) -> RunConfig:
         return apply(config, changes, before=own)
 
-    return _Draft(make, others, lambda: _origins(settings, flat(to_dict(config)), f"the recipe {recipe}", None))
+    return _Draft(make, others, lambda: _origins(settings, to_dict(config), f"the recipe {recipe}"))
 
 
-def _origins(settings: Sequence[str], values: Mapping[str, Any], owner: str, kind: Any) -> Origins:
-    """The origins of the `values` of `owner`, whose algorithm is `kind` unless `settings` choose another one.
+def _origins(settings: Sequence[str], table: Mapping[str, Any], owner: str) -> Origins:
+    """The origins of the values in the `table` of `owner`.
 
     A string for a section, as in ``data=file``, names only the field that it is short for.
     """
-    chosen = [setting.partition("=")[2].strip("\" '") for setting in settings if _ALGORITHM.match(setting)]
+    values = flat(dict(table))
     named = {_long_key(key, values) for key in named_by(RunConfig, settings)}
-    return Origins(named, values, owner, preset_values(chosen[-1] if chosen else kind))
+    return Origins(named, values, owner, _preset_of(settings, table))
+
+
+def _preset_of(settings: Sequence[str], table: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
+    """What the preset sets that `settings`, or otherwise the `table` of a recipe, choose, as `preset_values`."""
+    chosen = [setting.partition("=")[2].strip("\" '") for setting in settings if _ALGORITHM.match(setting)]
+    section = with_kind(table.get("algorithm"))
+    return preset_values(chosen[-1] if chosen else section.get("kind") if isinstance(section, Mapping) else None)
 
 
 _ALGORITHM = re.compile(r"\s*algorithm(\.kind)?\s*=")
@@ -179,10 +185,11 @@ def required_settings(recipe: str) -> list[str]:
     return [f"{name}={name.upper()}" for name in _required(_parameters(find(recipe)))]
 
 
-def explain_recipe(recipe: str, settings: Iterable[str]) -> list[Setting]:
+def explain_recipe(recipe: str, settings: Iterable[str], config: RunConfig | None = None) -> list[Setting]:
     """The arguments of `recipe`, and every setting of what `resolve` returns, each with its source.
 
-    The value of a required argument that is missing is its name in capitals, if it can be a string.
+    `config` is the result of `settle`, if it is known. The value of a required argument that is missing is its name in
+    capitals, if it can be a string.
 
     Raises: ConfigError as `resolve`.
     """
@@ -193,15 +200,21 @@ def explain_recipe(recipe: str, settings: Iterable[str]) -> list[Setting]:
     numbers = [name for name in _required(parameters) if hints.get(name) in (bool, int, float)]
     needed = [setting for setting in required_settings(recipe) if _name_of(setting) not in numbers]
     needed += [setting for setting in settings if _name_of(setting) in numbers]
-    config = resolve(recipe, [*needed, *settings])
+    config = config or settle(recipe, [*needed, *settings])[0]
     try:
-        unchanged = resolve(recipe, needed)
+        unchanged, _ = settle(recipe, needed)
     except ConfigError:
         unchanged = config
     changes = {key.strip(): value.strip() for key, _, value in (setting.partition("=") for setting in settings)}
-    written = flat(read_table(recipe)) if recipe.endswith(".toml") else {}
-    source = recipe if written else "recipe"
-    explained = explain(config, unchanged=unchanged, changed=changes, written=written, recipe=source)
+    table = read_table(recipe) if recipe.endswith(".toml") else {}
+    explained = explain(
+        config,
+        unchanged=unchanged,
+        changed=changes,
+        written=flat(table),
+        recipe=recipe if table else "recipe",
+        preset=_preset_of(settings, table),
+    )
     known = {setting.key for setting in explained}
     own = [_explain_argument(name, one, hints.get(name), changes) for name, one in parameters.items()]
     return [*(setting for setting in own if setting.key not in known), *explained]

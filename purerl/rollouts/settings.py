@@ -60,8 +60,8 @@ def to_workflow(value: str | WorkflowSettings) -> WorkflowSettings:
 class Rollout:
     """Sampling of completions for training."""
 
-    samples_per_prompt: int = setting("completions of each prompt", **at_least(1))
-    max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))
+    samples_per_prompt: int = setting("completions of each prompt", example="8", **at_least(1))
+    max_tokens: int = setting("maximum number of new tokens", unit="tokens", example="512", **at_least(1))
     temperature: float = setting("divides the logits; log-probabilities are computed with it too", default=1.0)
     stop_strings: tuple[str, ...] = setting("strings that end a completion, beside the stop tokens", default=())
     max_resample_rounds: int = setting(

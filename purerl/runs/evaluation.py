@@ -171,7 +171,7 @@ def evaluation_of_run(
     """
     config = _config_with_evaluations(directory)
     checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(StartCheckpoint(directory))
-    settings = evolve(config.evaluate, **changes)
+    settings = evolve(config.evaluation, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
     generator = change_generator(config.generator, engine, generator_settings)

@@ -122,10 +122,10 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
     Raises: ConfigError for a configuration that is invalid, or has no environment; DataError for invalid data.
     """
     needs = check(config)[""]
-    sampled = config.rollout or config.evaluate
+    sampled = config.rollout or config.evaluation
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
-    rewards = by_name(config.rewards, config.gates)
+    rewards, limit = by_name(config.rewards, config.gates), cast("int", sampled.max_tokens)
     functions = {name: _loaded(reward) for name, reward in rewards.items()}
     task = open_task(config, needs, functions=functions)
     if images is not None:
@@ -137,7 +137,7 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
         OpenedEnvironment(settings, _HostPerEpisode(settings), renderer, settings.gives_rewards),
         task.chat,
         task.training.examples.example_format,
-        sampling=Sampling(sampled.temperature, sampled.max_tokens, task.chat.stop_tokens, sampled.stop_strings),
+        sampling=Sampling(sampled.temperature, limit, task.chat.stop_tokens, sampled.stop_strings),
         samples=sampled.samples_per_prompt,
         rewards=task.rewards,
         row_fields=lambda draw: {"group": draw.number, "example": draw.index},
