@@ -22,7 +22,7 @@ can be recognized are hidden in it, and characters that can change a terminal ar
 from __future__ import annotations
 
 from collections.abc import Iterable
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 
 from purerl.system.credentials import hide_credentials
 from purerl.system.terminal import escape
@@ -43,6 +43,7 @@ __all__ = [
     "RunStoppedError",
     "SandboxError",
     "nearest",
+    "similar",
 ]
 
 
@@ -135,3 +136,24 @@ def nearest(name: str, known: Iterable[str]) -> str:
     names = sorted(known)
     match = get_close_matches(name, names, n=1, cutoff=0.6)
     return f"did you mean {match[0]!r}?" if match else "one of: " + ", ".join(names)
+
+
+_LAST, _WHOLE = 0.74, 0.8  # smallest similarity of two names, from 0 to 1
+
+
+def similar(name: str, known: Iterable[str]) -> str | None:
+    """The name in `known` that is most similar to `name`, in its last part and as a whole; None if none is.
+
+    >>> similar("evaluate.evry", ["evaluate.every", "checkpoint.every"])
+    'evaluate.every'
+    >>> similar("filter_groups.metric", ["stop_when.metric"]), similar("logger", ["lora"])
+    (None, None)
+    """
+    last = name.rpartition(".")[2]
+    found = [each for each in sorted({*known}) if _similarity(last, each.rpartition(".")[2]) >= _LAST]
+    best = max(found, key=lambda each: _similarity(name, each), default=None)
+    return best if best is not None and ("." not in name or _similarity(name, best) >= _WHOLE) else None
+
+
+def _similarity(a: str, b: str) -> float:
+    return SequenceMatcher(None, a, b).ratio()

@@ -40,20 +40,21 @@ from __future__ import annotations
 import symtable
 import sys
 from collections.abc import Mapping
-from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any, NamedTuple
 
 import attrs
 
-from purerl.errors import ConfigError, nearest
+from purerl.errors import ConfigError, nearest, similar
+from purerl.system.similar_paths import similar_path
 from purerl.system.static_inspect import config_fields, find_source
 
-__all__ = ["GROUPS", "Group", "addresses", "fields_of", "find", "kind_of", "locate", "names"]
+__all__ = ["GROUPS", "Group", "addresses", "fields_of", "find", "kind_of", "locate", "names", "similar_module"]
 
 
 class Group(NamedTuple):
@@ -190,13 +191,15 @@ def locate(address: str) -> Any:
         module = import_module(name_of_module)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and _is_parent(error.name, name_of_module):
-            raise _not_found(address, str(error)) from error
+            near = similar_module(name_of_module)
+            raise _not_found(address, str(error), near and address.replace(name_of_module, near, 1)) from error
         got, need = f"{type(error).__name__}: {error}", "a module that can be imported from here"
         do = f"fix it; python -c 'import {name_of_module}' in its directory prints the traceback"
         raise ConfigError(f"{address!r} cannot be imported", got=got, need=need, do=do) from error
     if name and not hasattr(module, name):
-        near = get_close_matches(name, [known for known in vars(module) if known[0] != "_"], n=1)
-        raise _not_found(address, f"module {name_of_module} without {name}", *near)
+        near = similar(name, [known for known in vars(module) if known[0] != "_"])
+        got = f"module {name_of_module} without {name}"
+        raise _not_found(address, got, near and f"{address.partition(':')[0]}:{near}")
     return getattr(module, name) if name else module
 
 
@@ -212,7 +215,8 @@ _FILES: dict[str, str] = {}
 def _make_importable(path: Path) -> str:
     """Make the file at `path` importable, and return its name as a module."""
     if not path.is_file():
-        do = "check the path, which is relative to the working directory"
+        near = similar_path(path)
+        do = f"did you mean {str(near)!r}?" if near else "check the path, which is relative to the working directory"
         raise ConfigError(f"file {str(path)!r}", got="no such file", need="a Python file", do=do)
     directory = str(path.resolve().parent)
     if directory not in sys.path:
@@ -225,10 +229,24 @@ def _make_importable(path: Path) -> str:
     return path.stem
 
 
-def _not_found(address: str, got: str, near: str = "") -> ConfigError:
+def similar_module(name: str) -> str | None:
+    """The module whose name has, in place of the first part that does not exist, one that is similar; else None."""
+    parts = name.split(".")
+    for depth, part in enumerate(parts):
+        parent = ".".join(parts[:depth])
+        spec = find_spec(parent) if parent else None
+        places = spec.submodule_search_locations if spec else None if parent else [str(Path.cwd())]
+        known = {module.name for module in iter_modules(places or ())} | ({"purerl"} if not parent else set())
+        if part not in known:
+            near = similar(part, known)
+            return ".".join([*parts[:depth], near, *parts[depth + 1 :]]) if near else None
+    return None
+
+
+def _not_found(address: str, got: str, near: str | None = None) -> ConfigError:
     need = "package.module or package.module:name, importable from here"
     do = "check its spelling, install its package, or name a file: file.py:name"
-    do = f"did you mean '{address.partition(':')[0]}:{near}'?" if near else do
+    do = f"did you mean {near!r}?" if near else do
     return ConfigError(f"cannot find {address!r}", got=got, need=need, do=do)
 
 

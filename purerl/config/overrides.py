@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 from purerl.config.keys import is_field, is_plugin
 from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
-from purerl.config.suggestions import similar
 from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, similar
 
 __all__ = ["apply", "build", "parse", "read_value"]
 

@@ -5,22 +5,22 @@ These are asked in order:
 1. the names of earlier versions of purerl, and the names of TRL, verl and peft, in `purerl.config.aliases.remedies`;
 2. the settings beside it and those of the same name in another section, if they are similar.
 
-A name is similar if its last part and its whole dotted name are. Otherwise nothing is suggested.
+A name is similar if its last part and its whole dotted name are (`purerl.errors.similar`). Otherwise nothing is
+suggested.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from difflib import SequenceMatcher
 from typing import Any
 
 from attrs import NOTHING
 
 from purerl.config.aliases.remedies import remedy
+from purerl.errors import similar
 
-__all__ = ["similar", "suggestion"]
+__all__ = ["suggestion"]
 
-_LAST, _WHOLE = 0.74, 0.8  # smallest similarity of two names, from 0 to 1
 _MAX_LISTED = 12
 
 
@@ -49,24 +49,3 @@ def suggestion(
     if name and (near := similar(name, known)):
         return f"did you mean {near!r}?"
     return "one of: " + ", ".join(sorted(known)) if 0 < len(known) <= _MAX_LISTED else None
-
-
-def similar(name: str, known: Iterable[str]) -> str | None:
-    """The name in `known` that is most similar to `name`, in its last part and as a whole; None if none is.
-
-    >>> similar("evaluate.evry", ["evaluate.every", "checkpoint.every"])
-    'evaluate.every'
-    >>> similar("filter_groups.metric", ["stop_when.metric"]), similar("logger", ["lora"])
-    (None, None)
-    """
-    scores = {each: _similarity(name, each) for each in sorted(known) if _last_parts_are_similar(name, each)}
-    best = max(scores, key=lambda each: scores[each], default=None)
-    return best if best is not None and ("." not in name or scores[best] >= _WHOLE) else None
-
-
-def _similarity(a: str, b: str) -> float:
-    return SequenceMatcher(None, a, b).ratio()
-
-
-def _last_parts_are_similar(a: str, b: str) -> bool:
-    return _similarity(a.rpartition(".")[2], b.rpartition(".")[2]) >= _LAST

@@ -15,7 +15,7 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
 from purerl.envs.settings import functions_of, servers_of
 from purerl.errors import ConfigError
-from purerl.plugins import GROUPS, names
+from purerl.plugins import GROUPS, names, similar_module
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.system.static_inspect import definition, exists, find_source, signature_of
 
@@ -78,6 +78,8 @@ def _stand_in(name: str) -> Callable[..., Any]:
     module, _, attribute = name.partition(":")
     if not exists(module):
         need, do = "package.module:name, importable from here", "check its spelling, or name a file: file.py:name"
+        near = None if module.endswith(".py") else similar_module(module)
+        do = f"did you mean {f'{near}:{attribute}'!r}?" if near else do
         raise ConfigError(f"cannot find {name!r}", got=f"no module {module!r}", need=need, do=do)
     path = find_source(module)
     if path is None:

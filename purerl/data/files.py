@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.data.nested import common_shape, decoded, is_json, json_column, make_column, parse_json, shaped, with_shape
 from purerl.data.values import check_names, check_values, simplify_types
-from purerl.errors import DataError, nearest
+from purerl.errors import DataError
+from purerl.system.similar_paths import similar_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -73,11 +74,9 @@ def _glob_files(path: Path) -> list[Path]:
 
 
 def _suggest_name(path: Path) -> str | None:
-    """Suggest a file of the same directory with a similar name, if there is one."""
-    directory = path.parent
-    names = [file.name for file in directory.iterdir()] if directory.is_dir() else []
-    suggestion = nearest(path.name, names)
-    return suggestion if suggestion.startswith("did you mean") else None
+    """Suggest a file with a similar path, if there is one."""
+    near = similar_path(path)
+    return f"did you mean {str(near)!r}?" if near else None
 
 
 def _find_in_directory(path: Path) -> list[Path]:

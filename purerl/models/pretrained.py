@@ -9,8 +9,9 @@ from typing import Any
 
 from purerl.errors import ConfigError
 from purerl.settings import Model
+from purerl.system.similar_paths import similar_path
 
-__all__ = ["cannot_load", "config_of", "dtype_of", "loading"]
+__all__ = ["cannot_load", "check_directory", "config_of", "dtype_of", "loading"]
 
 
 def config_of(model: Model) -> Any:
@@ -37,6 +38,7 @@ def loading(what: str, model: Model, *others: type[Exception]) -> Iterator[None]
     """Raise ConfigError for an error of transformers, or one of `others`, while `what` of `model` is loaded."""
     from huggingface_hub.errors import StrictDataclassError
 
+    check_directory(model)
     try:
         yield
     except ConfigError:
@@ -49,7 +51,8 @@ def loading(what: str, model: Model, *others: type[Exception]) -> Iterator[None]
 
 def cannot_load(what: str, model: Model, error: BaseException) -> ConfigError:
     """The error if `what` of `model` could not be loaded because of `error`."""
-    where = "the directory" if Path(model.path).is_dir() else "the hub's repository"
+    is_directory = Path(model.path).is_dir()
+    where = "the directory" if is_directory else "the hub's repository"
     return ConfigError(
         f"no {what} can be loaded from {where} {model.path!r}",
         got=str(error).strip().splitlines()[0],
@@ -58,8 +61,29 @@ def cannot_load(what: str, model: Model, error: BaseException) -> ConfigError:
     )
 
 
+def check_directory(model: Model) -> None:
+    """Raise ConfigError if the path of `model` can only be a directory, and there is none.
+
+    A name with at most one slash may be that of a model on the hub.
+    """
+    path = model.path
+    is_local = path.startswith(("/", "./", "../", "~")) or path.endswith("/") or path.count("/") > 1
+    if is_local and not Path(path).is_dir():
+        near = similar_path(Path(path), _is_model)
+        need = "a directory with the files of a model, or the name of a model on the hub"
+        do = f"did you mean {str(near)!r}?" if near else "check model.path, which is relative to the working directory"
+        raise ConfigError(f"the model {path!r} is missing", got="no such directory", need=need, do=do)
+
+
+def _is_model(path: Path) -> bool:
+    return any((path / name).is_file() for name in ("config.json", "final/config.json"))
+
+
 def _suggestion(path: Path) -> str:
     """A suggestion in place of `path`, which may be a run directory: its trained model."""
     if (path / "final" / "config.json").is_file():
         return f"did you mean {str(path / 'final')!r}?"
+    near = None if path.exists() else similar_path(path, _is_model)
+    if near is not None:
+        return f"did you mean the directory {str(near)!r}?"
     return "check model.path; without a network, name a local directory"

@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, similar
 from purerl.plugins import locate, names
 from purerl.rewards.adapters import NEEDS_ONE_OF, TAKES_UP_TO, LoadedReward, RewardFunction
 from purerl.rewards.conventions import CONVENTIONS, PURERL, convention_of
+from purerl.system.static_inspect import exists
 
 __all__ = [
     "alternative_columns",
@@ -35,7 +36,23 @@ def load_reward(name: str, kwargs: Mapping[str, Any] | None = None) -> LoadedRew
         got = "a function in __main__, which is another module in a worker process"
         do = "pass the function itself, rewards=[function], or name its file, file.py:function"
         raise ConfigError(f"reward {name!r}", got=got, do=do)
+    if ":" not in name and not exists(name):
+        own = _own_functions()
+        near = similar(name, own)
+        do = f"did you mean {own[near]!r}?" if near else "name a function, as module:function or file.py:function"
+        raise ConfigError(f"reward {name!r}", got="no module of this name", need="a function", do=do)
     return as_reward(name, locate(name), kwargs)
+
+
+def _own_functions() -> dict[str, str]:
+    """The addresses of purerl's reward functions, by the name of the function."""
+    modules = {path: locate(path) for path in ("purerl.rewards.exact", "purerl.rewards.math")}
+    named = {f"{path}:{name}": getattr(module, name) for path, module in modules.items() for name in module.__all__}
+    return {
+        address.partition(":")[2]: address
+        for address, value in named.items()
+        if inspect.isfunction(value) and "example" in inspect.signature(value).parameters
+    }
 
 
 def name_of(function: RewardFunction) -> str:

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 from attrs import evolve
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, similar
 from purerl.plugins import find, kind_of
 from purerl.rewards.adapters import LoadedReward, RewardFunction
 from purerl.rewards.loading import alternative_columns, as_reward, load_reward, name_of, required_columns
@@ -132,5 +132,8 @@ def check_columns(name: str, needed: Iterable[tuple[str, ...]], columns: Collect
     missing = [" or ".join(alternatives) for alternatives in needed if not {*alternatives} & {*columns}]
     if missing:
         what = f"reward {name!r} reads columns that the data set does not have"
+        near = {name: each for names in needed for name in names if (each := similar(name, columns))}
         do = "rename a column of the data set, or use another reward function"
+        if near:
+            do = "; ".join(f"set data.columns.{name} = {each!r}" for name, each in near.items())
         raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)
