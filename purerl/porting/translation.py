@@ -6,8 +6,9 @@ purerl's, and its comment says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from purerl.config.aliases import read_library
@@ -25,6 +26,7 @@ def translate(
     rules: Mapping[str, Rule],
     *,
     assumed: Mapping[str, Any],
+    context: Mapping[str, Any] = MappingProxyType({}),
     first: Iterable[Setting] = (),
 ) -> Translation:
     """The settings of purerl that do what the settings `given` of `library`, "trl" or "verl", do.
@@ -32,12 +34,15 @@ def translate(
     given    values by name, "Class.field" or a dotted key; an `Unknown` in place of a value that is not known
     rules    the rules that answers name
     assumed  values of settings that are not given: the defaults that apply
+    context  further values that rules read, such as the number of processes
     first    settings that do not follow from those of `library`; they are written first
 
     Raises: ConfigError that lists every name that `library` does not have.
     """
     check_names(given, library)
-    found = _Found(library, rules, {**assumed, **given}, given, {}, set(), {}, {}, {})
+    first = tuple(first)
+    names = frozenset(setting.key for setting in first)
+    found = _Found(library, rules, {**assumed, **given}, given, context, names, {}, set(), {}, {}, {})
     for setting in first:
         _add(found, setting, is_given=True)
     applied: set[str] = set()
@@ -73,12 +78,18 @@ def _title(library: str) -> str:
 
 
 class _Found(NamedTuple):
-    """A translation in progress. `explicit` are the settings of purerl that follow from settings that were given."""
+    """A translation in progress.
+
+    first     settings of purerl that do not follow from those of the library
+    explicit  settings of purerl that follow from settings that were given
+    """
 
     library: str
     rules: Mapping[str, Rule]
     values: Mapping[str, Any]
     given: Mapping[str, Any]
+    context: Mapping[str, Any]
+    first: Collection[str]
     settings: dict[str, Setting]
     explicit: set[str]
     translated: dict[str, tuple[str, ...]]
@@ -132,7 +143,7 @@ def _apply(found: _Found, name: str, one: Answer) -> None:
     else:
         settings = [*_direct(one, value)]
         for setting in settings:
-            _add(found, _commented(found, setting, is_given), is_given=is_given)
+            _add(found, _commented(found, setting, is_given=is_given), is_given=is_given)
         if is_given:
             found.translated[name] = tuple(setting.key for setting in settings)
 
@@ -152,7 +163,8 @@ def _fill_in(found: _Found, name: str, one: Answer, value: Unknown, keys: tuple[
     """Leave the settings of `one` to the user; those among `keys`, if there are any."""
     keys = keys or tuple(dict.fromkeys(text.partition("=")[0] for text in one.to))
     for key in keys:
-        _add(found, Setting(key, FILL_IN, f"{name.rpartition('.')[2]} = {value}"), is_given=True)
+        value_of_first = found.settings[key].value if key in found.first else FILL_IN
+        _add(found, Setting(key, value_of_first, f"{name.rpartition('.')[2]} = {value}"), is_given=True)
     found.translated[name] = keys
 
 
@@ -167,9 +179,9 @@ def _apply_rule(found: _Found, rule: str) -> None:
     outcomes = [*found.rules[rule](_known(found))]
     for outcome in outcomes:
         if isinstance(outcome, Setting):
-            is_given = any(_keys_of(used[name], [outcome]) for name in given)
-            _add(found, _commented(found, outcome, is_given), is_given=is_given)
-        elif outcome.name in found.given:
+            is_given = any(_covers(used[name], outcome.key) for name in given)
+            _add(found, _commented(found, outcome, is_given=is_given), is_given=is_given)
+        else:
             found.missing[outcome.name] = outcome.why
     for name in given:
         if name in unknown:
@@ -181,21 +193,25 @@ def _apply_rule(found: _Found, rule: str) -> None:
 
 
 def _known(found: _Found) -> dict[str, Any]:
-    table = known(found.library)
-    return {name: table.get(name) if isinstance(value, Unknown) else value for name, value in found.values.items()}
+    table, values = known(found.library), {**found.values, **found.context}
+    return {name: table.get(name) if isinstance(value, Unknown) else value for name, value in values.items()}
 
 
 def _keys_of(one: Answer, outcomes: Iterable[Setting | Missing]) -> tuple[str, ...]:
     """The keys of `outcomes` that are settings in `one`, or below one of them."""
     keys = [outcome.key for outcome in outcomes if isinstance(outcome, Setting)]
-    to = {text.partition("=")[0] for text in one.to}
-    return tuple(dict.fromkeys(key for key in keys if any(key == each or key.startswith(f"{each}.") for each in to)))
+    return tuple(dict.fromkeys(key for key in keys if _covers(one, key)))
+
+
+def _covers(one: Answer, key: str) -> bool:
+    """Whether `key` is one of the settings in `one`, or below one of them."""
+    return any(key == each or key.startswith(f"{each}.") for each in (text.partition("=")[0] for text in one.to))
 
 
 # --- settings of purerl -------------------------------------------------------------------------------------------
 
 
-def _commented(found: _Found, setting: Setting, is_given: bool) -> Setting:
+def _commented(found: _Found, setting: Setting, *, is_given: bool) -> Setting:
     """`setting`, with a comment if it is a default of the library."""
     origin = "" if is_given else f"{read_library(found.library).name}'s default"
     return setting._replace(comment=". ".join(filter(None, [origin, setting.comment])))
