@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -28,6 +28,10 @@ Output = Annotated[
 def trl(
     source: Annotated[str, typer.Argument(help="Python script that creates a trainer, or YAML file of TRL's command.")],
     output: Output = None,
+    trainer: Annotated[
+        Literal["grpo", "sft", "dpo", "kto", "reward"] | None,
+        typer.Option(help="Trainer of a YAML file, which does not name it.", show_default="by its fields"),
+    ] = None,
     processes: Annotated[
         int, typer.Option(min=1, help="Processes that the script is started on; TRL counts batches per process.")
     ] = 1,
@@ -35,7 +39,7 @@ def trl(
     """Translate a script or a YAML file of TRL."""
     from purerl.porting.trl.importing import import_trl
 
-    _write(import_trl(Path(source), processes=processes), output)
+    _write(import_trl(Path(source), trainer=trainer, processes=processes), output)
 
 
 def _write(text: str, output: Path | None) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
+
+from attrs import fields_dict
 
 from purerl.config.listing import toml
 from purerl.config.overrides import parse
@@ -42,20 +44,26 @@ def write_toml(translation: Translation, source: str) -> str:
     for setting in translation.settings:
         if len(parts := _parts(setting)) > 1:
             sections.setdefault(parts[:-1], []).append(setting)
-    lines = [*_head(translation, source), *_assignments(top)]
-    for section in sorted(sections, key=_order([*sections])):
-        lines += ["", f"[{'.'.join(map(_quoted, section))}]", *_assignments(sections[section])]
+    lines = [*_head(translation, source), *_assignments(sorted(top, key=lambda setting: _order(_parts(setting))))]
+    for section in sorted(sections, key=_order):
+        lines += ["", f"[{'.'.join(map(_quoted, section))}]", *_assignments(sorted(sections[section], key=_is_no_kind))]
     return "\n".join([*lines, *_lists(translation), ""])
+
+
+def _is_no_kind(setting: Setting) -> bool:
+    return _parts(setting)[-1] != "kind"
 
 
 def _parts(setting: Setting) -> tuple[str, ...]:
     return tuple(parse(f"{setting.key}=")[0])
 
 
-def _order(sections: Sequence[tuple[str, ...]]) -> Any:
-    """Sections in the order in which their first parts occur, each before its own sections."""
-    first = [section[0] for section in sections]
-    return lambda section: (first.index(section[0]), len(section) > 1, sections.index(section))
+_FIELDS = [*fields_dict(RunConfig)]
+
+
+def _order(parts: tuple[str, ...]) -> Any:
+    """The key by which sections are sorted: the order of the fields of a run, each section before its own sections."""
+    return _FIELDS.index(parts[0]), len(parts) > 1
 
 
 def _quoted(part: str) -> str:
