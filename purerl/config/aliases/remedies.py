@@ -74,7 +74,7 @@ def _answered(library: str, name: str, full_names: Sequence[str], value: Any) ->
     by_text: dict[str, list[str]] = {}
     for full in full_names:
         if (one := answer(library, full)) is not None:
-            by_text.setdefault(_verdict(one, value), []).append(full)
+            by_text.setdefault(_verdict(library, one, value), []).append(full)
     if not by_text:
         return None
     text, names = next(iter(by_text.items()))
@@ -92,7 +92,7 @@ def _classes(full_names: Iterable[str]) -> list[str]:
     return [full.partition(".")[0] for full in full_names]
 
 
-def _verdict(one: Answer, value: Any) -> str:
+def _verdict(library: str, one: Answer, value: Any) -> str:
     """The answer as the end of a sentence."""
     if value is not NOTHING and value in one.same:
         return "is not needed: with this value nothing has to be set"
@@ -102,7 +102,14 @@ def _verdict(one: Answer, value: Any) -> str:
         return f"is not there: {_sentence(one.missing)}"
     names = _join(dict.fromkeys(text.partition("=")[0] for text in one.to), "and")
     lines = _translated(one, value)
-    return f"is {names} here" + (f": write {lines}" if lines else "") + _appended(one.note)
+    return f"is {names} here" + (f": write {lines}" if lines else "") + _appended(one.note) + _hint(library, one, value)
+
+
+def _hint(library: str, one: Answer, value: Any) -> str:
+    """That the value follows from several settings, if it does."""
+    if value is NOTHING or not one.rule:
+        return ""
+    return f". The value follows from several settings: purerl import {library} computes it"
 
 
 def _translated(one: Answer, value: Any) -> str:
@@ -216,20 +223,22 @@ def _assignment(aliases: Sequence[_Alias], value: Any) -> str:
         return f": write {_lines(named[0].written)}"
     if not plain:
         return ""
-    first, lines = plain[0], _lines_of_answers(plain[0], value)
-    if value is True and all("=" in setting for setting in first.settings):
-        lines = _lines(first.settings)
-    elif not lines and not first.note and len(first.settings) == 1 and "=" not in first.settings[0]:
+    first, lines, hint = plain[0], "", ""
+    if found := _answers_for(first):
+        every = {(_translated(one, value), _hint(library, one, value)) for library, one in found}
+        lines, hint = next(iter(every)) if len(every) == 1 else ("", "")
+    elif not first.note and len(first.settings) == 1 and "=" not in first.settings[0]:
         lines = f"{first.settings[0]} = {write(value)}"
-    return (f": write {lines}" if lines else "") + _appended(first.note)
+    if value is True and all("=" in setting for setting in first.settings):
+        lines, hint = _lines(first.settings), ""
+    return (f": write {lines}" if lines else "") + _appended(first.note) + hint
 
 
-def _lines_of_answers(alias: _Alias, value: Any) -> str:
-    """The lines on which the answers for the name of `alias` agree; empty if there are none."""
+def _answers_for(alias: _Alias) -> list[tuple[str, Answer]]:
+    """The answers for the name of `alias`, each with its library; empty for an old name of purerl."""
     library = next((name for name in LIBRARIES if read_library(name).name == alias.library), None)
     found = (answer(library, full) for full in _full_names(library, alias.name)) if library else ()
-    lines = {_translated(one, value) for one in found if one is not None and one.to}
-    return next(iter(lines)) if len(lines) == 1 else ""
+    return [(str(library), one) for one in found if one is not None and one.to]
 
 
 def _lines(settings: Iterable[str]) -> str:
