@@ -25,6 +25,7 @@ __all__ = [
     "EVALUATION_PARAMETERS",
     "Key",
     "Kinds",
+    "Translate",
     "UnknownSettingError",
     "find_unknown",
     "inline_field",
@@ -39,6 +40,9 @@ __all__ = [
 
 Key = Sequence[str | int]
 """The parts of a dotted key; an integer is the index of an item of a list."""
+
+Translate = Callable[[Mapping[str, Any]], Mapping[str, str]]
+"""Values of unknown settings by dotted key -> what to write in place of those of other libraries."""
 
 Kinds = Callable[[Key, str], Collection[str]]
 """(key of a section, group of plugins) -> the kinds that the section may have; empty if they are not known."""
@@ -57,13 +61,19 @@ class UnknownSettingError(ConfigError):
 
 
 def unknown(
-    key: str, name: str, known: Iterable[str], elsewhere: Iterable[str] = (), value: Any = attrs.NOTHING
+    key: str,
+    name: str,
+    known: Iterable[str],
+    elsewhere: Iterable[str] = (),
+    value: Any = attrs.NOTHING,
+    line: str = "",
 ) -> ConfigError:
     """The error for an unknown setting `key`, of which the part `name` is unknown.
 
     known      the settings beside it
     elsewhere  dotted keys of settings in other sections; one of them may have the same name
     value      the value that was set, if it is known
+    line       what to write in place of a setting of another library, if it is known
     """
     *sections, last = key.split(".")
     if last in EVALUATION_PARAMETERS and sections[-1:] in ([], ["rollout"], ["generator"]):
@@ -73,7 +83,7 @@ def unknown(
         )
         return ConfigError(key, got="a setting that only evaluations have", need=need, do=f"set evaluate.{last}")
     value = attrs.NOTHING if value is UNSET or find_credential(last, value) else value
-    do = suggestion(key, value, name=name, known={*known}, elsewhere=elsewhere)
+    do = suggestion(key, value, name=name, known={*known}, elsewhere=elsewhere, line=line)
     error = UnknownSettingError(key, got="no such setting", need=_LISTED, do=do)
     error.line = key if value is attrs.NOTHING else f"{key} = {write(value)}"
     error.remedy = do or ""
@@ -100,9 +110,13 @@ def joined(errors: Iterable[ConfigError]) -> ConfigError:
     return result
 
 
-def find_unknown(cls: type, settings: Iterable[tuple[Key, Any]], kinds: Kinds) -> list[ConfigError]:
+def find_unknown(
+    cls: type, settings: Iterable[tuple[Key, Any]], kinds: Kinds, translate: Translate = lambda given: {}
+) -> list[ConfigError]:
     """An error for each of `settings`, key and value, that `cls` cannot have."""
-    return [error for key, value in settings if (error := _error_at(cls, key, value, kinds))]
+    places = [(key, value, place) for key, value in settings if (place := _unknown_at(cls, key, kinds))]
+    lines = translate({_dotted(key): value for key, value, _ in places}) if places else {}
+    return [unknown(_dotted(key), *place, value, lines.get(_dotted(key), "")) for key, value, place in places]
 
 
 def settings_in(table: Mapping[str, Any], above: tuple[str | int, ...] = ()) -> Iterator[tuple[Key, Any]]:
@@ -195,7 +209,11 @@ def _dotted(key: Key) -> str:
     return ".".join(part for part in key if isinstance(part, str))
 
 
-def _error_at(cls: type, key: Key, value: Any, kinds: Kinds) -> ConfigError | None:
+_Place = tuple[str, Collection[str], Collection[str]]
+"""An unknown part of a key, the names that it may have, and dotted keys of settings in other sections."""
+
+
+def _unknown_at(cls: type, key: Key, kinds: Kinds) -> _Place | None:
     places = _places(cls, key)
     fields = [*_fields_along(cls, [str(key[place]) for place in places])]
     if len(fields) == len(places):
@@ -204,10 +222,10 @@ def _error_at(cls: type, key: Key, value: Any, kinds: Kinds) -> ConfigError | No
     name = str(key[depth])
     elsewhere = () if len(key) != 2 else [name] if name in attrs.fields_dict(cls) else [*settings_below(cls)]
     if last is not None and _is_plugin(last):
-        return _error_in_plugin(key, value, depth, last.metadata["plugin"], kinds, elsewhere)
+        return _unknown_in_plugin(key, depth, last.metadata["plugin"], kinds, elsewhere)
     section = cls if last is None else _section_of(last)
     known = None if section is None else _known_in(section, key[:depth], kinds)
-    return None if known is None or name in known else unknown(_dotted(key), name, known, elsewhere, value)
+    return None if known is None or name in known else (name, known, elsewhere)
 
 
 def _known_in(section: type, at: Key, kinds: Kinds) -> set[str] | None:
@@ -223,10 +241,8 @@ def _known_in(section: type, at: Key, kinds: Kinds) -> set[str] | None:
     return (known - {inline}) | {"kind"} | set().union(*filter(None, candidates))
 
 
-def _error_in_plugin(
-    key: Key, value: Any, depth: int, group: str, kinds: Kinds, elsewhere: Sequence[str]
-) -> ConfigError | None:
-    """The error if the part of `key` at `depth` cannot be a setting of the plugins that the section may have."""
+def _unknown_in_plugin(key: Key, depth: int, group: str, kinds: Kinds, elsewhere: Sequence[str]) -> _Place | None:
+    """The part of `key` at `depth`, or below it, that cannot be a setting of the plugins that the section may have."""
     name, inner = str(key[depth]), key[depth + 1 :]
     candidates = [fields_of(group, kind) for kind in kinds(key[:depth], group)]
     if name == "kind" or not candidates or None in candidates:
@@ -236,6 +252,6 @@ def _error_in_plugin(
         modifiers = {"modifiers", *names("modifier")}
         own = fields_of("modifier", name) if name in modifiers - fields - {"modifiers"} else None
         if own is not None and inner and inner[0] not in own:
-            return unknown(_dotted(key), str(inner[0]), own, (), value)
+            return str(inner[0]), own, ()
     is_known = name in fields | modifiers or (modifiers and ("." in name or ":" in name))
-    return None if is_known else unknown(_dotted(key), name, fields | modifiers, elsewhere, value)
+    return None if is_known else (name, fields | modifiers, elsewhere)

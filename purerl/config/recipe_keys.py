@@ -9,7 +9,7 @@ from typing import Any
 
 from attrs import fields_dict
 
-from purerl.config.keys import Key, Kinds, find_unknown, joined, settings_in, unknown
+from purerl.config.keys import Key, Kinds, Translate, find_unknown, joined, settings_in, unknown
 from purerl.config.overrides import parse, read_value
 from purerl.config.presets import expand
 from purerl.config.schema import RunConfig
@@ -21,19 +21,21 @@ from purerl.system.static_inspect import imported_modules
 __all__ = ["check_file_keys", "check_names", "check_recipe_keys"]
 
 
-def check_file_keys(path: str, table: Table, settings: Iterable[str]) -> None:
+def check_file_keys(path: str, table: Table, settings: Iterable[str], translate: Translate) -> None:
     """Raise ConfigError for unknown keys in `table`, the content of the TOML file at `path`, and in `settings`."""
     in_file = partial(_kinds_in_table, table)
     errors = []
-    if found := find_unknown(RunConfig, settings_in(table), in_file):
+    if found := find_unknown(RunConfig, settings_in(table), in_file, translate):
         errors.append(ConfigError(f"{path!r}\n{joined(found)}"))
-    if found := find_unknown(RunConfig, _values(settings), _with_set_kinds(settings, in_file)):
+    if found := find_unknown(RunConfig, _values(settings), _with_set_kinds(settings, in_file), translate):
         errors.append(ConfigError(f"--set\n{joined(found)}") if errors else joined(found))
     if errors:
         raise joined(errors)
 
 
-def check_recipe_keys(settings: Iterable[str], parameters: Collection[str], *, source: Path | None) -> None:
+def check_recipe_keys(
+    settings: Iterable[str], parameters: Collection[str], translate: Translate, *, source: Path | None
+) -> None:
     """Raise ConfigError for unknown keys in `settings` of a recipe with these `parameters`.
 
     `source` is the file of a recipe that creates its plugins itself: they are among those that it imports. None if the
@@ -42,25 +44,26 @@ def check_recipe_keys(settings: Iterable[str], parameters: Collection[str], *, s
     known = {*parameters, *_FIELDS}
     kinds = _with_set_kinds(settings, partial(_kinds_in_source, source))
     others = [(keys, value) for keys, value in _values(settings) if keys[0] in known - {*parameters}]
-    if errors := [*_unknown_names(settings, known), *find_unknown(RunConfig, others, kinds)]:
+    errors = [*_unknown_names(settings, known, translate), *find_unknown(RunConfig, others, kinds, translate)]
+    if errors:
         raise joined(errors)
 
 
 def check_names(settings: Iterable[str], known: Collection[str]) -> None:
     """Raise ConfigError for settings whose first part is not in `known`, which includes arguments of the recipe."""
-    if errors := _unknown_names(settings, known):
+    if errors := _unknown_names(settings, known, lambda given: {}):
         raise joined(errors)
 
 
 _FIELDS = fields_dict(RunConfig).keys()
 
 
-def _unknown_names(settings: Iterable[str], known: Collection[str]) -> list[ConfigError]:
-    return [
-        unknown(".".join(keys), str(keys[0]), known, (), value)
-        for keys, value in _values(settings)
-        if keys[0] not in known
-    ]
+def _unknown_names(settings: Iterable[str], known: Collection[str], translate: Translate) -> list[ConfigError]:
+    found = {
+        ".".join(map(str, keys)): (str(keys[0]), value) for keys, value in _values(settings) if keys[0] not in known
+    }
+    lines = translate({key: value for key, (_, value) in found.items()}) if found else {}
+    return [unknown(key, name, known, (), value, lines.get(key, "")) for key, (name, value) in found.items()]
 
 
 def _values(settings: Iterable[str]) -> list[tuple[list[str], Any]]:

@@ -73,7 +73,9 @@ def read_toml(path: str | Path, cls: type[T]) -> T:
     try:
         return from_dict(cls, table)
     except ConfigError as error:
-        raise ConfigError(f"{str(path)!r}\n{error}") from error
+        in_file = ConfigError(f"{str(path)!r}\n{error}")
+        in_file.parts = error.parts or (error,)
+        raise in_file from error
 
 
 def dumps(config: Any) -> str:

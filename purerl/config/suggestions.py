@@ -25,7 +25,13 @@ _MAX_LISTED = 12
 
 
 def suggestion(
-    key: str, value: Any = NOTHING, *, name: str = "", known: Collection[str] = (), elsewhere: Iterable[str] = ()
+    key: str,
+    value: Any = NOTHING,
+    *,
+    name: str = "",
+    known: Collection[str] = (),
+    elsewhere: Iterable[str] = (),
+    line: str = "",
 ) -> str | None:
     """The remedy for the unknown setting or metric `key`; None if nothing is certain enough.
 
@@ -33,6 +39,7 @@ def suggestion(
     name       the part of `key` that is unknown
     known      the names that it may have
     elsewhere  dotted keys of settings in other sections
+    line       what to write in place of a setting of another library, if it is known
 
     >>> suggestion("examples")
     "it is called 'batch_size' here (it was 'examples')"
@@ -41,7 +48,7 @@ def suggestion(
     >>> suggestion("trainer.sed", 8, name="sed", known=["seed", "size"])
     "did you mean 'seed'?"
     """
-    if found := remedy(key, value):
+    if found := remedy(key, value, line):
         return found
     same = [setting for setting in elsewhere if setting.rpartition(".")[2] == name]
     if len(same) == 1:

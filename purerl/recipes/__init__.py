@@ -289,10 +289,17 @@ def _call(recipe: str, function: Callable, arguments: Mapping[str, Any]) -> Any:
 def _check_keys(recipe: str, settings: Sequence[str]) -> None:
     """Refuse unknown keys of `settings` and of a TOML file, as far as they are found without importing the recipe."""
     if recipe.endswith(".toml"):
-        check_file_keys(recipe, read_table(recipe), settings)
+        check_file_keys(recipe, read_table(recipe), settings, _translate)
         return
     module, name = _address_of(recipe)
     source = find_source(module)
     known = signature_of(source, name) if source else None
     if known is not None and source is not None:
-        check_recipe_keys(settings, {*known.parameters}, source=source if ":" not in recipe else None)
+        check_recipe_keys(settings, {*known.parameters}, _translate, source=source if ":" not in recipe else None)
+
+
+def _translate(given: Mapping[str, Any]) -> Mapping[str, str]:
+    """What to write in place of settings of other libraries."""
+    from purerl.porting.lines import lines_for
+
+    return lines_for(given)

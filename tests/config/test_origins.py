@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -99,7 +100,18 @@ def test_each_value_that_is_not_a_default_has_its_origin_as_a_comment() -> None:
     assert "lr = 1e-05  # recipe" in lines
     assert "betas = [  # --set" in lines
     assert "ppo_epochs = 1" in lines
-    assert 'kind = "label_smoothing"  # --set' in lines
-    import tomllib
-
+    assert "modifiers = [  # --set" in lines
     assert from_dict(RunConfig, tomllib.loads(text)) == config
+
+
+def test_modifiers_that_are_sections_have_origins_too() -> None:
+    text = '[[algorithm.modifiers]]\nkind = "kl_loss"\ncoef = 0.1\n\n[[rewards]]\nweight = 2.0'
+    origins = {"algorithm.modifiers": "recipe", "algorithm.kl_loss.coef": "--set", "rewards": "grpo@trl"}
+    assert annotate(text, origins).splitlines() == [
+        "[[algorithm.modifiers]]",
+        'kind = "kl_loss"  # recipe',
+        "coef = 0.1  # --set",
+        "",
+        "[[rewards]]  # grpo@trl",
+        "weight = 2.0",
+    ]

@@ -14,18 +14,21 @@ from typing import Any, NamedTuple
 from attrs import NOTHING
 
 from purerl.config.aliases import LIBRARIES, Library, read_library, read_renamed
-from purerl.config.aliases.answers import Answer, answer, defaults
+from purerl.config.aliases.answers import Answer, answer, known
 from purerl.config.tables import write
 
-__all__ = ["remedy"]
+__all__ = ["full_names", "remedy"]
 
 _SIMILAR = 0.75  # smallest similarity of a dotted name to one with the same last part
 _CLASSES = ("GRPOConfig", "DPOConfig", "SFTConfig", "KTOConfig", "RewardConfig", "TrainingArguments", "LoraConfig")
 """Classes of TRL, transformers and peft whose fields are written without the class, by precedence."""
 
 
-def remedy(key: str, value: Any = NOTHING) -> str | None:
+def remedy(key: str, value: Any = NOTHING, line: str = "") -> str | None:
     """The remedy for the unknown setting or metric `key` with `value`; None if it is no name of another library.
+
+    `line` says what to write, if it has been computed from this and other settings. Otherwise it is made from the value
+    alone, if that is possible.
 
     A whole name is preferred, also below ``initial_run.``. Otherwise all names that end like `key` must be replaced by
     the same settings.
@@ -37,7 +40,7 @@ def remedy(key: str, value: Any = NOTHING) -> str | None:
     """
     name = key.removeprefix("initial_run.")
     matches = [alias for alias in _aliases() if name in alias.names]
-    if not matches and (found := _of_answers(name, value)):
+    if not matches and (found := _of_answers(name, value, line)):
         return found
     if not matches:
         matches = [alias for alias in _aliases() if alias.ends_like(name)]
@@ -45,36 +48,36 @@ def remedy(key: str, value: Any = NOTHING) -> str | None:
             return None
     if not matches or name in matches[0].settings:
         return None
-    return _describe([alias for alias in matches if alias.library == matches[0].library], value)
+    return _describe([alias for alias in matches if alias.library == matches[0].library], value, line)
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
 
 
-def _of_answers(name: str, value: Any) -> str | None:
+def _of_answers(name: str, value: Any, line: str) -> str | None:
     """The remedy by the answer for `name`; None if no library has it, or if several answers are possible."""
     for library in reversed(LIBRARIES):
-        if found := _full_names(library, name):
-            return _answered(library, name, found, value)
+        if found := full_names(library, name):
+            return _answered(library, name, found, value, line)
     return None
 
 
-def _full_names(library: str, name: str) -> list[str]:
+def full_names(library: str, name: str) -> list[str]:
     """The settings of `library` that `name` can be: the whole name, its field in a class, or the end of dotted keys."""
-    known, last = defaults(library), name.rpartition(".")[2]
+    every, last = known(library), name.rpartition(".")[2]
     whole = _long(read_library(library), name)
-    if whole in known:
+    if whole in every:
         return [whole]
     if library == "trl":
-        return [full for cls in _CLASSES if (full := f"{cls}.{last}") in known]
-    return [full for full in known if full.endswith(f".{whole}")] if "." in whole else []
+        return [full for cls in _CLASSES if (full := f"{cls}.{last}") in every]
+    return [full for full in every if full.endswith(f".{whole}")] if "." in whole else []
 
 
-def _answered(library: str, name: str, full_names: Sequence[str], value: Any) -> str | None:
+def _answered(library: str, name: str, names: Sequence[str], value: Any, line: str) -> str | None:
     by_text: dict[str, list[str]] = {}
-    for full in full_names:
+    for full in names:
         if (one := answer(library, full)) is not None:
-            by_text.setdefault(_verdict(library, one, value), []).append(full)
+            by_text.setdefault(_verdict(library, one, value, line), []).append(full)
     if not by_text:
         return None
     text, names = next(iter(by_text.items()))
@@ -92,7 +95,7 @@ def _classes(full_names: Iterable[str]) -> list[str]:
     return [full.partition(".")[0] for full in full_names]
 
 
-def _verdict(library: str, one: Answer, value: Any) -> str:
+def _verdict(library: str, one: Answer, value: Any, line: str) -> str:
     """The answer as the end of a sentence."""
     if value is not NOTHING and value in one.same:
         return "is not needed: with this value nothing has to be set"
@@ -101,6 +104,8 @@ def _verdict(library: str, one: Answer, value: Any) -> str:
     if one.missing:
         return f"is not there: {_sentence(one.missing)}"
     names = _join(dict.fromkeys(text.partition("=")[0] for text in one.to), "and")
+    if line:
+        return f"is {names} here: {line}{_appended(one.note)}"
     lines = _translated(one, value)
     return f"is {names} here" + (f": write {lines}" if lines else "") + _appended(one.note) + _hint(library, one, value)
 
@@ -195,25 +200,27 @@ def _long(library: Library, name: str) -> str:
     return library.prefixes.get(first, first) + dot + rest
 
 
-def _describe(aliases: Sequence[_Alias], value: Any) -> str:
+def _describe(aliases: Sequence[_Alias], value: Any, line: str) -> str:
     """A remedy made from `aliases`, which have one library and one name."""
     first = aliases[0]
     if first.settings == (first.name,):
-        return f"it is called {first.name!r} here{_assignment(aliases, value)}"
+        return f"it is called {first.name!r} here{_assignment(aliases, value, line)}"
     if not first.library:
         names = _join(first.settings, "or")
-        return f"it is called {names} here{_assignment(aliases, value)} (it was {first.name!r})"
+        return f"it is called {names} here{_assignment(aliases, value, line)} (it was {first.name!r})"
     sections: dict[str, list[str]] = {}
     for alias in aliases:
         sections.setdefault(_join(alias.settings, "and"), []).append(alias.section)
     if len(sections) == 1:
-        return f"{first.library}'s {first.name!r} is {next(iter(sections))} here{_assignment(aliases, value)}"
+        return f"{first.library}'s {first.name!r} is {next(iter(sections))} here{_assignment(aliases, value, line)}"
     choices = " or ".join(f"{settings} ({', '.join(dict.fromkeys(names))})" for settings, names in sections.items())
-    return f"{first.library}'s {first.name!r} is {choices} here"
+    return f"{first.library}'s {first.name!r} is {choices} here" + (f": {line}" if line else "")
 
 
-def _assignment(aliases: Sequence[_Alias], value: Any) -> str:
+def _assignment(aliases: Sequence[_Alias], value: Any, line: str) -> str:
     """The lines to write in place of the alias with `value`, and what differs; empty if neither is known."""
+    if line:
+        return f": {line}{_appended(aliases[0].note)}"
     if value is NOTHING:
         return ""
     texts = {str(value).lower(), write(value).lower()}
@@ -237,7 +244,7 @@ def _assignment(aliases: Sequence[_Alias], value: Any) -> str:
 def _answers_for(alias: _Alias) -> list[tuple[str, Answer]]:
     """The answers for the name of `alias`, each with its library; empty for an old name of purerl."""
     library = next((name for name in LIBRARIES if read_library(name).name == alias.library), None)
-    found = (answer(library, full) for full in _full_names(library, alias.name)) if library else ()
+    found = (answer(library, full) for full in full_names(library, alias.name)) if library else ()
     return [(str(library), one) for one in found if one is not None and one.to]
 
 
