@@ -179,7 +179,7 @@ def _apply_rule(found: _Found, rule: str) -> None:
     outcomes = [*found.rules[rule](_known(found))]
     for outcome in outcomes:
         if isinstance(outcome, Setting):
-            is_given = any(_covers(used[name], outcome.key) for name in given)
+            is_given = any(_covers(_answer(found.library, name), outcome.key) for name in found.given)
             _add(found, _commented(found, outcome, is_given=is_given), is_given=is_given)
         else:
             found.missing[outcome.name] = outcome.why

@@ -83,14 +83,17 @@ class _Run:
         status: bool | None = True
         runs = active
         while self.position < len(self.tokens) and self.text() not in ends:
+            start = self.position
             if self.text() in ("&&", "||"):
-                runs = active and (status is not False if self.take().text == "&&" else status is False)
+                is_wanted = status is not False if self.take().text == "&&" else status is False
+                runs = active and is_wanted
             elif self.text() in _SEPARATORS - {"("}:
                 self.position += 1
                 runs = active
             else:
                 result = self.statement(active=runs)
                 status = result if runs else status
+            self.position += self.position == start  # a word that begins no statement, such as a second `fi`
         return status
 
     def statement(self, *, active: bool) -> bool | None:
@@ -130,7 +133,7 @@ class _Run:
 
     def _if(self, *, active: bool) -> bool | None:
         line, is_over = self.take().line, not active
-        while True:
+        while self.position < len(self.tokens):
             status = self._condition({"then"}, line, active=not is_over)
             self.take("then")
             self.block({"elif", "else", "fi"}, active=not is_over and status)
@@ -195,6 +198,7 @@ class _Run:
             self.note(line, f"the value of `{self.words.restored(value)}` is not known")
         self.take("in")
         while self.take("esac").text not in ("esac", ""):
+            start = self.position
             self.take("(")
             patterns = []
             while self.text() not in (")", ""):
@@ -205,6 +209,7 @@ class _Run:
             self.block({";;", ";&", ";;&", "esac"}, active=matches)
             is_over = is_over or matches
             self.take(";;", ";&", ";;&")
+            self.position += self.position == start
         return True
 
     def _function(self, *, active: bool) -> bool | None:
