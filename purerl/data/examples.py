@@ -225,14 +225,11 @@ def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
         numbers = [row for row_file, row in locations if row_file == file]
         taken = rows_of(data.tables[file].take(numbers))
         if data.example_format.has_images:
-            folder = _folder_of(data.paths[file])
+            path = Path(data.paths[file])
+            folder = path if path.is_dir() else path.parent
             taken = [located(data.example_format, row, folder) for row in taken]
         rows[file] = iter(taken)
     return [next(rows[file]) for file, _ in locations]
-
-
-def _folder_of(path: str) -> Path:
-    return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
 def _locate_row(data: DataSet, index: int) -> tuple[int, int]:

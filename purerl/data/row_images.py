@@ -237,8 +237,7 @@ def _source_of(part: Mapping[str, Any]) -> Any:
     """The source of an image that its part names; None: it takes the next image of the row."""
     if part["type"] == "image_url":
         return part.get("image_url") or part.get("url")
-    base64_text = part.get("base64")
-    if base64_text is not None:
+    if (base64_text := part.get("base64")) is not None:
         return f"data:;base64,{base64_text}"
     return next((part[key] for key in _SOURCES if part.get(key) is not None), None)
 

@@ -103,9 +103,6 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# --- signatures --------------------------------------------------------------------------------------------------
-
-
 def _name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -126,9 +123,6 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
         if key not in hints:
             raise ConfigError(f"the parameter {key!r} of the tool {name!r}", need="a type hint, such as str")
     return {key: (hints[key], parameter.default) for key, parameter in signature.parameters.items()}
-
-
-# --- types -------------------------------------------------------------------------------------------------------
 
 
 def _schema(name: str, key: str, hint: Any) -> dict[str, Any]:
@@ -260,8 +254,6 @@ def _as_float(value: int) -> float:
     except OverflowError:
         raise ValueError from None
 
-
-# --- docstrings --------------------------------------------------------------------------------------------------
 
 _SECTION = re.compile(r"^(\w[\w ]*:|\w[\w ]*\n-{3,}|:\w+.*|>>> .*)$", re.MULTILINE)
 _GOOGLE = re.compile(r"^(?:Args|Arguments|Parameters):\n((?:[ \t]+.*(?:\n|\Z)|\n)*)", re.MULTILINE)

@@ -34,6 +34,7 @@ __all__ = [
     "Logged",
     "Measured",
     "Outcome",
+    "awaiting_stack",
     "call_reward",
     "failure_of_exception",
     "has_failed",
@@ -346,7 +347,11 @@ async def _await_outcomes(reward: LoadedReward, awaitable: Any, call: Call, time
     task = asyncio.ensure_future(_await(reward.name, awaitable))
     try:
         await asyncio.wait([task], timeout=timeout)
-        return _parse(reward, _task_result(reward.name, task, awaitable, timeout), call)
+        if task.done():
+            return _parse(reward, task.result(), call)
+        stack = "".join(awaiting_stack(awaitable).format())
+        text = shorten(f"{reward.name} did not finish within {timeout:g} seconds\n{stack}")
+        return [Failure(reward.name, "timed out", text)] * call.count
     except asyncio.CancelledError:
         return [Failure(reward.name, "raised", f"{reward.name} cancelled all tasks of its event loop")] * call.count
     finally:
@@ -363,17 +368,10 @@ async def _await(name: str, awaitable: Any) -> Any:
         return _outcome_of_exception(name, error)
 
 
-def _task_result(name: str, task: asyncio.Future[Any], awaitable: Any, timeout: float) -> Any:
-    if task.done():
-        return task.result()
-    message = f"{name} did not finish within {timeout:g} seconds\n{_awaiting_stack(awaitable)}"
-    return Failure(name, "timed out", shorten(message))
-
-
-def _awaiting_stack(awaitable: Any) -> str:
+def awaiting_stack(awaitable: Any) -> traceback.StackSummary:
     """The stack of a coroutine that awaits another one, which awaits a third, and so on."""
     frames = []
     while (frame := getattr(awaitable, "cr_frame", None)) is not None:
         frames.append((frame, frame.f_lineno))
         awaitable = awaitable.cr_await
-    return "".join(traceback.StackSummary.extract(iter(frames)).format())
+    return traceback.StackSummary.extract(iter(frames))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -22,48 +23,35 @@ __all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_rewards
 _FINITE = {"need": "a finite number", "valid": math.isfinite}
 
 
-def _function_setting() -> Any:
-    return setting("the function, as module:function or file.py:function", short=True, default=None)
-
-
-def _role_setting() -> Any:
-    return setting("in place of a function: a model, by its name in roles.rewards", default=None)
-
-
-def _kwargs_setting() -> Any:
-    return setting("further arguments of each call of the function, by name", default=None)
-
-
-def _config_setting() -> Any:
-    return setting(
-        "in place of a function: a kind, and its settings beside it", plugin="reward", inline=True, default=None
-    )
-
-
-def _name_setting() -> Any:
-    return setting(
-        "name of its component, if it should not be that of the function, kind or model",
-        default=None,
-        need="at most 100 letters, digits, spaces and characters of _ and -",
-        valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
-    )
-
-
-def _data_source_setting() -> Any:
-    return setting(
-        "rows that it applies to: a value of their column data_source, or a list of values and patterns such as "
-        "math_*; if not given, all rows",
-        default=None,
-        converter=optional(to_names),
-        read=to_names,
-        need="at least one name or pattern",
-        valid=lambda value: bool(value) and all(value),
-    )
-
-
 def to_names(value: Any) -> Any:
     """One name as a tuple of names; every other value is returned unchanged, and a list as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+# Settings of rewards and gates.
+_function = partial(setting, "the function, as module:function or file.py:function", short=True, default=None)
+_role = partial(setting, "in place of a function: a model, by its name in roles.rewards", default=None)
+_kwargs = partial(setting, "further arguments of each call of the function, by name", default=None)
+_config = partial(
+    setting, "in place of a function: a kind, and its settings beside it", plugin="reward", inline=True, default=None
+)
+_name = partial(
+    setting,
+    "name of its component, if it should not be that of the function, kind or model",
+    default=None,
+    need="at most 100 letters, digits, spaces and characters of _ and -",
+    valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
+)
+_data_source = partial(
+    setting,
+    "rows that it applies to: a value of their column data_source, or a list of values and patterns such as "
+    "math_*; if not given, all rows",
+    default=None,
+    converter=optional(to_names),
+    read=to_names,
+    need="at least one name or pattern",
+    valid=lambda value: bool(value) and all(value),
+)
 
 
 @frozen
@@ -74,11 +62,11 @@ class Reward:
     for this kind.
     """
 
-    function: str | None = _function_setting()
+    function: str | None = _function()
     weight: float = setting("factor of its value in the weighted sum; 0: the value is only logged", default=1.0)
-    kwargs: Mapping[str, Any] | None = _kwargs_setting()
-    name: str | None = _name_setting()
-    data_source: tuple[str, ...] | None = _data_source_setting()
+    kwargs: Mapping[str, Any] | None = _kwargs()
+    name: str | None = _name()
+    data_source: tuple[str, ...] | None = _data_source()
     mean: float | None = setting(
         "subtracted from its value, such as the mean of the scores of a reward model", default=None, **_FINITE
     )
@@ -94,8 +82,8 @@ class Reward:
         need="two finite numbers, the smaller one first",
         valid=lambda value: math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] < value[1],
     )
-    config: Any = _config_setting()
-    role: str | None = _role_setting()
+    config: Any = _config()
+    role: str | None = _role()
 
     def __attrs_post_init__(self) -> None:
         _check_source(self)
@@ -123,13 +111,13 @@ class Reward:
 class Gate:
     """A function, a kind or a model that decides whether a completion has a reward other than 0."""
 
-    function: str | None = _function_setting()
+    function: str | None = _function()
     at_least: float = setting("the reward is 0 if its value is less than this", default=1.0, **_FINITE)
-    kwargs: Mapping[str, Any] | None = _kwargs_setting()
-    name: str | None = _name_setting()
-    data_source: tuple[str, ...] | None = _data_source_setting()
-    config: Any = _config_setting()
-    role: str | None = _role_setting()
+    kwargs: Mapping[str, Any] | None = _kwargs()
+    name: str | None = _name()
+    data_source: tuple[str, ...] | None = _data_source()
+    config: Any = _config()
+    role: str | None = _role()
 
     def __attrs_post_init__(self) -> None:
         _check_source(self)

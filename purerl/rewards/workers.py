@@ -184,13 +184,10 @@ class WorkerPool:
         end_all(loads)
 
     def _start_workers(self) -> None:
-        while len(self._loads) < self._num_workers:
-            self._loads[self._new_worker()] = _Load()
-
-    def _new_worker(self) -> Worker:
         first = (self._sources, self._length)
         options = {"max_memory": self._max_memory, "internal_files": INTERNAL_FILES}
-        return Worker(_WORK, first, answer=Loaded | Report, **options)
+        while len(self._loads) < self._num_workers:
+            self._loads[Worker(_WORK, first, answer=Loaded | Report, **options)] = _Load()
 
     def _assign(self) -> None:
         """Give the first parts that wait to the workers that have nothing to do."""
