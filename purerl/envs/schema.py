@@ -243,16 +243,12 @@ def _instance(kind: type, value: Any) -> Any:
 
 def _scalar(kind: type, value: Any) -> Any:
     if kind is float and isinstance(value, int):
-        return _as_float(_instance(int, value))
+        try:
+            return float(_instance(int, value))
+        except OverflowError:
+            raise ValueError from None
     is_integral = isinstance(value, float) and value.is_integer()
     return int(value) if kind is int and is_integral else _instance(kind, value)
-
-
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError from None
 
 
 _SECTION = re.compile(r"^(\w[\w ]*:|\w[\w ]*\n-{3,}|:\w+.*|>>> .*)$", re.MULTILINE)
