@@ -230,9 +230,6 @@ def _end_of_turn_tokens(chat: Chat) -> list[int]:
     return [token for token in tokens if token in chat.tokenizer.added_tokens_decoder][:1]
 
 
-# --- prompts -----------------------------------------------------------------------------------------------------
-
-
 def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prompt]:
     """Tokenize `prompts`, which are all strings or all messages.
 
@@ -357,9 +354,6 @@ def _marked(chat: Chat, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _marked(chat, item) for key, item in value.items()}
     return [_marked(chat, item) for item in value] if isinstance(value, list | tuple) else value
-
-
-# --- images ------------------------------------------------------------------------------------------------------
 
 
 def with_expansions(chat: Chat, tokens: list[int], images: Sequence[Image]) -> list[int]:

@@ -153,9 +153,6 @@ def value_counts(data: DataSet, column: str) -> Counter[Any]:
     return Counter(values[index] for part in data.parts for index in part)
 
 
-# --- order -------------------------------------------------------------------------------------------------------
-
-
 def indices_of_draws(data: DataSet, seed: int, first: int, count: int) -> list[int]:
     """The indices of the draws `first`, ..., `first + count - 1` from `data`."""
     draws = [part_of_draw(draw, data.weights) for draw in range(first, first + count)]
@@ -212,9 +209,6 @@ def positions_of_draws(size: int, seed: int, first: int, count: int) -> list[int
 def _permutation(size: int, seed: int, epoch: int) -> list[int]:
     generator = torch.Generator().manual_seed((seed * 1_000_003 + epoch) % 2**63)
     return torch.randperm(size, generator=generator).tolist()
-
-
-# --- rows --------------------------------------------------------------------------------------------------------
 
 
 def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:

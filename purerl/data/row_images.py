@@ -54,9 +54,6 @@ _SOURCES = ("image", "bytes", "path", "url")  # keys of a part that is an image
 _PATHS = ("image", "path", "url", "image_url")
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
-
-
 def has_images(table: pa.Table, example_format: ExampleFormat, path: str) -> bool:
     """Whether rows of `table`, the contents of the file at `path`, have images.
 
@@ -96,9 +93,6 @@ def _mentions_images(table: pa.Table, name: str, images: str | None) -> bool:
         else any(part.get("type") not in (None, "text") for part in content or ())
         for content in contents
     )
-
-
-# --- rows ----------------------------------------------------------------------------------------------------------
 
 
 def located(example_format: ExampleFormat, row: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -242,9 +236,6 @@ def _source_of(part: Mapping[str, Any]) -> Any:
     return next((part[key] for key in _SOURCES if part.get(key) is not None), None)
 
 
-# --- images --------------------------------------------------------------------------------------------------------
-
-
 def to_image(value: Any) -> Image:
     """The image that `value` is or names: bytes, a path, a data URL, a picture of Pillow, or a structure with these.
 
@@ -281,9 +272,6 @@ def _from_text(text: str) -> bytes | Path:
     return Path(text)
 
 
-# --- observations --------------------------------------------------------------------------------------------------
-
-
 def with_places(messages: Sequence[Message], number: int) -> list[Message]:
     """`messages` of an environment with a part ``{"type": "image"}`` for each of its `number` images.
 
@@ -305,9 +293,6 @@ def placed(messages: Sequence[Message], images: Sequence[Any]) -> list[Message]:
     """`messages` with the next of `images` in each part ``{"type": "image"}``; there are as many of both."""
     remaining = map(to_image, images)
     return [_placed(message, remaining) for message in messages]
-
-
-# --- messages ------------------------------------------------------------------------------------------------------
 
 
 def images_of(messages: Sequence[Message]) -> list[Image]:

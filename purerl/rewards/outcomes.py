@@ -239,7 +239,9 @@ def _parse(reward: LoadedReward, returned: Any, call: Call) -> list[Outcome]:
         outcomes = [_make_outcome(reward.name, value) for value in reward.convention.parse(returned, call)]
     except Exception as error:  # noqa: BLE001 -- returned objects of any class may raise while they are read
         return [Failure(reward.name, "returned an invalid value", str(error))] * call.count
-    return [_with_log(outcome, call, row) for row, outcome in enumerate(outcomes)] if call.has_logged else outcomes
+    if not (call.metrics or call.columns):
+        return outcomes
+    return [_with_log(outcome, call, row) for row, outcome in enumerate(outcomes)]
 
 
 def _with_log(outcome: Outcome, call: Call, row: int) -> Outcome:
@@ -309,9 +311,6 @@ def shorten(text: str, max_characters: int = _MAX_TRACEBACK_CHARACTERS) -> str:
     return text if len(text) <= max_characters else f"{text[:half]} [{removed} characters left out] {text[-half:]}"
 
 
-# --- closing -----------------------------------------------------------------------------------------------------
-
-
 def is_closable(function: Any) -> bool:
     """Whether `function` is an object with a method `close` or `aclose`."""
     return callable(getattr(function, "aclose", None)) or callable(getattr(function, "close", None))
@@ -330,9 +329,6 @@ def close_reward(reward: LoadedReward, *, timeout: float) -> None:
         closed = failure_of_exception(reward.name, error)
     if isinstance(closed, Failure):
         _LOG.warning("the reward %s was not closed:\n%s", reward.name, closed.traceback)
-
-
-# --- awaiting ----------------------------------------------------------------------------------------------------
 
 
 @cache

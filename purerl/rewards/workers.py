@@ -159,8 +159,6 @@ class WorkerPool:
             with suppress(BlockingIOError):
                 os.write(self._waker, b"\0")
 
-    # --- the thread ----------------------------------------------------------------------------------------------
-
     def _serve(self) -> None:
         while not self._is_closing:
             try:
@@ -296,8 +294,6 @@ class WorkerPool:
         for part in parts:
             part.is_alone = True
             self._queue.add([part])
-
-    # --- workers that end ----------------------------------------------------------------------------------------
 
     def _replace(self, worker: Worker, *, is_late: bool = False) -> None:
         """Remove a worker that has ended or is late. The part that is the reason fails; all others are retried."""

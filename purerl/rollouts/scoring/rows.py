@@ -98,10 +98,7 @@ def failed(row: Trajectory, failure: Failure) -> Trajectory:
 
 
 def with_scores(
-    rows: Sequence[Trajectory],
-    scores: Mapping[str, Scores],
-    rewards: Mapping[str, Reward],
-    gates: Mapping[str, Gate],
+    rows: Sequence[Trajectory], scores: Mapping[str, Scores], rewards: Mapping[str, Reward], gates: Mapping[str, Gate]
 ) -> list[Trajectory]:
     """The `rows` of an episode with the scores of models in the last one.
 
