@@ -29,20 +29,20 @@ def to_names(value: Any) -> Any:
 
 
 # Settings of rewards and gates.
-_function = partial(setting, "the function, as module:function or file.py:function", short=True, default=None)
-_role = partial(setting, "in place of a function: a model, by its name in roles.rewards", default=None)
-_kwargs = partial(setting, "further arguments of each call of the function, by name", default=None)
-_config = partial(
+_function_setting = partial(setting, "the function, as module:function or file.py:function", short=True, default=None)
+_role_setting = partial(setting, "in place of a function: a model, by its name in roles.rewards", default=None)
+_kwargs_setting = partial(setting, "further arguments of each call of the function, by name", default=None)
+_config_setting = partial(
     setting, "in place of a function: a kind, and its settings beside it", plugin="reward", inline=True, default=None
 )
-_name = partial(
+_name_setting = partial(
     setting,
     "name of its component, if it should not be that of the function, kind or model",
     default=None,
     need="at most 100 letters, digits, spaces and characters of _ and -",
     valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
 )
-_data_source = partial(
+_data_source_setting = partial(
     setting,
     "rows that it applies to: a value of their column data_source, or a list of values and patterns such as "
     "math_*; if not given, all rows",
@@ -62,11 +62,11 @@ class Reward:
     for this kind.
     """
 
-    function: str | None = _function()
+    function: str | None = _function_setting()
     weight: float = setting("factor of its value in the weighted sum; 0: the value is only logged", default=1.0)
-    kwargs: Mapping[str, Any] | None = _kwargs()
-    name: str | None = _name()
-    data_source: tuple[str, ...] | None = _data_source()
+    kwargs: Mapping[str, Any] | None = _kwargs_setting()
+    name: str | None = _name_setting()
+    data_source: tuple[str, ...] | None = _data_source_setting()
     mean: float | None = setting(
         "subtracted from its value, such as the mean of the scores of a reward model", default=None, **_FINITE
     )
@@ -82,8 +82,8 @@ class Reward:
         need="two finite numbers, the smaller one first",
         valid=lambda value: math.isfinite(value[0]) and math.isfinite(value[1]) and value[0] < value[1],
     )
-    config: Any = _config()
-    role: str | None = _role()
+    config: Any = _config_setting()
+    role: str | None = _role_setting()
 
     def __attrs_post_init__(self) -> None:
         _check_source(self)
@@ -111,13 +111,13 @@ class Reward:
 class Gate:
     """A function, a kind or a model that decides whether a completion has a reward other than 0."""
 
-    function: str | None = _function()
+    function: str | None = _function_setting()
     at_least: float = setting("the reward is 0 if its value is less than this", default=1.0, **_FINITE)
-    kwargs: Mapping[str, Any] | None = _kwargs()
-    name: str | None = _name()
-    data_source: tuple[str, ...] | None = _data_source()
-    config: Any = _config()
-    role: str | None = _role()
+    kwargs: Mapping[str, Any] | None = _kwargs_setting()
+    name: str | None = _name_setting()
+    data_source: tuple[str, ...] | None = _data_source_setting()
+    config: Any = _config_setting()
+    role: str | None = _role_setting()
 
     def __attrs_post_init__(self) -> None:
         _check_source(self)
