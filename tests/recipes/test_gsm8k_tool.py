@@ -88,6 +88,7 @@ def run(model: str, tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return train("gsm8k_tool", folder / "run", f"model={model}", f"data={data}", f"test={data}", "max_steps=2", *SMALL)
 
 
+@pytest.mark.slow
 def test_programs_run_and_the_answer_is_scored(run: Summary) -> None:
     problems = read_table(run.directory.parent / "problems.parquet").to_pylist()
     rows = [row for step in (1, 2) for row in read_rollouts(run.directory / "rollouts", step)]
