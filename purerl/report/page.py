@@ -121,15 +121,10 @@ def render_page(runs: Sequence[dict[str, Any]]) -> str:
         policy=f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}",
         style=style,
         script=script,
-        data=_to_embedded_json(data),
+        data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
     )
     # A path may contain bytes that are not valid UTF-8. Their escape sequences mean the same in JSON.
     return text.encode("utf-8", errors="backslashreplace").decode()
-
-
-def _to_embedded_json(data: Any) -> str:
-    """Serialize `data` so that it cannot close the script element that contains it."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def _csp_hash(text: str) -> str:

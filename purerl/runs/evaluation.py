@@ -111,7 +111,7 @@ def evaluation_of_model(
     check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
     runner = runner_of_functions(rewards, gates, workers)
-    others = [*_rewards_of(environment), *runner.names]
+    others = [*([ENVIRONMENT] if environment is not None and environment.gives_rewards else []), *runner.names]
     accuracy_rewards = select_accuracy_rewards(settings, [*runner.components], others)
     task = task_of_model(
         model,
@@ -133,11 +133,6 @@ def evaluation_of_model(
         engines=partial(_open_sampler, generator=generator, model=model, seed=seed),
         max_failure_rate=workers.max_failure_rate,
     )
-
-
-def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
-    """The names of the rewards that `environment` gives."""
-    return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
 def _open_sampler(
