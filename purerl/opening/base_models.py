@@ -33,12 +33,10 @@ def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dic
     by_model = {model: fingerprint(model) for model in dict.fromkeys(models.values())}
     for name, model in models.items():
         if name in recorded and recorded[name] != by_model[model]:
-            raise RunDirectoryError(
-                f"the model of the {name}, {model.path!r}, has changed since the run in {str(directory.path)!r} started",
-                got="other files: " + ", ".join(changed_files(recorded[name], by_model[model])[:5]),
-                need="the same model, to resume the run",
-                do="restore it, name another directory, or discard the run with --fresh",
-            )
+            what = f"the model of the {name}, {model.path!r}, has changed since the run in {str(directory.path)!r}"
+            got = "other files: " + ", ".join(changed_files(recorded[name], by_model[model])[:5])
+            do = "restore it, name another directory, or discard the run with --fresh"
+            raise RunDirectoryError(f"{what} started", got=got, need="the same model, to resume the run", do=do)
     return {name: by_model[model] for name, model in models.items()}
 
 

@@ -12,7 +12,6 @@ from purerl.config.requirements import Requirements, is_reward
 from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, TextOrMessages, open_chat
-from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet, value_counts
 from purerl.data.notes import data_notes
 from purerl.data.open import check_first_rows, open_run_chat, prompt_format_of, read_problems
@@ -205,7 +204,8 @@ def task_of_model(
     check_rows(rewards, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
-        problems |= {"prompt": prompts_as_data(prompts, _format_of(prompts, tokenizer))}
+        is_text = not tokenizer.chat_template and all(isinstance(prompt, str) for prompt in prompts)
+        problems |= {"prompt": prompts_as_data(prompts, "text" if is_text else "messages")}
         check_rows(rewards, problems.values())
     processor = open_processor(model, problems.values(), environment)
     chat = open_chat(
@@ -230,12 +230,6 @@ def notes_on_problems(
 ) -> tuple[str, ...]:
     """Notes on the files of `problems`, whose completions `runner` scores."""
     return tuple(data_notes([*problems.values()], chat, runner.columns, shows_row_settings=environment is None))
-
-
-def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
-    """The format of `prompts`: messages if the tokenizer has a chat template, or if some of them are messages."""
-    has_messages = not all(isinstance(prompt, str) for prompt in prompts)
-    return "messages" if tokenizer.chat_template or has_messages else "text"
 
 
 def on_prompts(task: Task, prompts: Sequence[TextOrMessages], model: Model, rewards: RewardRunner) -> Task:

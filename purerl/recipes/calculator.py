@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer

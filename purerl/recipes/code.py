@@ -22,7 +22,7 @@ import random
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer

@@ -16,7 +16,6 @@ from purerl.config.paths import resolve_paths
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
 from purerl.data.settings import Data
-from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.task import check_rows, open_runner
@@ -26,7 +25,6 @@ from purerl.rewards.check import check_rewards
 from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
 from purerl.rewards.settings import Gate, Reward, RewardWorkers
-from purerl.rollouts.settings import Rollout
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import unlocked
@@ -116,7 +114,10 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     of the run have changed.
     """
     config = resolve_paths(evolve(recording.config, rewards=tuple(rewards)), recording.path)
-    _check_rows(config.rollout, config.environment)
+    if config.environment is not None or (config.rollout is not None and config.rollout.workflow is not None):
+        got = "episodes of an environment" if config.environment else "rows of a workflow"
+        need = "completions of one turn, which reward functions can score again"
+        raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
     _check_rewards(config.rewards, config.gates, config.reward_workers)
     facts = unlocked(recording.path).facts
     data = _read_data(config.data, facts.get("files", {}))
@@ -128,13 +129,6 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     samples = config.rollout.samples_per_prompt if config.rollout else 1
     with runner:
         yield Scorer(runner, data, config.seed, samples, "components" in reads_of(algorithm), tokenizer)
-
-
-def _check_rows(rollout: Rollout | None, environment: EnvironmentSettings | None) -> None:
-    if environment is not None or (rollout is not None and rollout.workflow is not None):
-        got = "episodes of an environment" if environment else "rows of a workflow"
-        need = "completions of one turn, which reward functions can score again"
-        raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
 
 
 def _check_rewards(rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers) -> None:

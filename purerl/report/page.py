@@ -114,14 +114,15 @@ def render_page(runs: Sequence[dict[str, Any]]) -> str:
     """Render the HTML page for `runs`, the results of `read_run` with a name and completions."""
     names = sorted({name for run in runs for name in run["metrics"]})
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    data = {"created": created, "runs": runs, "meanings": meanings(names)}
+    content = {"created": created, "runs": runs, "meanings": meanings(names)}
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     style, script = _read_asset("style.css"), "\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
     text = Template(_read_asset("index.html")).substitute(
         title=escape(", ".join(run["name"] for run in runs)),
         policy=f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}",
         style=style,
         script=script,
-        data=json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c"),
+        data=data.replace("<", r"\u003c"),  # so that it cannot close the script element that contains it
     )
     # A path may contain bytes that are not valid UTF-8. Their escape sequences mean the same in JSON.
     return text.encode("utf-8", errors="backslashreplace").decode()

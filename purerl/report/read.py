@@ -84,7 +84,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "first_values": _last_values(reversed(records)),
         "last_values": _last_values(records),
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
-        "warnings": _warnings(path, records),
+        "warnings": [{**one.warning._asdict(), "end": one.end} for one in diagnose(records, facts_of_run(path))],
         "accuracy": _accuracy(path),
         **_curves(records, max_records),
     }
@@ -97,12 +97,6 @@ def _accuracy(path: Path) -> str | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return sentence if isinstance(sentence, str) else None
-
-
-def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The warnings of the run, each with the step in which it ended (None: it is still present)."""
-    episodes = diagnose(records, facts_of_run(path))
-    return [{**episode.warning._asdict(), "end": episode.end} for episode in episodes]
 
 
 def _read_metrics(path: Path) -> list[dict[str, Any]]:

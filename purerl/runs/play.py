@@ -73,7 +73,11 @@ def play_row(
     with ExitStack() as stack:
         images = stack.enter_context(private_folder("purerl-images-"))
         workflow, task = open_debug_workflow(config, images=images)
-        example = _example_at(task, row)
+        examples = task.training.examples
+        num_rows = sum(table.num_rows for table in examples.tables)
+        if not 0 <= row < num_rows:
+            raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
+        example = rows_at(examples, [row])[0]
         if turns is not None and not turns:
             raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
         sampler = config.generator and (config.generator, sampled_model(config.model, config.trainer))
@@ -84,15 +88,6 @@ def play_row(
         max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
         limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
         return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=seed)
-
-
-def _example_at(task: Task, row: int) -> Mapping[str, Any]:
-    """The `row` of the training data. Raises: DataError if there is no such row."""
-    examples = task.training.examples
-    num_rows = sum(table.num_rows for table in examples.tables)
-    if not 0 <= row < num_rows:
-        raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
-    return rows_at(examples, [row])[0]
 
 
 def _as_stranger(resolved: Any, generator: Any) -> Any:

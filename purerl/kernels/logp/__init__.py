@@ -96,7 +96,14 @@ def token_outputs(
     arguments = (hidden, weight, bias, tokens, temperature)
     options = {"outputs": outputs, "choices": choices, "k": k, "scale": scale, "softcap": softcap}
     if shard is not None:
-        _check_rows(weight, shard)
+        start, stop = shard.rows.start, shard.rows.stop
+        if len(weight) != stop - start:
+            raise InputError(
+                "token_outputs: weight",
+                got=f"{len(weight)} rows",
+                need=f"{stop - start} rows, {start} to {stop - 1} of {shard.size}",
+                do="pass the rows of this rank: weight[shard.rows]",
+            )
     elif tokens.numel() * weight.shape[0] <= KEPT:
         return reference.token_outputs(*arguments, **options)
     needs_k = choices is None and not {"topk_logp", "topk_tokens"}.isdisjoint(outputs)
@@ -131,15 +138,4 @@ def _check(outputs: Sequence[str], choices: Tensor | None, k: int | None, *, voc
             got="neither k nor choices" if k is None else k,
             need=f"an integer from 1 to {vocabulary}, the size of the vocabulary",
             do="pass k, or pass choices to get the log-probabilities of certain tokens",
-        )
-
-
-def _check_rows(weight: Tensor, shard: VocabularyShard) -> None:
-    start, stop = shard.rows.start, shard.rows.stop
-    if len(weight) != stop - start:
-        raise InputError(
-            "token_outputs: weight",
-            got=f"{len(weight)} rows",
-            need=f"{stop - start} rows, {start} to {stop - 1} of {shard.size}",
-            do="pass the rows of this rank: weight[shard.rows]",
         )

@@ -86,16 +86,12 @@ def build(config: Config, *, run_info: RunInfo) -> Tracker:
         client.update_run(run.info.run_id, status="RUNNING")
         return _Run(client, run.info.run_id, int(run.data.metrics.get("step", -1)))
     run = client.create_run(experiment, run_name=config.name or run_info.name, tags={_TAG: run_info.identity})
-    _log_settings(client, run.info.run_id, run_info.settings)
-    return _Run(client, run.info.run_id, -1)
-
-
-def _log_settings(client: Any, run_id: str, settings: Mapping[str, Any]) -> None:
     from mlflow.entities import Param
 
-    params = [Param(_valid_key(name), str(value)[:_MAX_PARAM_LENGTH]) for name, value in settings.items()]
+    params = [Param(_valid_key(name), str(value)[:_MAX_PARAM_LENGTH]) for name, value in run_info.settings.items()]
     for start in range(0, len(params), _MAX_PARAMS_PER_CALL):
-        client.log_batch(run_id, params=params[start : start + _MAX_PARAMS_PER_CALL])
+        client.log_batch(run.info.run_id, params=params[start : start + _MAX_PARAMS_PER_CALL])
+    return _Run(client, run.info.run_id, -1)
 
 
 def _valid_key(name: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from purerl.monitoring.warnings.checks import CHECKS, Check
+from purerl.monitoring.warnings.checks import CHECKS
 from purerl.monitoring.warnings.history import START, Facts, History, Record, add
 
 __all__ = ["Episode", "RunWarning", "State", "diagnose", "initial", "observe"]

@@ -39,24 +39,18 @@ def keys_of_row(row: Trajectory, outcome: RolloutOutcome) -> list[str]:
     position = 0
     while any(fields["action"][position:]):
         position += fields["action"][position:].index(True)
-        key = _key_at(fields, position, outcome)
+        before = fields["tokens"][:position]
+        requests = [r for r in outcome.requests if r.key in outcome.completions and [*r.tokens] == before]
+        assert requests, (
+            f"an action token at position {position}, after {_end(before)}: got no request with the tokens before it; "
+            f"the tokens of a request, and what was sampled, must be the row"
+        )
+        differences = {request.key: _difference(fields, position, outcome, request) for request in requests}
+        key = min(differences, key=lambda key: (differences[key][0], differences[key][1]))
+        assert not differences[key][0], f"completion {key!r} in a row: {differences[key][1]}"
         keys.append(key)
         position += len(outcome.completions[key].tokens)
     return keys
-
-
-def _key_at(fields: Mapping[str, list], position: int, outcome: RolloutOutcome) -> str:
-    """The key of the request whose completion starts at `position`. Raises AssertionError if there is none."""
-    before = fields["tokens"][:position]
-    requests = [r for r in outcome.requests if r.key in outcome.completions and [*r.tokens] == before]
-    assert requests, (
-        f"an action token at position {position}, after {_end(before)}: got no request with the tokens before it; "
-        f"the tokens of a request, and what was sampled, must be the row"
-    )
-    differences = {request.key: _difference(fields, position, outcome, request) for request in requests}
-    best = min(differences, key=lambda key: (differences[key][0], differences[key][1]))
-    assert not differences[best][0], f"completion {best!r} in a row: {differences[best][1]}"
-    return best
 
 
 def _difference(
