@@ -158,7 +158,8 @@ class _Check:
         for copy, answered in enumerate(of_copies):
             found = [row for row, _ in answered if row is not None]
             if not found:
-                raise _no_completion(self.names[copy], answered[0][1])
+                where = f" in {self.names[copy]}" if self.names[copy] else ""
+                raise EngineError(f"the generator completes no prompt{where}", got=answered[0][1])
             rows += found
             owners += [copy] * len(found)
         batch = collate([{**row, "row": number, "group": number} for number, row in enumerate(rows)])
@@ -170,14 +171,11 @@ class _Check:
 
 def _answer(request: Request, completion: Completion) -> tuple[dict[str, Any] | None, str]:
     """The row of a completion, None if it has failed; and how it has ended."""
-    is_complete = completion.finish in ("stop", "length")
-    return _row(request, completion) if is_complete else None, completion.error or completion.finish
-
-
-def _row(request: Request, completion: Completion) -> dict[str, Any]:
-    """The fields of a row, without experts: they are read where the run stores them."""
-    turn = RowTurn(0, [], evolve(completion, routes=None))
-    return {**token_fields(request.tokens, [turn]), "temperature": request.sampling.temperature}
+    if completion.finish not in ("stop", "length"):
+        return None, completion.error or completion.finish
+    turn = RowTurn(0, [], evolve(completion, routes=None))  # experts are read where the run stores them
+    row = {**token_fields(request.tokens, [turn]), "temperature": request.sampling.temperature}
+    return row, completion.finish
 
 
 def _stale_sets(check: _Check, names: Sequence[str], limit: float) -> list[list[str]]:
@@ -211,10 +209,6 @@ def _kind(name: str) -> tuple[str, list[int]]:
     ['l.0.a', 'l.1.a', 'l.2.a', 'l.10.a', 'l.0.b']
     """
     return re.sub(r"\d+|(?<=\.lora_)[AB]", "*", name), [int(number) for number in re.findall(r"\d+", name)]
-
-
-def _no_completion(copy: str, got: str) -> EngineError:
-    return EngineError(f"the generator completes no prompt{f' in {copy}' if copy else ''}", got=got)
 
 
 def _other_model(level: float, where: str) -> EngineError:

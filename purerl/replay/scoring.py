@@ -24,7 +24,7 @@ from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards
 from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
-from purerl.rewards.settings import Gate, Reward, RewardWorkers
+from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import unlocked
@@ -118,7 +118,11 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
         got = "episodes of an environment" if config.environment else "rows of a workflow"
         need = "completions of one turn, which reward functions can score again"
         raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
-    _check_rewards(config.rewards, config.gates, config.reward_workers)
+    models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
+    if models:
+        need = "functions and kinds: a replay loads no model"
+        raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
+    check_rewards(config.rewards, config.gates, config.reward_workers, {})
     facts = unlocked(recording.path).facts
     data = _read_data(config.data, facts.get("files", {}))
     runner = open_runner(config.rewards, config.gates, config.reward_workers)
@@ -129,14 +133,6 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     samples = config.rollout.samples_per_prompt if config.rollout else 1
     with runner:
         yield Scorer(runner, data, config.seed, samples, "components" in reads_of(algorithm), tokenizer)
-
-
-def _check_rewards(rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers) -> None:
-    models = [each.full_name for each in (*rewards, *gates) if each.role is not None]
-    if models:
-        need = "functions and kinds: a replay loads no model"
-        raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
-    check_rewards(rewards, gates, workers, {})
 
 
 def _read_data(data: Data, recorded: dict[str, str]) -> DataSet:

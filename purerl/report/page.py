@@ -61,7 +61,11 @@ def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Re
         raise ConfigError("megabytes", got=f"{megabytes:g}", need="a finite number", do="set it to 5, for example")
     with _atomic_write(output) as write:
         check_runs(paths)
-        runs = _read_runs(paths)
+        max_records = min(_MAX_RECORDS_PER_RUN, max(_MAX_RECORDS // len(paths), _MIN_RECORDS_PER_RUN))
+        runs = [
+            {"name": label, **read_run(path, max_records=max_records), "completions": NO_COMPLETIONS}
+            for label, path in zip(run_labels(paths), paths, strict=True)
+        ]
         remaining_bytes = round(megabytes * 1e6) - len(render_page(runs).encode())
         if remaining_bytes < 0:
             need = f"at least {megabytes - remaining_bytes / 1e6:.1f}, the size of the curves and settings alone"
@@ -82,7 +86,8 @@ def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         need, do = "a file in an existing directory", "create the directory, or choose another file"
         raise ConfigError("output", got=repr(str(output)), need=need, do=do)
-    if path.suffix != ".html" and any(_is_run(folder) for folder in path.parents):
+    is_run = any((above / "config.toml").exists() and (above / "metrics.jsonl").exists() for above in path.parents)
+    if path.suffix != ".html" and is_run:
         need, do = "a file with the suffix .html, or a file outside of run directories", "choose another file"
         raise ConfigError("output", got=repr(str(output)), need=need, do=do)
     partial = path.with_name(path.name + ".partial")
@@ -96,18 +101,6 @@ def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
         os.replace(partial, path)
     finally:
         partial.unlink(missing_ok=True)
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.toml").exists() and (folder / "metrics.jsonl").exists()
-
-
-def _read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    max_records = min(_MAX_RECORDS_PER_RUN, max(_MAX_RECORDS // len(paths), _MIN_RECORDS_PER_RUN))
-    return [
-        {"name": label, **read_run(path, max_records=max_records), "completions": NO_COMPLETIONS}
-        for label, path in zip(run_labels(paths), paths, strict=True)
-    ]
 
 
 def render_page(runs: Sequence[dict[str, Any]]) -> str:

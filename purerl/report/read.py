@@ -71,9 +71,13 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 
     Raises: DataError if a file of the run cannot be parsed.
     """
-    config = _read_config(path / "config.toml")
+    file = path / "config.toml"
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"cannot parse {str(file)!r}", got=error, need="valid TOML", do="fix the file") from error
     records = _read_metrics(path / "metrics.jsonl")
-    started = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
+    started = datetime.fromtimestamp(file.stat().st_mtime, UTC)
     return {
         "path": str(path),
         "started": started.isoformat(timespec="seconds"),
@@ -108,13 +112,6 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
             what, got = f"line {number} of {str(path)!r}", f"{name}: {record[name]!r:.60}"
             raise DataError(what, got=got, need="a number or null for each metric", do="fix or remove the line")
     return records
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"cannot parse {str(path)!r}", got=error, need="valid TOML", do="fix the file") from error
 
 
 def max_steps(path: Path, config: dict[str, Any]) -> int:

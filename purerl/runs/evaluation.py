@@ -14,7 +14,6 @@ from attrs import evolve, frozen
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
 from purerl.config.requirements import Requirements, requirements_of
-from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import TextOrMessages
@@ -164,7 +163,10 @@ def evaluation_of_run(
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
-    config = _config_with_evaluations(directory)
+    config = read_config(directory)
+    if config.evaluate is None:
+        do = "name the model (its directory final/), the data and the rewards"
+        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
     checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(StartCheckpoint(directory))
     settings = evolve(config.evaluate, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
@@ -231,15 +233,6 @@ def _checked(environment: EnvironmentSettings | None) -> EnvironmentSettings | N
         with in_section("environment", EnvironmentSettings):
             check_environment_settings(environment)
     return environment
-
-
-def _config_with_evaluations(directory: Path) -> RunConfig:
-    """The configuration of the run at `directory`. Raises RunDirectoryError if it has no evaluations."""
-    config = read_config(directory)
-    if config.evaluate is None:
-        do = "name the model (its directory final/), the data and the rewards"
-        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
-    return config
 
 
 def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, group: None) -> dict[str, list[Problem]]:

@@ -27,8 +27,7 @@ from purerl.opening.engines import open_generator
 from purerl.opening.images import use_images
 from purerl.opening.task import open_task
 from purerl.protocols import FinishReason, Generator, Sampling
-from purerl.rewards.adapters import RewardFunction
-from purerl.rewards.settings import Gate, Reward, by_name
+from purerl.rewards.settings import by_name
 from purerl.rewards.sources import load, source_of
 from purerl.rollouts.debug import play
 from purerl.rollouts.environment import EnvironmentWorkflow
@@ -121,7 +120,8 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
     rewards = by_name(config.rewards, config.gates)
-    functions = {name: _loaded(reward) for name, reward in rewards.items()}
+    # Kinds are built, and the runner adds the arguments of a function.
+    functions = {name: load(source_of(reward)._replace(kwargs=None)).function for name, reward in rewards.items()}
     task = open_task(config, needs, functions=functions)
     if images is not None:
         task = task.with_images(images)
@@ -138,12 +138,6 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
         row_fields=lambda draw: {"group": draw.number, "example": draw.index},
     )
     return cast("EnvironmentWorkflow", workflow), task
-
-
-def _loaded(reward: Reward | Gate) -> RewardFunction:
-    """The function of `reward`; of a kind, it is built. The runner adds the arguments of a function."""
-    source = source_of(reward)
-    return load(source._replace(kwargs=None)).function
 
 
 @frozen

@@ -87,8 +87,13 @@ def law_results(
 
     Raises: ConfigError as `check_objective`.
     """
-    exempt = exempt or {}
-    _check_names(exempt, laws or ())
+    exempt, names = exempt or {}, [law.__name__ for law in LAWS]
+    for name in (*exempt, *(laws or ())):
+        if name not in names:
+            raise ConfigError(f"unknown law {name!r}", need="the name of a law", do=nearest(name, names))
+    for name, reason in exempt.items():
+        if not reason:
+            raise ConfigError(f"an exemption from {name}", got="no reason", need="why the loss violates it on purpose")
     objective = plain_loss(loss, arguments or {}, accumulate=accumulate, unit=unit)
     batch = example_batch((*objective.reads, *objective.outputs), ((0, "..aa"), (0, ".aaa")))
     try:
@@ -106,16 +111,6 @@ def law_results(
         for law in laws_of_losses()
         if laws is None or law.__name__ in laws
     )
-
-
-def _check_names(exempt: Mapping[str, str], laws: Collection[str]) -> None:
-    names = [law.__name__ for law in LAWS]
-    for name in (*exempt, *laws):
-        if name not in names:
-            raise ConfigError(f"unknown law {name!r}", need="the name of a law", do=nearest(name, names))
-    for name, reason in exempt.items():
-        if not reason:
-            raise ConfigError(f"an exemption from {name}", got="no reason", need="why the loss violates it on purpose")
 
 
 def _result(law: Law, algorithm: Algorithm, exemption: str | None, seed: int, batches: int) -> LawResult:
