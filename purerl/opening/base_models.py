@@ -29,7 +29,8 @@ def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dic
     such model.
     """
     recorded = directory.models
-    models = {name: _at_commit(model, recorded.get(name, {})) for name, model in models.items()}
+    commits = {name: facts["commit"] for name, facts in recorded.items() if "commit" in facts}
+    models = {name: evolve(model, revision=commits.get(name, model.revision)) for name, model in models.items()}
     by_model = {model: fingerprint(model) for model in dict.fromkeys(models.values())}
     for name, model in models.items():
         if name in recorded and recorded[name] != by_model[model]:
@@ -38,11 +39,6 @@ def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dic
             do = "restore it, name another directory, or discard the run with --fresh"
             raise RunDirectoryError(f"{what} started", got=got, need="the same model, to resume the run", do=do)
     return {name: by_model[model] for name, model in models.items()}
-
-
-def _at_commit(model: Model, recorded: Mapping[str, Any]) -> Model:
-    """`model` with the commit in its `recorded` fingerprint as its revision, if there is one."""
-    return evolve(model, revision=recorded.get("commit", model.revision))
 
 
 def pin_commits(

@@ -20,7 +20,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate
 from purerl.models.tokenizer import check_same_ids, end_tokens, load_tokenizer, set_pad_token
-from purerl.opening.data import DataFiles, check_learned, notes_on_data, read_files, split_files
+from purerl.opening.data import check_learned, notes_on_data, read_files, split_files
 from purerl.opening.engines import check_role_model
 from purerl.opening.images import open_processor
 from purerl.opening.recorded import check_recorded, check_recorded_tokens
@@ -82,7 +82,11 @@ def open_task(
     )
     check_recorded(config, needs.algorithm)
     files = read_files(config.data, config.evaluate, config.validation, needs.example_type)
-    _check_rewards(files, runner, needs, is_sampling=config.rollout is not None)
+    scored = [*([files.examples] if config.rollout is not None else []), *files.problems.values()]
+    check_rows(runner, scored)
+    check_questions(needs.scorers, scored)
+    if runner.routed:
+        runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
     check_learned(files, needs)
     tokenizer = _open_tokenizer(config.model, config.rollout, needs)
     processor = open_processor(config.model, [files.examples, *files.others], config.environment)
@@ -161,15 +165,6 @@ def check_rows(runner: RewardRunner, data: Iterable[DataSet]) -> None:
             runner.check_images()
         if runner.routed:
             runner.check_sources(value_counts(each, COLUMN), ", ".join(each.paths))
-
-
-def _check_rewards(files: DataFiles, runner: RewardRunner, needs: Requirements, *, is_sampling: bool) -> None:
-    """Raise ConfigError if a reward, a function or a model, cannot score the completions of the rows of `files`."""
-    scored = [*([files.examples] if is_sampling else []), *files.problems.values()]
-    check_rows(runner, scored)
-    check_questions(needs.scorers, scored)
-    if runner.routed:
-        runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
 
 
 def _open_tokenizer(model: Model, rollout: Rollout | None, needs: Requirements) -> PreTrainedTokenizerBase:

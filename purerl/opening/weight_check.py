@@ -74,7 +74,12 @@ def check_updates(
     before = check.differences()
     level = float(before.max())
     if not level <= _OTHER_MODEL:
-        raise _other_model(level, check.where(before, _OTHER_MODEL))
+        where, need = check.where(before, _OTHER_MODEL), f"at most {_OTHER_MODEL:g} nat before the first step"
+        got = f"{level:.2g} nats between their log-probabilities with the same weights{where}"
+        do = (
+            "set generator.kind to hf to see which of them differs; a generator of your own must sample what it returns"
+        )
+        raise EngineError("the generator computes another model than the trainer", got=got, need=need, do=do)
     limit = max(_GROWTH * level, _SMALLEST_IN_16_BITS if is_narrow else _SMALLEST)
     with check.changed(None) as names:
         differences = check.differences()
@@ -209,14 +214,6 @@ def _kind(name: str) -> tuple[str, list[int]]:
     ['l.0.a', 'l.1.a', 'l.2.a', 'l.10.a', 'l.0.b']
     """
     return re.sub(r"\d+|(?<=\.lora_)[AB]", "*", name), [int(number) for number in re.findall(r"\d+", name)]
-
-
-def _other_model(level: float, where: str) -> EngineError:
-    """The error of a generator that has the weights of the trainer, and computes something else."""
-    got = f"{level:.2g} nats between their log-probabilities with the same weights{where}"
-    need = f"at most {_OTHER_MODEL:g} nat before the first step"
-    do = "set generator.kind to hf to see which of them differs; a generator of your own must sample what it returns"
-    return EngineError("the generator computes another model than the trainer", got=got, need=need, do=do)
 
 
 def _not_used(

@@ -15,7 +15,6 @@ from purerl.batch import with_fields
 from purerl.config.paths import resolve_paths
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
-from purerl.data.settings import Data
 from purerl.errors import ConfigError, DataError
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.task import check_rows, open_runner
@@ -124,7 +123,12 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
         raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
     check_rewards(config.rewards, config.gates, config.reward_workers, {})
     facts = unlocked(recording.path).facts
-    data = _read_data(config.data, facts.get("files", {}))
+    digests, recorded = file_digests(config.data.files), facts.get("files", {})
+    changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
+    if changed:
+        need = "the prompts of the run, with which reward functions compare completions"
+        raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
+    data = read_examples(config.data.files, "prompts", columns=config.data.columns)
     runner = open_runner(config.rewards, config.gates, config.reward_workers)
     check_rows(runner, [data])
     steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
@@ -133,13 +137,3 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     samples = config.rollout.samples_per_prompt if config.rollout else 1
     with runner:
         yield Scorer(runner, data, config.seed, samples, "components" in reads_of(algorithm), tokenizer)
-
-
-def _read_data(data: Data, recorded: dict[str, str]) -> DataSet:
-    """The prompts of the run, whose files had the digests `recorded`."""
-    digests = file_digests(data.files)
-    changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
-    if changed:
-        need = "the prompts of the run, with which reward functions compare completions"
-        raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
-    return read_examples(data.files, "prompts", columns=data.columns)

@@ -41,8 +41,9 @@ def keys_of_row(row: Trajectory, outcome: RolloutOutcome) -> list[str]:
         position += fields["action"][position:].index(True)
         before = fields["tokens"][:position]
         requests = [r for r in outcome.requests if r.key in outcome.completions and [*r.tokens] == before]
+        end = f"{len(before)} tokens that end with {before[-5:]}"
         assert requests, (
-            f"an action token at position {position}, after {_end(before)}: got no request with the tokens before it; "
+            f"an action token at position {position}, after {end}: got no request with the tokens before it; "
             f"the tokens of a request, and what was sampled, must be the row"
         )
         differences = {request.key: _difference(fields, position, outcome, request) for request in requests}
@@ -69,7 +70,3 @@ def _difference(
     wrong = [name for name, values in columns.items() if got[name] != values]
     text = f"field {wrong[0]!r}: got {got[wrong[0]]}, expected {columns[wrong[0]]}" if wrong else ""
     return len(wrong) if completion.tokens else len(columns), text
-
-
-def _end(tokens: list) -> str:
-    return f"{len(tokens)} tokens that end with {tokens[-5:]}"
