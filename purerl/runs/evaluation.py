@@ -186,6 +186,7 @@ def evaluation_of_run(
     notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
     model = evolve(model, dtype=sampled_model(config.model, config.trainer).dtype)
     engines = partial(_open_engines_of_run, needs=needs, generator=(generator, model), checkpoint=checkpoint)
+    engines = partial(engines, num_examples=num_examples, rewards=config.rewards, gates=config.gates, seed=config.seed)
     workflow = config.rollout.workflow if config.rollout and config.environment is None else None
     interact = partial(with_interaction, environment=config.environment, workflow=workflow, seed=config.seed)
     return Evaluation(
@@ -196,9 +197,7 @@ def evaluation_of_run(
         accuracy_rewards=accuracy_rewards,
         seed=config.seed,
         interact=partial(interact, is_rewarded=not (prompts and config.rewards)),
-        engines=partial(
-            engines, num_examples=num_examples, rewards=config.rewards, gates=config.gates, seed=config.seed
-        ),
+        engines=engines,
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )

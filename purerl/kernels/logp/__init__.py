@@ -96,14 +96,7 @@ def token_outputs(
     arguments = (hidden, weight, bias, tokens, temperature)
     options = {"outputs": outputs, "choices": choices, "k": k, "scale": scale, "softcap": softcap}
     if shard is not None:
-        start, stop = shard.rows.start, shard.rows.stop
-        if len(weight) != stop - start:
-            raise InputError(
-                "token_outputs: weight",
-                got=f"{len(weight)} rows",
-                need=f"{stop - start} rows, {start} to {stop - 1} of {shard.size}",
-                do="pass the rows of this rank: weight[shard.rows]",
-            )
+        _check_rows(weight, shard)
     elif tokens.numel() * weight.shape[0] <= KEPT:
         return reference.token_outputs(*arguments, **options)
     needs_k = choices is None and not {"topk_logp", "topk_tokens"}.isdisjoint(outputs)
@@ -139,3 +132,11 @@ def _check(outputs: Sequence[str], choices: Tensor | None, k: int | None, *, voc
             need=f"an integer from 1 to {vocabulary}, the size of the vocabulary",
             do="pass k, or pass choices to get the log-probabilities of certain tokens",
         )
+
+
+def _check_rows(weight: Tensor, shard: VocabularyShard) -> None:
+    start, stop = shard.rows.start, shard.rows.stop
+    if len(weight) != stop - start:
+        need = f"{stop - start} rows, {start} to {stop - 1} of {shard.size}"
+        do = "pass the rows of this rank: weight[shard.rows]"
+        raise InputError("token_outputs: weight", got=f"{len(weight)} rows", need=need, do=do)

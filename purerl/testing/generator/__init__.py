@@ -137,14 +137,18 @@ def check_generator(
     Raises: AssertionError with the name of the check, the value and the expected value, and both requests if their
         completions are compared; ConfigError if a name in `exempt` is not a check.
     """
-    known = [check.__name__ for check in (*ALWAYS, *SAMPLING, *EXACT)]
-    for name in exempt:
-        if name not in known:
-            raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
+    _check_names(exempt)
     with closing(build()) as generator:
         case = Case(generator, weights, score, vocabulary, text, logits, tolerance, samples, long, _TIMEOUT)
         left_out = _left_out(case) | dict.fromkeys(exempt, "exempt")
         return Conformance(_run(case, left_out), left_out)
+
+
+def _check_names(exempt: Collection[str]) -> None:
+    known = [check.__name__ for check in (*ALWAYS, *SAMPLING, *EXACT)]
+    for name in exempt:
+        if name not in known:
+            raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
 
 
 def _run(case: Case, left_out: Collection[str]) -> tuple[str, ...]:
