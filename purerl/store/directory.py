@@ -35,7 +35,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from purerl.errors import InputError, RunDirectoryError
 from purerl.store.lines import read_lines
@@ -61,9 +61,14 @@ _BEFORE = ("lock", "private")
 Changes = Callable[[Path], Sequence[Any]]
 
 
-def _entry(name: str) -> property:
+@frozen
+class _Entry:
     """The path of the entry `name` of a run directory, as an attribute."""
-    return property(lambda directory: directory.path / name)
+
+    name: str
+
+    def __get__(self, directory: RunDirectory, owner: object = None) -> Path:
+        return directory.path / self.name
 
 
 @define
@@ -82,16 +87,16 @@ class RunDirectory:
         """Whether this process has locked the directory, and writes."""
         return self._lock is not None
 
-    metrics = _entry("metrics.jsonl")
-    failures = _entry("failures.jsonl")
-    images = _entry("images")
-    routes = _entry("routes")
-    rollouts = _entry("rollouts")
-    evaluations = _entry("evaluations")
-    checkpoints = _entry("checkpoints")
-    tokenizer = _entry("tokenizer")
-    final = _entry("final")
-    _data = _entry("data.json")
+    metrics = _Entry("metrics.jsonl")
+    failures = _Entry("failures.jsonl")
+    images = _Entry("images")
+    routes = _Entry("routes")
+    rollouts = _Entry("rollouts")
+    evaluations = _Entry("evaluations")
+    checkpoints = _Entry("checkpoints")
+    tokenizer = _Entry("tokenizer")
+    final = _Entry("final")
+    _data = _Entry("data.json")
 
     @property
     def identity(self) -> str:
