@@ -32,11 +32,7 @@ class Lora:
     """
 
     rank: int = setting("number of rows of A and of columns of B", default=32, **at_least(1))
-    alpha: float = setting(
-        "scale * rank, or scale * sqrt(rank) with rank_stabilized",
-        default=32.0,
-        **above_zero(),
-    )
+    alpha: float = setting("scale * rank, or scale * sqrt(rank) with rank_stabilized", default=32.0, **above_zero())
     rank_stabilized: bool = setting(
         "scale = alpha / sqrt(rank) instead of alpha / rank (rsLoRA)", default=False, **boolean()
     )

@@ -17,9 +17,10 @@ from attrs import evolve
 
 from purerl.backends import training
 from purerl.backends.hf.lora import check_lora, notes_of
-from purerl.backends.hf.settings import OUTPUTS, check_rounding
 from purerl.backends.hf.settings import TrainerConfig as Config
+from purerl.backends.hf.settings import check_rounding
 from purerl.backends.hf.training.custom_optimizer import check_custom
+from purerl.backends.training import OUTPUTS
 from purerl.errors import ConfigError
 from purerl.settings import Model
 

@@ -37,10 +37,7 @@ class WeightFiles:
         """The file of each tensor, by name."""
         from transformers.utils.hub import cached_files
 
-        options: dict[str, Any] = {
-            "revision": self._model.revision,
-            "_raise_exceptions_for_missing_entries": False,
-        }
+        options: dict[str, Any] = {"revision": self._model.revision, "_raise_exceptions_for_missing_entries": False}
         with loading("model", self._model, SafetensorError):
             index = cached_files(self._model.path, [_INDEX], **options)
             names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values())) if index else None

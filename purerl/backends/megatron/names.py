@@ -87,10 +87,7 @@ def weights_of(shape: Shape, *, has_head: bool = True, has_score: bool = False) 
     """
     vocabulary = (shape.vocab_size, shape.hidden)
     embedding = Weight(
-        name="model.embed_tokens.weight",
-        shape=vocabulary,
-        parameter="embedding.word_embeddings.weight",
-        view=_all,
+        name="model.embed_tokens.weight", shape=vocabulary, parameter="embedding.word_embeddings.weight", view=_all
     )
     layers = [weight for layer in range(shape.layers) for weight in _layer(shape, layer)]
     last = [_same("model.norm.weight", (shape.hidden,), "decoder.final_layernorm.weight", layer=shape.layers - 1)]

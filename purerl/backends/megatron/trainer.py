@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.backends import training
 from purerl.backends.megatron.preview import divided_shape, preview
-from purerl.backends.megatron.settings import OUTPUTS
 from purerl.backends.megatron.settings import TrainerConfig as Config
+from purerl.backends.training import OUTPUTS
 from purerl.errors import ConfigError
 from purerl.settings import Model
 

@@ -29,7 +29,7 @@ _RESULT = re.compile(
 
 _FINAL = re.compile(
     r"ImportError|ModuleNotFoundError|SyntaxError|NameError|ValidationError|unrecognized arguments|invalid choice"
-    r"|the following arguments are required",
+    r"|the following arguments are required"
 )
 """Errors of a program that does not start: neither time nor another port changes them."""
 

@@ -13,14 +13,7 @@ from typing import Literal
 from purerl.backends.serving.access import HOST, TOKEN, token_of_run
 from purerl.backends.serving.api import EngineApi
 from purerl.backends.serving.devices import on_devices
-from purerl.backends.serving.failures import (
-    cause_in,
-    harmless_in,
-    is_final,
-    is_port_in_use,
-    remedy,
-    same_error,
-)
+from purerl.backends.serving.failures import cause_in, harmless_in, is_final, is_port_in_use, remedy, same_error
 from purerl.backends.serving.http import Http, UnknownTokenError
 from purerl.backends.serving.instances import ServerLink, check_usable, is_ready, name_of
 from purerl.backends.serving.log import MAX_LOGS, last_line, limit_logs, not_loaded, reason

@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import (
-    check_engine,
-    is_on_cpu,
-    one_core_each,
-    variables,
-)
+from purerl.backends.serving.settings import check_engine, is_on_cpu, one_core_each, variables
 from purerl.backends.vllm.settings import VERSION
 from purerl.backends.vllm.settings import GeneratorConfig as Config
 from purerl.errors import ConfigError

@@ -115,12 +115,7 @@ class _SimulatedTrainer(HFTrainer):
 
 
 def _simulated_trainer(
-    config: TrainerConfig,
-    model: Model,
-    outputs: Sequence[str],
-    num_layers: int | None = None,
-    *,
-    is_trained: bool,
+    config: TrainerConfig, model: Model, outputs: Sequence[str], num_layers: int | None = None, *, is_trained: bool
 ) -> _SimulatedTrainer:
     """As `trainer.build` and `load.load`, without values, compilation and ranks."""
     architecture = architecture_of(model, outputs, is_trained=is_trained)

@@ -40,13 +40,7 @@ _OF_EXPERTS = re.compile(r"\bexperts\b")
 
 
 def add_adapter(
-    module: TokenModel,
-    lora: Lora,
-    *,
-    path: str,
-    device: torch.device,
-    seed: int,
-    frozen: Collection[str] = (),
+    module: TokenModel, lora: Lora, *, path: str, device: torch.device, seed: int, frozen: Collection[str] = ()
 ) -> Adapter:
     """Add an adapter to the model in `module`, which was loaded from `path`, and freeze its other weights.
 

@@ -32,10 +32,7 @@ class ExtraReader:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        records: RouteRecords | SampledRoutes | None,
-        read: ReadPositions | None = None,
+        self, device: torch.device, records: RouteRecords | SampledRoutes | None, read: ReadPositions | None = None
     ) -> None:
         self.device, self.records, self.read = device, records, read
         self.images: ImageReader | None = None
