@@ -1,7 +1,4 @@
-"""The generator in this process, for causal language models of transformers: its plugin, and building it.
-
-Parts that need torch or transformers are imported when a generator is built.
-"""
+"""The generator in this process, for causal language models of transformers: its plugin, and building it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
 """The trainer for causal language models of Hugging Face's transformers: its plugin, and building it.
 
 `build` loads the model, makes it parallel (`parallel.py`), and only then creates the optimizer.
-
-Parts that need torch or transformers are imported when a trainer is built.
 """
 
 from __future__ import annotations
@@ -223,15 +221,11 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     with eager, refused_by_code(config, type(causal)):
         share = module.gathered(partial(verify, causal, share=may_share))
     if config.share_prefixes and updates and role == "policy" and not share:
-        raise _cannot_share(causal)
+        need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
+        got = f"true, and {type(causal).__name__}"
+        raise ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
     options = {"share": share, "router_coefficient": coefficient, "adapter": adapter, "seed": seed}
     return HFTrainer(config, module, model=model, updates=updates, mesh=mesh, **options)
-
-
-def _cannot_share(causal: PreTrainedModel) -> ConfigError:
-    need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
-    got = f"true, and {type(causal).__name__}"
-    return ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
 
 
 def _check_dtype(dtype: str, model: Model, *, is_trained: bool) -> None:

@@ -1,7 +1,4 @@
-"""Settings of the trainer for models that Megatron-core divides.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""Settings of the trainer for models that Megatron-core divides."""
 
 from __future__ import annotations
 

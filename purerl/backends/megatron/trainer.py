@@ -1,7 +1,4 @@
-"""The trainer for models that Megatron-core divides: its plugin, and building it.
-
-Parts that need torch, transformers or Megatron-core are imported when a trainer is built.
-"""
+"""The trainer for models that Megatron-core divides: its plugin, and building it."""
 
 from __future__ import annotations
 

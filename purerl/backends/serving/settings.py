@@ -1,7 +1,4 @@
-"""The settings that all engines behind HTTP share.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""The settings that all engines behind HTTP share."""
 
 from __future__ import annotations
 

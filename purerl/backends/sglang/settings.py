@@ -1,7 +1,4 @@
-"""Settings of SGLang as a generator, and the version whose interface is used.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""Settings of SGLang as a generator, and the version whose interface is used."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.decoder.limits import attention_of, unsupported_layers
 from purerl.backends.hf.mesh import Mesh, check_divides
 from purerl.errors import ConfigError, PurerlError

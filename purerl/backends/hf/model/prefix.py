@@ -6,8 +6,6 @@
 Eight completions of one prompt read the prompt once instead of eight times, forward and backward: the gradients of all
 eight flow into the one computation. The result is the same up to rounding, because attention sees the same tokens at
 the same distances.
-
-This file imports transformers. It is imported when a trainer is built.
 """
 
 from __future__ import annotations

@@ -23,14 +23,13 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, on_host, sum_metrics, sum_scores
-from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.decoder.images import ImageReader
 from purerl.backends.hf.decoder.limits import CHOICES, check_rows
 from purerl.backends.hf.lora import notes_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.parallel import fsdp_parts, restore_shards, sum_undivided
 from purerl.backends.hf.model.self_test import verify_images
-from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.model.token_model import Extras, TokenModel
 from purerl.backends.hf.moe.replay import ROUTES, changed_choices
 from purerl.backends.hf.moe.router import LOAD, balance_loss
 from purerl.backends.hf.training.adapter import Adapter, BaseTrainer

@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.decoder.images import ImageBatch, ImageReader
+from purerl.backends.hf.model.token_model import Extras
 from purerl.backends.hf.moe.replay import ROUTES
 from purerl.backends.hf.training.expert_records import RouteRecords, SampledRoutes, set_store
 from purerl.backends.hf.training.layout import ExtraKeys, MicroBatch
