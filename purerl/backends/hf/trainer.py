@@ -38,10 +38,8 @@ __all__ = [
     "check_model",
     "check_ranks",
     "compute_dtype",
-    "depends_on_length",
     "memory",
     "preview",
-    "replayed_routes",
 ]
 
 
@@ -52,11 +50,6 @@ def capabilities() -> Capabilities:
     return Capabilities(outputs=frozenset(OUTPUTS))
 
 
-def depends_on_length(config: Config) -> bool:
-    """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.depends_on_run
-
-
 def compute_dtype(config: Config) -> str | None:
     """The dtype of matrix products, if it is not that of the weights."""
     return None if config.mixed_precision == "off" else config.mixed_precision
@@ -65,11 +58,6 @@ def compute_dtype(config: Config) -> str | None:
 def adapter_rank(config: Config) -> int | None:
     """The rank of the adapter that is trained; None if the weights of the model are."""
     return None if config.lora is None else config.lora.rank
-
-
-def replayed_routes(config: Config) -> str:
-    """The recorder of the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
-    return config.replay_routes
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:

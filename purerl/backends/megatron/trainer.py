@@ -29,10 +29,8 @@ __all__ = [
     "check_installed",
     "check_model",
     "check_ranks",
-    "depends_on_length",
     "memory",
     "preview",
-    "replayed_routes",
 ]
 
 _DTYPES = ("float32", "bfloat16", "float64", "auto")
@@ -43,16 +41,6 @@ def capabilities() -> Capabilities:
     from purerl.protocols import Capabilities
 
     return Capabilities(outputs=frozenset(OUTPUTS))
-
-
-def depends_on_length(config: Config) -> bool:
-    """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.depends_on_run
-
-
-def replayed_routes(config: Config) -> str:
-    """The recorder of the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
-    return config.replay_routes
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:

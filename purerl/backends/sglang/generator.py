@@ -34,7 +34,6 @@ __all__ = [
     "check_running",
     "command",
     "preview",
-    "returns_routes",
 ]
 
 _SAMPLING = frozenset({"top_p", "top_k", "min_p", "min_tokens", "regex", "json_schema"})
@@ -66,11 +65,6 @@ def check_adapter_rank(config: Config, rank: int | None) -> None:
     if rank is not None:
         need, do = "a generator that loads the adapter that is trained", "set generator.kind=vllm or generator.kind=hf"
         raise ConfigError("kind", got="sglang", need=need, do=do)
-
-
-def returns_routes(config: Config) -> bool:
-    """Whether completions have `routes`."""
-    return config.return_routes
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:

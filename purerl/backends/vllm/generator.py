@@ -33,7 +33,6 @@ __all__ = [
     "check_running",
     "command",
     "preview",
-    "returns_routes",
 ]
 
 
@@ -66,11 +65,6 @@ def check_adapter_rank(config: Config, rank: int | None) -> None:
     if rank is not None and (limit is None or limit < rank):
         need = f"at least {rank}, the rank of the adapter that is trained"
         raise ConfigError("max_lora_rank", got="nothing" if limit is None else limit, need=need, do="set max_lora_rank")
-
-
-def returns_routes(config: Config) -> bool:
-    """Whether completions have `routes`."""
-    return config.return_routes
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:

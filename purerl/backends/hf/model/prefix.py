@@ -158,10 +158,8 @@ class _SuffixCache(PastCache):
         self.stored, self.member, self.origin = prefix.stored, member, origin
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        key, value = self.stored[layer_idx]
-        return torch.cat((self._of_members(key), key_states), -2), torch.cat(
-            (self._of_members(value), value_states), -2
-        )
+        pairs = zip(self.stored[layer_idx], (key_states, value_states), strict=True)
+        return tuple(torch.cat((self._of_members(stored), states), -2) for stored, states in pairs)
 
     def _of_members(self, stored: Tensor) -> Tensor:
         moved = stored if self.origin is None else torch.take_along_dim(stored, self.origin[:, None, :, None], 2)

@@ -217,7 +217,9 @@ class TokenModel(nn.Module):
             results[CLASSIFIER_SCORE] = results[CLASSIFIER_SCORE][:, 1:].clone()  # FSDP2 wants no view
         results |= load_of(routers, self.config.num_experts_per_tok) if load else {}
         results |= {ROUTES: inputs.recorded()} if isinstance(inputs, RoutedInputs) else {}
-        sums = {name: self._sum(results[name]) for name in outputs}
+        # Each rank of the sequence group has the values of its own positions.
+        group = self.sequence
+        sums = {name: results[name] if group is None else sum_over(results[name], group) for name in outputs}
         return {name: routes_of(value) if name == ROUTES else value for name, value in sums.items()}
 
     def _read(
@@ -262,10 +264,6 @@ class TokenModel(nn.Module):
         """
         width = -(-longest // self.multiple_of) * self.multiple_of
         return max(min(width, self.limits.max_sequence_length or width), longest)
-
-    def _sum(self, values: Tensor) -> Tensor:
-        """The values of all ranks of the sequence group, each of which has those of its own positions."""
-        return values if self.sequence is None else sum_over(values, self.sequence)
 
     def export(self, path: Path, state: Mapping[str, Tensor]) -> None:
         """Write the model as transformers' save_pretrained does, and each head into a file beside it.
