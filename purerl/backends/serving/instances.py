@@ -135,7 +135,7 @@ class _Elsewhere:
         return None
 
     def succeed(self) -> None:
-        """Who starts it counts."""
+        """Nothing is counted here."""
 
     def announce(self, error: str | None = None) -> None:
         """The other ranks know where it is."""
