@@ -190,7 +190,8 @@ def locate(address: str) -> Any:
     try:
         module = import_module(name_of_module)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and _is_parent(error.name, name_of_module):
+        # A module that is missing inside of the plugin is another error.
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name_of_module}.".startswith(f"{error.name}."):
             near = similar_module(name_of_module)
             raise _not_found(address, str(error), near and address.replace(name_of_module, near, 1)) from error
         got, need = f"{type(error).__name__}: {error}", "a module that can be imported from here"
@@ -201,11 +202,6 @@ def locate(address: str) -> Any:
         got = f"module {name_of_module} without {name}"
         raise _not_found(address, got, near and f"{address.partition(':')[0]}:{near}")
     return getattr(module, name) if name else module
-
-
-def _is_parent(missing: str | None, module: str) -> bool:
-    """Whether `missing` is `module` itself or a package that contains it, and not a module that it imports."""
-    return missing is not None and f"{module}.".startswith(f"{missing}.")
 
 
 _FILES: dict[str, str] = {}

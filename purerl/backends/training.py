@@ -10,9 +10,15 @@ from attrs import frozen
 
 from purerl.backends.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.errors import ConfigError, nearest
-from purerl.settings import at_least, between, boolean, check_alternatives, no_effect, setting
+from purerl.settings import at_least, between, boolean, check_alternatives, count, no_effect, setting
 
-__all__ = ["Config", "check_outputs", "check_steps", "check_top_k"]
+__all__ = ["OUTPUTS", "Config", "check_outputs", "check_steps", "check_top_k"]
+
+OUTPUTS = (
+    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
+    "classifier_score",
+)
+"""Outputs that a trainer of language models can be built for."""
 
 
 @frozen(kw_only=True)
@@ -76,12 +82,8 @@ class Config:
         default=True,
         **boolean(),
     )
-    max_tokens_per_microbatch: int = setting(
-        "maximum of rows times tokens of the longest row in one forward pass",
-        default=2048,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
+    max_tokens_per_microbatch: int = count(
+        "maximum of rows times tokens of the longest row in one forward pass", 2048, unit="tokens"
     )
     router_aux_loss_coef: float | None = setting(
         "weight of the loss that balances the load of experts; if not given, the model's own if its configuration sets "

@@ -18,7 +18,6 @@ from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
     NOT_RENAMED,
     DataSet,
-    Example,
     extract_prompt,
     prompts_at,
     read_examples,
@@ -169,7 +168,10 @@ def open_data(
     examples, counts = _within_limit(settings, chat, examples)
     if fraction:
         rows = examples.num_rows
-        examples, held_out = split_out(examples, partial(_are_validation, examples, fraction))
+        prompt_of = partial(extract_prompt, examples.example_format)
+        examples, held_out = split_out(
+            examples, lambda _, drawn: [is_validation(prompt_of(row), fraction=fraction) for row in drawn]
+        )
         counts[VALIDATION] = held_out.num_rows
         _check_remaining(examples, "prompts of the validation set", "lower data.validation_fraction")
         if not held_out.num_rows:
@@ -188,7 +190,9 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
     limit, counts = settings.max_prompt_tokens, {"rows": examples.num_rows}
     if limit is None:
         return examples, counts
-    remaining, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))
+    remaining, too_long = split_out(
+        examples, lambda indices, rows: [len(each.tokens) > limit for each in prompts_at(chat, examples, indices, rows)]
+    )
     indices = too_long.indices
     if settings.truncation in TRUNCATED_SIDES:
         if examples.example_format.has_images:
@@ -202,14 +206,6 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
         raise DataError(row_name(examples, indices[0]) + more, got=got, need=f"at most {limit}", do=do)
     _check_remaining(remaining, f"prompts of more than {limit} tokens", "raise data.max_prompt_tokens")
     return remaining, {**counts, "too_long": len(indices)}
-
-
-def _are_too_long(chat: Chat, data: DataSet, limit: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    return [len(prompt.tokens) > limit for prompt in prompts_at(chat, data, indices, rows)]
-
-
-def _are_validation(data: DataSet, fraction: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    return [is_validation(extract_prompt(data.example_format, row), fraction=fraction) for row in rows]
 
 
 def prompt_format_of(data: Iterable[DataSet]) -> PromptFormat:

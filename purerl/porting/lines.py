@@ -37,13 +37,14 @@ def lines_for(given: Mapping[str, Any]) -> dict[str, str]:
 
 def _translated(library: str, given: Mapping[str, Any]) -> Translation | None:
     """The translation of the settings `given`; None if they do not fit together, or a value has a wrong type."""
-    from purerl.porting.trl.importing import RULES
+    from purerl.porting.trl.importing import RULES as TRL_RULES
+    from purerl.porting.verl.rules import RULES as VERL_RULES
 
     classes = {name.partition(".")[0] for name in given} | {"GRPOTrainer"}
     assumed = defaults(library)
     if library == "trl":
         assumed = {name: value for name, value in assumed.items() if name.partition(".")[0] in classes}
-    rules = RULES if library == "trl" else {}
+    rules = {"trl": TRL_RULES, "verl": VERL_RULES}[library]
     try:
         return translate(given, library, rules, assumed=assumed, context={PROCESSES: 1})
     except (ConfigError, TypeError, ValueError, AttributeError, LookupError):

@@ -20,7 +20,16 @@ from purerl.config.tables import write
 __all__ = ["full_names", "remedy"]
 
 _SIMILAR = 0.75  # smallest similarity of a dotted name to one with the same last part
-_CLASSES = ("GRPOConfig", "DPOConfig", "SFTConfig", "KTOConfig", "RewardConfig", "TrainingArguments", "LoraConfig")
+_CLASSES = (
+    "GRPOConfig",
+    "DPOConfig",
+    "SFTConfig",
+    "KTOConfig",
+    "RewardConfig",
+    "TrainingArguments",
+    "LoraConfig",
+    "ModelConfig",
+)
 """Classes of TRL, transformers and peft whose fields are written without the class, by precedence."""
 
 
@@ -39,16 +48,18 @@ def remedy(key: str, value: Any = NOTHING, line: str = "") -> str | None:
     "verl's 'actor_rollout_ref.actor.qat.enable' is not there: there is no training with quantized weights"
     """
     name = key.removeprefix("initial_run.")
-    matches = [alias for alias in _aliases() if name in alias.names]
-    if not matches and (found := _of_answers(name, value, line)):
-        return found
-    if not matches:
-        matches = [alias for alias in _aliases() if alias.ends_like(name)]
-        if len({alias.settings for alias in matches}) > 1:
-            return None
-    if not matches or name in matches[0].settings:
+    rows = [alias for alias in _aliases() if name in alias.names]
+    if rows:
+        return _of_rows(name, rows, value, line)
+    is_key = _long(read_library("verl"), name) in known("verl")
+    rows = [] if is_key else [alias for alias in _aliases() if alias.has_end_of(name)]
+    return (rows and _of_rows(name, rows, value, line)) or _of_answers(name, value, line)
+
+
+def _of_rows(name: str, rows: Sequence[_Alias], value: Any, line: str) -> str | None:
+    if len({alias.settings for alias in rows if name not in alias.names}) > 1 or name in rows[0].settings:
         return None
-    return _describe([alias for alias in matches if alias.library == matches[0].library], value, line)
+    return _describe([alias for alias in rows if alias.library == rows[0].library], value, line)
 
 
 # --- answers -----------------------------------------------------------------------------------------------------
@@ -104,6 +115,8 @@ def _verdict(library: str, one: Answer, value: Any, line: str) -> str:
     if one.missing:
         return f"is not there: {_sentence(one.missing)}"
     names = _join(dict.fromkeys(text.partition("=")[0] for text in one.to), "and")
+    if line.startswith("write "):
+        return f"is written as {line.removeprefix('write ')}{_appended(one.note)}"
     if line:
         return f"is {names} here: {line}{_appended(one.note)}"
     lines = _translated(one, value)
@@ -129,7 +142,8 @@ def _translated(one: Answer, value: Any) -> str:
 
 
 def _appended(note: str) -> str:
-    return f". {note.replace('`', '').removesuffix('.')}" if note else ""
+    plain = note.replace("`", "").removesuffix(".")
+    return f". {plain[:1].upper()}{plain[1:]}" if note else ""
 
 
 def _sentence(text: str) -> str:
@@ -157,15 +171,15 @@ class _Alias(NamedTuple):
     written: tuple[str, ...] = ()
     note: str = ""
 
-    def ends_like(self, key: str) -> bool:
-        """Whether `key` has the last part of this name, and its other parts do not contradict it.
+    def has_end_of(self, key: str) -> bool:
+        """Whether one of this name and `key` is the end of the other, or both are similar and have the same last part.
 
         An old name of purerl without a dot counts only as a whole.
         """
         if not (self.library or "." in self.name) or self.name.rpartition(".")[2] != key.rpartition(".")[2]:
             return False
-        is_part = any(_is_suffix(*pair) for name in self.names for pair in ((key, name), (name, key)))
-        return is_part or max(SequenceMatcher(None, key, name).ratio() for name in self.names) >= _SIMILAR
+        is_end = any(_is_suffix(*pair) for name in self.names for pair in ((key, name), (name, key)))
+        return is_end or max(SequenceMatcher(None, key, name).ratio() for name in self.names) >= _SIMILAR
 
     @property
     def names(self) -> tuple[str, str]:
