@@ -172,7 +172,7 @@ def _loss_terms(kind: str) -> set[str]:
         ("bf16", "TRL's 'bf16' is 'trainer.mixed_precision=bfloat16' here"),
         ("rollout.n", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
         ("actor_rollout_ref.rollout.n", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
-        ("optim.lr_warmup_steps", "verl's 'actor.optim.lr_warmup_steps' is 'trainer.warmup_steps' here"),
+        ("my.actor.optim.lr_warmup_steps", "verl's 'actor.optim.lr_warmup_steps' is 'trainer.warmup_steps' here"),
         ("trainer.max_steps", "it is called 'max_steps' here"),
         ("algorithm.kl_loss_coef", "it is called 'algorithm.kl_loss' here (it was 'algorithm.kl_loss_coef')"),
         ("entropy_coef", "TRL's 'entropy_coef' is 'algorithm.entropy_bonus' here"),
@@ -211,28 +211,27 @@ def test_every_name_has_a_suggestion_or_keeps_its_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("setting", "remedy"),
+    ("setting", "name", "line"),
     [
-        ("learning_rate=1e-3", "TRL's 'learning_rate' is 'trainer.lr' here"),
-        ("num_generations=8", "TRL's 'num_generations' is 'rollout.samples_per_prompt' here"),
-        ("rollout.n=4", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
-        ("actor_rollout_ref.rollout.n=4", "verl's 'rollout.n' is 'rollout.samples_per_prompt' here"),
-        ("algorithm.kl_ctrl.kl_coef=1", "verl's 'algorithm.kl_ctrl.kl_coef' is 'algorithm.kl_reward' here"),
-        ("actor.kl_loss_coef=1", "verl's 'actor.kl_loss_coef' is 'algorithm.kl_loss' here"),
-        ("algorithm.kl_loss_coef=1", "it is called 'algorithm.kl_loss' here (it was 'algorithm.kl_loss_coef')"),
-        ("algorithm.entropy_coef=1", "it is called 'algorithm.entropy_bonus' here (it was 'algorithm.entropy_coef')"),
-        ("algorithm.kl_reward_coef=1", "it is called 'algorithm.kl_reward' here (it was 'algorithm.kl_reward_coef')"),
-        ("trainer.total_epochs=1", "verl's 'trainer.total_epochs' is 'num_epochs' here"),
-        ("critic.lr=1e-3", "it is called 'roles.critic.trainer.lr' here (it was 'critic.lr')"),
-        ("judging.workers=2", "it is called 'reward_workers.num_workers' here (it was 'judging.workers')"),
-        ("trainer.clip_norm=1", "it is called 'trainer.max_grad_norm' here (it was 'trainer.clip_norm')"),
-        ("initial_run.steps=3", "it is called 'max_steps' or 'num_epochs' here (it was 'steps')"),
+        ("learning_rate=1e-3", "TRL's 'learning_rate'", "trainer.lr = 0.001"),
+        ("num_generations=8", "TRL's 'num_generations'", "rollout.samples_per_prompt = 8"),
+        ("rollout.n=4", "verl's 'rollout.n'", "rollout.samples_per_prompt = 4"),
+        ("actor_rollout_ref.rollout.n=4", "verl's 'rollout.n'", "rollout.samples_per_prompt = 4"),
+        ("trainer.total_epochs=1", "verl's 'trainer.total_epochs'", "num_epochs = 1.0"),
+        ("algorithm.kl_loss_coef=1", "", "algorithm.kl_loss = 1"),
+        ("algorithm.kl_reward_coef=1", "", "algorithm.kl_reward = 1"),
+        ("critic.lr=1e-3", "", "roles.critic.trainer.lr = 0.001"),
+        ("judging.workers=2", "", "reward_workers.num_workers = 2"),
+        ("trainer.clip_norm=1", "", "trainer.max_grad_norm = 1"),
     ],
 )
-def test_other_names_of_settings_are_refused_with_the_name_to_use(setting: str, remedy: str) -> None:
+def test_other_names_of_settings_are_refused_with_the_line_to_write(setting: str, name: str, line: str) -> None:
     with pytest.raises(ConfigError) as error:
         resolve("addition", [setting])
-    key = setting.partition("=")[0]
+    key, target = setting.partition("=")[0], line.partition(" = ")[0]
+    remedy = f"{name} is {target!r} here: write {line}"
+    if not name:
+        remedy = f"it is called {target!r} here: write {line} (it was {key!r})"
     need = "one that `purerl config` lists"
     assert str(error.value) == f"{key}\n  got:  no such setting\n  need: {need}\n  do:   {remedy}"
 

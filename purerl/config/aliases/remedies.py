@@ -143,7 +143,8 @@ def _translated(one: Answer, value: Any) -> str:
 
 def _appended(note: str) -> str:
     plain = note.replace("`", "").removesuffix(".")
-    return f". {plain[:1].upper()}{plain[1:]}" if note else ""
+    start = plain[:1].upper() if plain.split(" ")[0].isalpha() else plain[:1]
+    return f". {start}{plain[1:]}" if note else ""
 
 
 def _sentence(text: str) -> str:
