@@ -170,7 +170,7 @@ def _item(items: list[Any], name: str, above: Sequence[str]) -> Table:
     found = [k for k, each in enumerate(names) if name in each] or [k for k in range(len(items)) if name == str(k)]
     if len(found) != 1:
         known = [each[0] for each in names if each]
-        near = similar(name, known)
+        near = None if found else similar(name, known)
         got = "several of this name" if found else "no item of this name"
         need = f"one of: {', '.join(known)}; or an index from 0" if items else "an item: the list is empty"
         raise ConfigError(f"{'.'.join(above)}.{name}", got=got, need=need, do=near and f"did you mean {near!r}?")
