@@ -256,3 +256,10 @@ def test_threads_wait_passively_unless_the_environment_sets_a_policy(variables: 
     environment = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"} | variables
     process = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert process.stdout.strip() == policy
+
+
+@pytest.mark.parametrize("command", [[], ["train"], ["plan"], ["algo"], ["algo", "show"], ["eval"], ["sandbox", "run"]])
+def test_flags_are_shown_without_a_type(command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--help"], env={"COLUMNS": "120"})
+    assert "--help" in result.stdout
+    assert "<bool>" not in result.stdout

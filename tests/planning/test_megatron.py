@@ -279,6 +279,12 @@ def test_speed_is_that_of_the_formulas(config: RunConfig) -> None:
     assert numbers["transfer_seconds"] == pytest.approx(26.841, abs=1e-3)
 
 
+def test_a_utilization_that_is_not_given_is_assumed(config: RunConfig) -> None:
+    assumed, given = plan_speed(config, device="H100"), plan_speed(config, device="H100", utilization=0.4)
+    assert assumed.numbers == given.numbers
+    assert assumed.lines[1] == f"{given.lines[1]}, which is assumed: --utilization sets another fraction"
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
