@@ -34,7 +34,7 @@ def test_kinds_names_and_strings_are_items_too() -> None:
     [
         (
             ["rewards.exact_mach.weight=1"],
-            "rewards.exact_mach\n  got:  no item of this name\n  need: one of: exact_match; or an index from 0\n  do:   d",
+            "rewards.exact_mach\n  got:  no item of this name\n  need: one of: exact_match; or an index from 0\n  do: ",
         ),
         (["gates.b.at_least=1"], "gates.b\n  got:  no item of this name\n  need: an item: the list is empty"),
         (
