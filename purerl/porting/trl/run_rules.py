@@ -222,8 +222,7 @@ def _precision(values: Values) -> Outcomes:
     if fields["fp16"]:
         yield Missing(fields.name("fp16"), "training in float16 is refused; bfloat16 needs no loss scaling")
     is_on = fields["bf16"] or (fields["bf16"] is None and not fields["fp16"])
-    comment = "TRL's default where bf16 is not set" if fields["bf16"] is None and is_on else ""
-    yield Setting("trainer.mixed_precision", "bfloat16" if is_on else "off", comment)
+    yield Setting("trainer.mixed_precision", "bfloat16" if is_on else "off")
 
 
 def _recompute(values: Values) -> Outcomes:
