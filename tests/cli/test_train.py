@@ -218,8 +218,8 @@ def test_suggested_command_is_quoted_and_names_a_new_directory(
         (["addition", "trainer.lrate=1"], "trainer.lrate\n  got:  no such setting"),
         (["addition", "seed"], "setting 'seed'\n  need: key=value"),
         (["addition", "seed=1", "--set", "seed=2"], "seed\n  got:  both --set and 'seed=1'\n  need: one of the two\n"),
-        (["seed=1", "max_steps=2"], "unknown recipe 'seed=1'\n  need: a recipe of purerl, module:function, "
-            "file.py:function, or file.toml\n  do:   write the recipe before its settings: addition seed=1"),
+        (["seed=1", "max_steps=2"], ("unknown recipe 'seed=1'\n  need: a recipe of purerl, module:function, "
+            "file.py:function, or file.toml\n  do:   write the recipe before its settings: addition seed=1")),
     ],
 )  # fmt: skip
 def test_invalid_input_is_reported_without_a_traceback(arguments: list[str], message: str) -> None:
