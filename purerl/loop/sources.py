@@ -20,6 +20,7 @@ from purerl.data.examples import DataSet
 from purerl.envs.settings import EnvironmentSettings
 from purerl.expert_routes import RouteStore
 from purerl.loop.draws import Sampler, examples_workflow
+from purerl.loop.filtering import by_metric
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
@@ -138,7 +139,9 @@ class RolloutSource:
     def _selected(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         if self.algorithm.select is keep_all or not trajectories:
             return [*trajectories]
-        keep = select_rows(self.algorithm, collate([trajectory.fields for trajectory in trajectories])).tolist()
+        metric = self.settings.filter_metric
+        rows = [trajectory.fields for trajectory in trajectories] if metric is None else by_metric(trajectories, metric)
+        keep = select_rows(self.algorithm, collate(rows)).tolist()
         return [trajectory for trajectory, is_kept in zip(trajectories, keep, strict=True) if is_kept]
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:

@@ -63,9 +63,10 @@ def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, has_env
     if settings.samples_per_prompt < algorithm.min_group_size:
         need = f"at least {algorithm.min_group_size}: {kind} compares the completions of a prompt"
         raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
-    if settings.max_resample_rounds and algorithm.select is keep_all:
-        need = f"an algorithm that drops groups; {kind} keeps all"
-        raise ConfigError("rollout.max_resample_rounds has no effect", got=settings.max_resample_rounds, need=need)
+    for name in ("max_resample_rounds", "filter_metric"):
+        if getattr(settings, name) and algorithm.select is keep_all:
+            need, do = f"an algorithm that drops groups; {kind} keeps all", "set algorithm.group_filter=variance"
+            raise no_effect(f"rollout.{name}", getattr(settings, name), need, f"{do}, or leave it out")
     if settings.overlong and "reward" not in algorithm.reads:
         need = f"an algorithm that reads the reward; {kind} does not"
         raise ConfigError("rollout.overlong has no effect", got=settings.overlong, need=need)

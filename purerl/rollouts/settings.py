@@ -67,6 +67,11 @@ class Rollout:
     max_resample_rounds: int = setting(
         "how often groups that the algorithm does not keep are replaced by new ones", default=0, **at_least(0)
     )
+    filter_metric: str | None = setting(
+        "the component of the reward by which the algorithm chooses the groups that it keeps, such as acc, whose "
+        "metric is reward/acc; if not given, the total reward",
+        default=None,
+    )
     max_staleness: int = setting(
         "maximum number of updates between the weights that sampled a token and those that it trains; "
         "0: synchronous, 1: one step off policy, more: asynchronous",
@@ -115,6 +120,8 @@ class Rollout:
             need = "above 0, and finite"
             raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation may be greedy")
         check_strings("stop_strings", self.stop_strings)
+        if self.filter_metric is not None:
+            check_strings("filter_metric", [self.filter_metric])
         if self.overlong and self.overlong.buffer > self.max_tokens:
             need = f"at most max_tokens, {self.max_tokens}"
             raise ConfigError("overlong.buffer", got=self.overlong.buffer, need=need)

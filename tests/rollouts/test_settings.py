@@ -42,6 +42,14 @@ def test_invalid_values_are_refused(setting: str, message: str) -> None:
             "rollout.max_resample_rounds has no effect\n  got:  1\n  need: an algorithm that drops groups; grpo keeps ",
         ),
         (
+            ("algorithm.kind=grpo", "rollout.filter_metric=acc"),
+            (
+                "rollout.filter_metric has no effect\n  got:  'acc'\n"
+                "  need: an algorithm that drops groups; grpo keeps all\n"
+                "  do:   set algorithm.group_filter=variance, or leave it out"
+            ),
+        ),
+        (
             ("algorithm.kind=gdpo", "rollout.overlong={buffer = 1}"),
             (
                 "rollout.overlong has no effect\n  got:  Overlong(buffer=1, factor=1.0)\n"
