@@ -257,7 +257,9 @@ def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards:
         if config.rewards:
             check_weights(config.rewards, algorithm, _weights_of(config.algorithm))
         check_models_as_rewards((*config.rewards, *config.gates), reads_of(algorithm), kind)
-        check_rollout(config.rollout, algorithm, kind, has_environment=config.environment is not None)
+        has_environment = config.environment is not None
+        size = config.batch_size
+        check_rollout(config.rollout, algorithm, kind, batch_size=size, has_environment=has_environment)
 
 
 def _needs_generator(rollout: Rollout | None, evaluate: Evaluate | None, generator: Any) -> bool:

@@ -67,6 +67,12 @@ class Rollout:
     max_resample_rounds: int = setting(
         "how often groups that the algorithm does not keep are replaced by new ones", default=0, **at_least(0)
     )
+    gen_batch_size: int | None = setting(
+        "prompts sampled in each round of a step, if the algorithm drops groups; those beyond batch_size that it keeps "
+        "are discarded; if not given, batch_size in the first round, and later as many as are missing",
+        default=None,
+        **at_least(1),
+    )
     filter_metric: str | None = setting(
         "the component of the reward by which the algorithm chooses the groups that it keeps, such as acc, whose "
         "metric is reward/acc; if not given, the total reward",

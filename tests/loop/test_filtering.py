@@ -10,7 +10,7 @@ import pytest
 from attrs import evolve
 
 from purerl.algos import dapo, grpo
-from purerl.algos.modifiers import group_filter
+from purerl.algos.modifiers import bypass, group_filter
 from purerl.composition import Composition
 from purerl.errors import ConfigError
 from purerl.loop.filtering import by_metric
@@ -18,7 +18,9 @@ from purerl.loop.train import train
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Trajectory
 from purerl.store.rollouts import read_rollouts
+from purerl.store.settings import Checkpoint
 
+from .runs import records, train_until, without_times
 from .small import fake
 
 
@@ -44,6 +46,27 @@ def test_groups_are_kept_by_the_component_that_is_named(algorithm: Any, tmp_path
     config = evolve(config, rollout=evolve(rollout, filter_metric="acc"))
     by_acc = train(config, rewards=[scored], directory=tmp_path / "acc").directory
     assert all(len(values) == 2 for step in (1, 2) for values in _values(by_acc, step, "reward/acc"))
+
+
+@pytest.mark.parametrize(("size", "staleness"), [(12, 0), (3, 0), (12, 1)])
+def test_each_round_samples_so_many_prompts_and_surplus_groups_are_discarded(
+    size: int, staleness: int, tmp_path: Path
+) -> None:
+    rollout = evolve(fake().rollout, gen_batch_size=size, max_resample_rounds=9, max_staleness=staleness)
+    algorithm = Composition(dapo.Config(), (bypass.Config(),) if staleness else ())
+    config = fake(3, algorithm=algorithm, rollout=rollout, evaluate=None, checkpoint=Checkpoint(every=1))
+    run = train(config, directory=tmp_path / "run")
+    metrics = without_times(records(run))
+    for step, record in enumerate(metrics[1:], start=1):
+        assert record["rollout/sampled"] % (4 * size) == 0
+        kept = [row["group"] for row in read_rollouts(run.directory / "rollouts", step)]
+        assert len({*kept}) == 4
+        assert record["rollout/kept_fraction"] == 16 / record["rollout/sampled"]
+    assert any(record["rollout/surplus"] > 0 for record in metrics[1:]) or size == 3
+    if staleness:
+        return  # draws in flight are sampled again with other weights
+    train_until(1, config, directory=tmp_path / "run", fresh=True)
+    assert without_times(records(train(config, directory=tmp_path / "run"))) == metrics
 
 
 def test_unknown_component_stops_the_first_step(tmp_path: Path) -> None:
