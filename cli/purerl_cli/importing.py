@@ -41,6 +41,25 @@ def trl(
     _write(import_trl(Path(source), trainer=trainer, processes=processes), output)
 
 
+@import_.command()
+@with_debug
+def verl(
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="COMMAND|FILE",
+            help="Command in quotes, shell script with it, or YAML file of verl's configuration.",
+            show_default=False,
+        ),
+    ],
+    output: Output = None,
+) -> None:
+    """Translate a command, a shell script or a YAML file of verl."""
+    from purerl.porting.verl.importing import import_verl
+
+    _write(import_verl(source), output)
+
+
 def _write(text: str, output: Path | None) -> None:
     """Print `text`, or write it into a new file."""
     if output is None:

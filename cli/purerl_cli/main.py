@@ -19,7 +19,7 @@ from purerl.errors import ConfigError
 from purerl.monitoring.console.rich_text import escape_consoles
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
-from purerl_cli.arguments import parse_rewards
+from purerl_cli.arguments import all_settings, parse_rewards
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -29,7 +29,7 @@ from purerl_cli.importing import import_
 from purerl_cli.laws import laws
 from purerl_cli.options import Command
 from purerl_cli.output import EXIT_STATUS, describe_config, format_summary, with_debug
-from purerl_cli.plan import Recipe, Settings, plan
+from purerl_cli.plan import Assignments, Recipe, Settings, plan
 from purerl_cli.replay import replay
 from purerl_cli.report import report
 from purerl_cli.sandbox import sandbox
@@ -66,6 +66,7 @@ def _purerl(
 @partial(with_debug, hint="the same command resumes from the last checkpoint, if there is one")
 def train(
     recipe: Recipe = "addition",
+    assignments: Assignments = None,
     settings: Settings = None,
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory.", show_default="runs/<name>")
@@ -98,8 +99,8 @@ def train(
     """Start a run, or resume it."""
     from purerl.recipes import resolve
 
-    settings = settings or []
-    config = resolve(recipe, [*settings, *parse_rewards(reward or (), settings)])
+    changes = all_settings(settings, assignments)
+    config = resolve(recipe, [*changes, *parse_rewards(reward or (), changes)])
     if check_code and not dry_run:
         raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
     if dry_run:
@@ -139,6 +140,7 @@ def recipes() -> None:
 @without_collections()
 def config(
     recipe: Recipe = "addition",
+    assignments: Assignments = None,
     settings: Settings = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print a TOML file for `purerl train` instead.")] = False,
 ) -> None:
@@ -147,10 +149,11 @@ def config(
     from purerl.recipes import explain_recipe, resolve
     from purerl_cli.tables import show_settings
 
+    changes = all_settings(settings, assignments)
     if toml:
-        typer.echo(dumps(resolve(recipe, settings or ())), nl=False)
+        typer.echo(dumps(resolve(recipe, changes)), nl=False)
     else:
-        show_settings(explain_recipe(recipe, settings or ()))
+        show_settings(explain_recipe(recipe, changes))
 
 
 app.command()(plan)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from purerl_cli.arguments import all_settings
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.output import with_debug
 
@@ -15,13 +16,22 @@ if TYPE_CHECKING:
     from purerl.planning.speed import Speed
     from purerl.planning.suggest import Suggestion
 
-__all__ = ["Recipe", "Settings", "plan"]
+__all__ = ["Assignments", "Recipe", "Settings", "plan"]
 
 
 Recipe = Annotated[
     str,
     typer.Argument(
         help="Name of a recipe, module:function, file.py:function or file.toml.", autocompletion=recipe_names
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings, as with --set.",
+        show_default=False,
+        autocompletion=setting_keys,
     ),
 ]
 Settings = Annotated[
@@ -71,6 +81,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 @with_debug
 def plan(
     recipe: Recipe,
+    assignments: Assignments = None,
     settings: Settings = None,
     memory: Memory = None,
     ranks: RankCount = None,
@@ -95,7 +106,7 @@ def plan(
     from purerl.recipes import resolve
     from purerl.system.memory_use import parse_bytes
 
-    config = resolve(recipe, settings or ())
+    config = resolve(recipe, all_settings(settings, assignments))
     check_ranks(config.placement, check_settings(config), ranks)
     options: dict[str, Any] = {
         "ranks": ranks,

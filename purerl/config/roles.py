@@ -35,6 +35,8 @@ def check_roles(
     kind, policy, teachers = needs.kind, needs.models["policy"].settings, role_settings(table, "teacher")
     updates = needs.updates(needs.schedule.max_steps)
     _check_names(table, needs)
+    for name, role in needs.judges.items():
+        _check_not_trained(name, role, kind)
     check_reward_roles(table.get(REWARDS), rewards, is_sampling=is_sampling)
     for name, (settings, outputs, is_trained, key) in needs.models.items():
         if not is_reward(name):
@@ -50,8 +52,18 @@ def check_roles(
             need = "a policy whose whole model is trained; this one trains an adapter"
             do = f"leave roles.{name}.update_every out, or the adapter in the settings of the trainer"
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
+        if not is_trained:
+            _check_not_trained(name, settings, kind)
         with in_section(key, type(settings.trainer)):
             trainer_plugin(settings.trainer).check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
+
+
+def _check_not_trained(name: str, role: Role, kind: str) -> None:
+    """Refuse settings of `role`, called `name`, that only a model that is trained has."""
+    for setting in ("num_minibatches", "minibatch_size", "ppo_epochs"):
+        if (value := getattr(role, setting)) is not None:
+            need = f"a model that is trained; {kind} does not train the {name}"
+            raise no_effect(f"roles.{name}.{setting}", value, need)
 
 
 def check_models(models: Mapping[str, Model]) -> None:

@@ -176,6 +176,9 @@ def open_data(
             got = f"none of {rows:,} rows in the validation set"
             raise DataError("data.validation_fraction", got=got, need="at least one", do="raise it")
         if is_evaluated and not problems:
+            if examples.example_format.is_whole:
+                need = "prompts: a column 'text' has none"
+                raise ConfigError("evaluate.data is missing", need=need, do="set evaluate.data, or validation instead")
             problems = {VALIDATION: evolve(held_out, parts=(held_out.indices[:max_problems],))}
     counts["examples"] = examples.num_rows
     if problems:
@@ -205,6 +208,9 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
 
 
 def _are_too_long(chat: Chat, data: DataSet, limit: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
+    if data.example_format.is_whole:
+        pairs = zip(indices, rows, strict=True)
+        return [len(text.tokens) > limit for index, row in pairs for text in tokenized_at(chat, data, index, row)]
     return [len(prompt.tokens) > limit for prompt in prompts_at(chat, data, indices, rows)]
 
 

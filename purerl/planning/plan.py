@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from purerl.backends.plugin import engine_plugin
 from purerl.config.generators import sampled_model
@@ -154,7 +154,7 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
             model=role.settings.model,
             outputs=role.outputs,
             is_trained=role.is_trained,
-            workload=workload,
+            workload=evolve(workload, minibatches=needs.schedule.passes(name).minibatches),
             on_accelerator=on_accelerator,
         )
     if generator is not None:

@@ -49,6 +49,7 @@ class Translation(NamedTuple):
     unneeded    settings that were given and need no counterpart, and why
     missing     settings that were given and have none, and why
     unknown     settings whose value is known only when code runs
+    notes       sentences about what was not read
     """
 
     library: str
@@ -57,3 +58,4 @@ class Translation(NamedTuple):
     unneeded: Mapping[str, str]
     missing: Mapping[str, str]
     unknown: Mapping[str, Unknown]
+    notes: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from purerl.config.keys import section_in
 from purerl.config.overrides import parse
 from purerl.config.presets import expand
 from purerl.config.schema import RunConfig
-from purerl.plugins import find
+from purerl.plugins import find, names
 
 __all__ = ["NO_DEFAULT", "own_default"]
 
@@ -27,6 +27,9 @@ def own_default(key: str, kinds: Mapping[str, Any]) -> Any:
     """
     cls: Any = RunConfig
     parts, _ = parse(f"{key}=")
+    preset = expand({"kind": kinds.get("algorithm")}) if parts[0] == "algorithm" and len(parts) > 1 else {}
+    if (value := _of_preset(preset, parts[1:])) is not NO_DEFAULT:
+        return value
     for depth, part in enumerate(parts, start=1):
         fields = attrs.fields_dict(attrs.resolve_types(cls)) if cls else {}
         if part not in fields:
@@ -36,6 +39,19 @@ def own_default(key: str, kinds: Mapping[str, Any]) -> Any:
             return _plain(field.default)
         cls = _section(field, kinds.get(".".join(parts[:depth])))
     return NO_DEFAULT
+
+
+def _of_preset(preset: Mapping[str, Any], parts: list[str]) -> Any:
+    """The value of the setting `parts` in the section of an algorithm that is a `preset`, also in its modifiers."""
+    if not parts or parts[0] in ("kind", "modifiers"):
+        return NO_DEFAULT
+    if parts[0] in preset:
+        return preset[parts[0]]
+    listed = [each for each in preset.get("modifiers", ()) if isinstance(each, Mapping) and each["kind"] == parts[0]]
+    if not listed or parts[0] not in names("modifier"):
+        return NO_DEFAULT
+    main = attrs.fields(find("modifier", parts[0]).Config)[0].name
+    return listed[0].get(parts[1] if len(parts) > 1 else main, NO_DEFAULT)
 
 
 def _section(field: attrs.Attribute, kind: Any) -> Any:

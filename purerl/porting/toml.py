@@ -88,6 +88,10 @@ def _wrapped(text: str, indent: str = "") -> Iterator[str]:
 def _head(translation: Translation, source: str) -> Iterator[str]:
     yield from _wrapped(f"{source}, translated from {translation.library}. The lists at the end have every setting.")
     yield "# Check it with `purerl train FILE.toml --dry-run`."
+    if translation.notes:
+        yield "# Not read:"
+        for note in translation.notes:
+            yield from (f"#   {line}" for line in textwrap.wrap(note, _WIDTH - 4))
     unfilled = sum(setting.value == FILL_IN for setting in translation.settings)
     if unfilled:
         count = "one value is" if unfilled == 1 else f"{unfilled} values are"

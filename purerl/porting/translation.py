@@ -12,12 +12,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from purerl.config.aliases import read_library
-from purerl.config.aliases.answers import Answer, answer, defaults
+from purerl.config.aliases.answers import Answer, answer, known
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import FILL_IN, Missing, Rule, Setting, Translation, Unknown
 from purerl.porting.own_defaults import own_default
 
-__all__ = ["check_names", "translate"]
+__all__ = ["check_names", "translate", "unknown_names"]
 
 
 def translate(
@@ -62,11 +62,19 @@ def translate(
 
 def check_names(names: Iterable[str], library: str) -> None:
     """Raise ConfigError that lists those of `names` that `library` does not have, with the nearest ones."""
-    known = defaults(library)
-    unknown = [name for name in names if not _is_known(name, library, known)]
+    unknown, title = unknown_names(names, library), f"no such setting in {_title(library)}"
     if unknown:
-        title = f"no such setting in {read_library(library).name} {read_library(library).version}"
-        raise ConfigError("\n".join(str(ConfigError(name, got=title, do=_nearest(name, known))) for name in unknown))
+        raise ConfigError("\n".join(str(ConfigError(name, got=title, do=do)) for name, do in unknown.items()))
+
+
+def unknown_names(names: Iterable[str], library: str) -> dict[str, str]:
+    """Those of `names` that `library` does not have, each with the remedy: the nearest ones."""
+    table = known(library)
+    return {name: _nearest(name, table) for name in names if not _is_known(name, library, table)}
+
+
+def _title(library: str) -> str:
+    return f"{read_library(library).name} {read_library(library).version}"
 
 
 class _Found(NamedTuple):
@@ -89,18 +97,19 @@ class _Found(NamedTuple):
     missing: dict[str, str]
 
 
-def _is_known(name: str, library: str, known: Mapping[str, Any]) -> bool:
-    """Whether `name` is a setting, is in an answer by its whole name, or is below a setting that is a table."""
+def _is_known(name: str, library: str, table: Mapping[str, Any]) -> bool:
+    """Whether `name` is in `table`, is in an answer by its whole name, or is below a setting that may be a table."""
     parts = name.split(".")
     above = (".".join(parts[:end]) for end in range(1, len(parts)))
     one = answer(library, name)
-    return name in known or (one is not None and (name in one.names or any(known.get(key) == {} for key in above)))
+    is_named = one is not None and name in one.names
+    return name in table or is_named or any(key in table and table[key] in ({}, None) for key in above)
 
 
-def _nearest(name: str, known: Mapping[str, Any]) -> str:
+def _nearest(name: str, table: Mapping[str, Any]) -> str:
     last = name.rpartition(".")[2]
-    same = [key for key in known if key.rpartition(".")[2] == last]
-    close = get_close_matches(name, same or known, n=3, cutoff=0.0 if same else 0.6)
+    same = [key for key in table if key.rpartition(".")[2] == last]
+    close = get_close_matches(name, same or table, n=3, cutoff=0.0 if same else 0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out, or correct its name"
 
 
@@ -150,8 +159,9 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _fill_in(found: _Found, name: str, one: Answer, value: Unknown) -> None:
-    keys = tuple(dict.fromkeys(text.partition("=")[0] for text in one.to))
+def _fill_in(found: _Found, name: str, one: Answer, value: Unknown, keys: tuple[str, ...] = ()) -> None:
+    """Leave the settings of `one` to the user; those among `keys`, if there are any."""
+    keys = keys or tuple(dict.fromkeys(text.partition("=")[0] for text in one.to))
     for key in keys:
         value_of_first = found.settings[key].value if key in found.first else FILL_IN
         _add(found, Setting(key, value_of_first, f"{name.rpartition('.')[2]} = {value}"), is_given=True)
@@ -169,14 +179,14 @@ def _apply_rule(found: _Found, rule: str) -> None:
     outcomes = [*found.rules[rule](_known(found))]
     for outcome in outcomes:
         if isinstance(outcome, Setting):
-            is_given = any(_covers(used[name], outcome.key) for name in given)
+            is_given = any(_covers(_answer(found.library, name), outcome.key) for name in found.given)
             is_plain = is_given or outcome.comment
             _add(found, outcome if is_plain else _default(found, outcome), is_given=is_given)
         else:
             found.missing[outcome.name] = outcome.why
     for name in given:
         if name in unknown:
-            _fill_in(found, name, used[name], unknown[name])
+            _fill_in(found, name, used[name], unknown[name], _keys_of(used[name], outcomes))
         elif keys := _keys_of(used[name], outcomes):
             found.translated[name] = keys
         elif name not in found.missing:
@@ -184,11 +194,8 @@ def _apply_rule(found: _Found, rule: str) -> None:
 
 
 def _known(found: _Found) -> dict[str, Any]:
-    values, known = {**found.values, **found.context}, defaults(found.library)
-    for name, value in values.items():
-        if isinstance(value, Unknown):
-            values[name] = known.get(name)
-    return values
+    table, values = known(found.library), {**found.values, **found.context}
+    return {name: table.get(name) if isinstance(value, Unknown) else value for name, value in values.items()}
 
 
 def _keys_of(one: Answer, outcomes: Iterable[Setting | Missing]) -> tuple[str, ...]:

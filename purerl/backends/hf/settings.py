@@ -88,10 +88,10 @@ class TrainerConfig(training.Config):
         default=None,
         converter=optional(to_optimizer),
     )
-    max_tokens_per_microbatch: int = setting(
+    max_tokens_per_microbatch: int | None = setting(
         "maximum of rows times tokens of the longest row in one forward pass; with packing, of the tokens of its rows; "
-        "with mesh.sequence, of all its ranks",
-        default=2048,
+        "with mesh.sequence, of all its ranks; if neither this nor max_rows_per_microbatch is given, 2048",
+        default=None,
         unit="tokens",
         may_change="rounding",
         **at_least(1),

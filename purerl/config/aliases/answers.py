@@ -2,6 +2,7 @@
 
 LIBRARY_fields.json   all settings of the library, "Class.field" or dotted keys, with their defaults.
                       `tests/oracle/test_fields.py` compares them with the library
+verl_other_fields.json  the same for verl's other trainers, by trainer
 LIBRARY_answers.toml  answers, in order. An answer is for the settings that match one of its patterns and no earlier
                       answer. It has
 
@@ -30,7 +31,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-__all__ = ["Answer", "answer", "answers", "defaults"]
+__all__ = ["Answer", "answer", "answers", "defaults", "known", "other_defaults"]
 
 
 class Answer(NamedTuple):
@@ -65,6 +66,20 @@ def answers(library: str) -> tuple[Answer, ...]:
 def defaults(library: str) -> Mapping[str, Any]:
     """The settings of `library`, each with its default; None if it has none."""
     return json.loads(_path(f"{library}_fields.json").read_text(encoding="utf-8"))
+
+
+@cache
+def other_defaults(library: str) -> Mapping[str, Mapping[str, Any]]:
+    """The settings of other trainers of `library` with their defaults, by trainer."""
+    path = _path(f"{library}_other_fields.json")
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+
+@cache
+def known(library: str) -> Mapping[str, Any]:
+    """All settings of `library`, of whatever trainer, with their defaults."""
+    others = {name: value for each in other_defaults(library).values() for name, value in each.items()}
+    return {**others, **defaults(library)}
 
 
 @cache

@@ -1,0 +1,1 @@
+"""Commands, scripts and configurations of verl, and their translation."""
