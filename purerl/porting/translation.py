@@ -143,7 +143,7 @@ def _apply(found: _Found, name: str, one: Answer) -> None:
     else:
         settings = [*_direct(one, value)]
         for setting in settings:
-            _add(found, _commented(found, setting, is_given=is_given), is_given=is_given)
+            _add(found, setting if is_given else _default(found, setting), is_given=is_given)
         if is_given:
             found.translated[name] = tuple(setting.key for setting in settings)
 
@@ -180,7 +180,8 @@ def _apply_rule(found: _Found, rule: str) -> None:
     for outcome in outcomes:
         if isinstance(outcome, Setting):
             is_given = any(_covers(_answer(found.library, name), outcome.key) for name in found.given)
-            _add(found, _commented(found, outcome, is_given=is_given), is_given=is_given)
+            is_plain = is_given or outcome.comment
+            _add(found, outcome if is_plain else _default(found, outcome), is_given=is_given)
         else:
             found.missing[outcome.name] = outcome.why
     for name in given:
@@ -211,10 +212,9 @@ def _covers(one: Answer, key: str) -> bool:
 # --- settings of purerl -------------------------------------------------------------------------------------------
 
 
-def _commented(found: _Found, setting: Setting, *, is_given: bool) -> Setting:
-    """`setting`, with a comment if it is a default of the library."""
-    origin = "" if is_given else f"{read_library(found.library).name}'s default"
-    return setting._replace(comment=". ".join(filter(None, [origin, setting.comment])))
+def _default(found: _Found, setting: Setting) -> Setting:
+    """`setting`, with the comment that it is a default of the library."""
+    return setting._replace(comment=f"{read_library(found.library).name}'s default")
 
 
 def _add(found: _Found, setting: Setting, *, is_given: bool) -> None:

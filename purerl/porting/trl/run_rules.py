@@ -244,8 +244,6 @@ def _mesh(values: Values) -> Outcomes:
             yield Setting("trainer.mesh.shard", fields.processes, "FSDP2")
         elif fields[field]:
             yield Missing(fields.name(field), "parameters are divided among the ranks by `trainer.mesh.shard`")
-    if fields.processes > 1:
-        yield Setting("placement.ranks", fields.processes)
 
 
 def _timeout(values: Values) -> Outcomes:
@@ -263,6 +261,8 @@ def _lora(values: Values) -> Outcomes:
         stabilized = values.get("LoraConfig.use_rslora")
     else:
         return
+    if prefix and values.get("ModelConfig.lora_dropout"):
+        yield Missing("ModelConfig.lora_dropout", "LoRA has no dropout")
     yield Setting("trainer.lora.rank", found["r"])
     yield Setting("trainer.lora.alpha", float(found["alpha"]))
     if stabilized:
