@@ -1,7 +1,7 @@
 """The settings of TRL and verl in the tables, with their defaults, against the installed libraries.
 
-A failure names what a new version has added, removed, or given another default: LIBRARY_fields.json is to be changed, and
-LIBRARY_answers.toml needs an answer for what is new.
+A failure names what a new version has added, removed, or given another default: LIBRARY_fields.json is to be changed,
+and LIBRARY_answers.toml needs an answer for what is new.
 """
 
 from __future__ import annotations

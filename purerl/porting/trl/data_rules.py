@@ -83,7 +83,7 @@ def _packing(values: Values) -> Outcomes:
 def _text_field(values: Values) -> Outcomes:
     fields = Fields(values)
     if fields["dataset_text_field"] != "text":
-        yield Missing(fields.name("dataset_text_field"), "split the text into columns `prompt` and `completion`")
+        yield Setting("data.columns.text", fields["dataset_text_field"])
 
 
 # --- rewards and environments -------------------------------------------------------------------------------------

@@ -82,6 +82,7 @@ def _reference(values: Values) -> Outcomes:
 def _batches(values: Values) -> Outcomes:
     fields = Fields(values)
     yield from _generations(fields) if fields.samples else _rows(fields)
+    yield Setting("trainer.max_rows_per_microbatch", fields["per_device_train_batch_size"])
     steps, epochs = fields["max_steps"], fields["num_train_epochs"]
     loop = fields.steps_per_loop
     if steps is not None and steps > 0:

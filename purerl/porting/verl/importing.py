@@ -77,7 +77,9 @@ def _assumed(given: Given, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_sft(values: Mapping[str, Any]) -> bool:
     sections = {name.partition(".")[0] for name in values}
-    return not sections & {"actor_rollout_ref", "algorithm", "critic", "reward"} and bool(sections & {"optim", "engine"})
+    return not sections & {"actor_rollout_ref", "algorithm", "critic", "reward"} and bool(
+        sections & {"optim", "engine"}
+    )
 
 
 def _listed(values: Mapping[str, Any]) -> Translation:

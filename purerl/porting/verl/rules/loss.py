@@ -143,7 +143,11 @@ def _estimator(v: Values, name: str, key: str) -> Iterator[Setting | Missing]:
 def filtering(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     """Groups that are not kept, and how often they are replaced."""
     v = Values(values)
-    groups, batch, generated = "algorithm.filter_groups.", v.integer("data.train_batch_size"), v.number("data.gen_batch_size")
+    groups, batch, generated = (
+        "algorithm.filter_groups.",
+        v.integer("data.train_batch_size"),
+        v.number("data.gen_batch_size"),
+    )
     if not v.is_on(f"{groups}enable"):
         if generated not in (None, batch) and not v.is_sft:
             yield Missing("data.gen_batch_size", "without a filter, as many prompts are sampled as are trained")
@@ -197,7 +201,9 @@ def _rejections(modes: str, threshold: str) -> Iterator[Setting | Missing]:
     first, *others = [mode.strip() for mode in modes.split(",") if mode.strip()]
     match, bounds = _REJECTED.fullmatch(first), _bounds(threshold.split(",")[0])
     if match is None or not bounds:
-        yield Missing(f"{part}rollout_rs", f"there is no rejection by {first}, with the threshold {threshold or 'none'}")
+        yield Missing(
+            f"{part}rollout_rs", f"there is no rejection by {first}, with the threshold {threshold or 'none'}"
+        )
         return
     if others:
         yield Missing(f"{part}rollout_rs", f"one rejection at a time: {first} is written, without {', '.join(others)}")

@@ -38,7 +38,9 @@ def rewards(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
 def _function(v: Values, path: str) -> Any:
     name = v.get("custom_reward_function.name", "reward.custom_reward_function.name") or "compute_score"
     function = f"{path}:{name}"
-    arguments = v.table("custom_reward_function.reward_kwargs") or v.table("reward.custom_reward_function.reward_kwargs")
+    arguments = v.table("custom_reward_function.reward_kwargs") or v.table(
+        "reward.custom_reward_function.reward_kwargs"
+    )
     return {"function": function, "kwargs": arguments} if arguments else function
 
 

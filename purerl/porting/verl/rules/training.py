@@ -205,7 +205,10 @@ def _schedule(v: Values, part: Part) -> Iterator[Setting | Missing]:
     if style not in _SCHEDULES:
         yield Missing(v.full(key), f"there is no schedule {style}")
         style = "constant"
-    steps, ratio = v.integer(f"{optim}.lr_warmup_steps"), v.number(f"{optim}.lr_warmup_steps_ratio", f"{optim}.warmup_steps_ratio")
+    steps, ratio = (
+        v.integer(f"{optim}.lr_warmup_steps"),
+        v.number(f"{optim}.lr_warmup_steps_ratio", f"{optim}.warmup_steps_ratio"),
+    )
     if steps > 0:
         yield Setting("warmup_steps", steps, "optimizer steps in both; verl's first step has a learning rate of 0")
     elif ratio:
