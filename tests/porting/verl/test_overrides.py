@@ -24,7 +24,7 @@ from purerl.porting.verl.overrides import parse_override, parse_value
         ("", ""),
         ("'1'", "1"),
         ("token-mean", "token-mean"),
-        ("[console, \"wandb\"]", ["console", "wandb"]),
+        ('[console, "wandb"]', ["console", "wandb"]),
         ("[]", []),
         ("[[1, 2], {a: b}]", [[1, 2], {"a": "b"}]),
         ("{a: 1, 'b': [x]}", {"a": 1, "b": ["x"]}),

@@ -199,7 +199,7 @@ def _weights(v: Values, level: str) -> Iterator[Setting | Missing]:
 def _rejections(modes: str, threshold: str) -> Iterator[Setting | Missing]:
     part = "algorithm.rollout_correction."
     first, *others = [mode.strip() for mode in modes.split(",") if mode.strip()]
-    match, bounds = _REJECTED.fullmatch(first), _bounds(threshold.split(",")[0])
+    match, bounds = _REJECTED.fullmatch(first), _bounds(threshold.split(",", maxsplit=1)[0])
     if match is None or not bounds:
         yield Missing(
             f"{part}rollout_rs", f"there is no rejection by {first}, with the threshold {threshold or 'none'}"

@@ -70,8 +70,7 @@ def reference(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     if not v.has_reference:
         return
     part = Part("ref.fsdp_config", "ref.megatron", "actor.optim", "model", "ref")
-    settings = ([*engine_settings(v, each)] for each in (part, ACTOR))
-    own, policy = ([each for each in some if each.key.startswith(_OF_REFERENCE)] for some in map(_only_settings, settings))
+    own, policy = _of_reference(v, part), _of_reference(v, ACTOR)
     own = [each for each in own if not each.key.endswith("_microbatch")]
     tokens, rows = v.integer("ref.log_prob_max_token_len_per_gpu"), "ref.log_prob_micro_batch_size"
     count = v.integer(f"{rows}_per_gpu") or v.integer(rows) // v.ranks
@@ -80,8 +79,9 @@ def reference(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     yield from _different("roles.reference.trainer", [*own, size], policy)
 
 
-def _only_settings(outcomes: Iterable[Setting | Missing]) -> list[Setting]:
-    return [each for each in outcomes if isinstance(each, Setting)]
+def _of_reference(v: Values, part: Part) -> list[Setting]:
+    outcomes = engine_settings(v, part)
+    return [each for each in outcomes if isinstance(each, Setting) and each.key.startswith(_OF_REFERENCE)]
 
 
 def _different(

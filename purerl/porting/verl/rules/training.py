@@ -75,7 +75,7 @@ def _microbatches(v: Values, part: Part) -> Iterator[Setting]:
 
 
 def budget(v: Values, tokens: int, rows: int, sequence: int) -> Setting:
-    """The size of micro-batches: the `tokens` of each of the ranks that divide a `sequence`, or if they are 0, `rows`."""
+    """The size of micro-batches: the `tokens` of each of `sequence` ranks that divide a row, or if 0, the `rows`."""
     if not tokens:
         return Setting("max_rows_per_microbatch", max(1, rows))
     return Setting("max_tokens_per_microbatch", max(tokens * sequence, v.row_tokens))
