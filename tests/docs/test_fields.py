@@ -30,7 +30,7 @@ def test_a_page_shows_every_field(library: str) -> None:
         ("trl", "DPOConfig.disable_dropout", "not needed: dropout is always off"),
         ("verl", "actor_rollout_ref.actor.optim.lr", "`trainer.lr`"),
         ("verl", "critic.optim.lr", "`roles.critic.trainer.lr`"),
-        ("verl", "data.video_key", "not there: There is no video and no audio"),
+        ("verl", "data.video_key", "not there: there is no video and no audio"),
     ],
 )
 def test_answer_of_a_field(library: str, name: str, answer: str) -> None:

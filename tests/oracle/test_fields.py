@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from purerl.config.aliases.answers import answer, defaults
+from purerl.config.aliases.answers import answer, defaults, other_defaults
 
 
 def test_settings_of_trl_transformers_and_peft_are_those_of_the_table() -> None:
@@ -40,7 +40,16 @@ def test_settings_of_trl_transformers_and_peft_are_those_of_the_table() -> None:
     _compare("trl", found)
 
 
-def test_settings_of_verl_are_those_of_the_table() -> None:
+_TRAINERS_OF_VERL = {
+    "dp": ("ppo_trainer", []),
+    "megatron": ("ppo_trainer", ["model_engine=megatron"]),
+    "sft": ("sft_trainer_engine", []),
+    "sft_megatron": ("sft_trainer_engine", ["engine=megatron", "optim=megatron"]),
+}
+
+
+@pytest.mark.parametrize("trainer", _TRAINERS_OF_VERL)
+def test_settings_of_verl_are_those_of_the_table(trainer: str) -> None:
     hydra = pytest.importorskip("hydra", reason="hydra is not installed: nox -s oracle")
     from omegaconf import OmegaConf
 
@@ -48,13 +57,15 @@ def test_settings_of_verl_are_those_of_the_table() -> None:
         directory = distribution("verl").locate_file("verl/trainer/config")
     except PackageNotFoundError:
         pytest.skip("verl is not installed: nox -s oracle")
+    name, overrides = _TRAINERS_OF_VERL[trainer]
     with hydra.initialize_config_dir(str(directory), version_base=None):
-        config = OmegaConf.to_container(hydra.compose("ppo_trainer"), resolve=False)
-    _compare("verl", dict(_leaves(config)))
+        config = OmegaConf.to_container(hydra.compose(name, overrides=overrides), resolve=False)
+    _compare("verl", dict(_leaves(config)), None if trainer == "dp" else other_defaults("verl")[trainer])
 
 
-def _compare(library: str, found: Mapping[str, Any]) -> None:
-    listed = defaults(library)
+def _compare(library: str, found: Mapping[str, Any], listed: Mapping[str, Any] | None = None) -> None:
+    """Compare `found` with `listed`, or with the defaults of the library."""
+    listed = defaults(library) if listed is None else listed
     new = [name for name in found if name not in listed]
     gone = [name for name in listed if name not in found]
     changed = {name: (listed[name], found[name]) for name in found if name in listed and listed[name] != found[name]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os.path import expanduser
+from pathlib import Path
 from typing import Any
 
 from purerl.errors import ConfigError
@@ -131,4 +131,4 @@ class Values:
 
 def local_path(path: Any) -> str:
     """`path` with the home directory in place of ~, as verl reads it."""
-    return expanduser(str(path))
+    return str(Path(path).expanduser()) if str(path).startswith("~") else str(path)

@@ -11,7 +11,7 @@ from purerl.porting.outcomes import Missing, Setting
 from purerl.porting.verl.rules.algorithm import CLIPPED, has_dual_clip, kind_of
 from purerl.porting.verl.values import Values
 
-__all__ = ["corrections", "filtering", "loss", "penalties"]
+__all__ = ["OF_TOTAL", "corrections", "filtering", "loss", "penalties"]
 
 _REDUCTIONS = {
     "token-mean": "token_mean",
@@ -23,6 +23,8 @@ _REDUCTIONS = {
 _ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 _OWN_REDUCTION = ("sapo", "gmpo", "opd", "opd_top_k")
 _WITHOUT_LIMIT = 1000
+OF_TOTAL = ("reward", "score", "seq_reward", "seq_final_reward")
+"""Metrics by which groups are filtered that are the total reward."""
 
 
 def loss(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
@@ -152,12 +154,13 @@ def filtering(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
         return
     yield Setting("algorithm.group_filter", True)  # noqa: FBT003 - the value
     batches = v.integer(f"{groups}max_num_gen_batches")
-    samples = max(1, int(generated or batch) * batches // max(1, batch)) if batches > 0 else _WITHOUT_LIMIT + 1
-    comment = "" if batches > 0 else "verl has no limit"
-    yield Setting("rollout.max_resample_rounds", max(1, samples - 1), comment)
+    rounds, comment = (max(1, batches - 1), "") if batches > 0 else (_WITHOUT_LIMIT, "verl has no limit")
+    yield Setting("rollout.max_resample_rounds", rounds, comment)
+    if generated not in (None, batch):
+        yield Setting("rollout.gen_batch_size", int(generated))
     metric = v.get(f"{groups}metric")
-    if metric not in (None, "reward", "score", "seq_reward", "seq_final_reward"):
-        yield Missing("algorithm.filter_groups.metric", f"groups are compared by their total reward, not by {metric}")
+    if metric not in (None, *OF_TOTAL):
+        yield Setting("rollout.filter_metric", str(metric), "a component of the reward of this name")
 
 
 # --- corrections ---------------------------------------------------------------------------------------------------
@@ -196,7 +199,7 @@ def _weights(v: Values, level: str) -> Iterator[Setting | Missing]:
 def _rejections(modes: str, threshold: str) -> Iterator[Setting | Missing]:
     part = "algorithm.rollout_correction."
     first, *others = [mode.strip() for mode in modes.split(",") if mode.strip()]
-    match, bounds = _REJECTED.fullmatch(first), _bounds(threshold.split(",")[0])
+    match, bounds = _REJECTED.fullmatch(first), _bounds(threshold.split(",", maxsplit=1)[0])
     if match is None or not bounds:
         yield Missing(
             f"{part}rollout_rs", f"there is no rejection by {first}, with the threshold {threshold or 'none'}"

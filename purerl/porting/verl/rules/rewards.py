@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from purerl.porting.outcomes import Missing, Setting
+from purerl.porting.verl.rules.loss import OF_TOTAL
 from purerl.porting.verl.values import Values, local_path
 
 __all__ = ["overlong", "rewards"]
@@ -45,12 +46,15 @@ def _function(v: Values, path: str) -> Any:
 
 def _table(v: Values) -> Any:
     url = v.get("reward_model.sandbox_fusion.url", "sandbox_fusion.url", "reward.sandbox_fusion.url")
+    metric = v.get("algorithm.filter_groups.metric")
+    is_named = v.is_on("algorithm.filter_groups.enable") and metric not in (None, *OF_TOTAL)
+    name = {"name": str(metric)} if is_named else {}  # rollout.filter_metric names it
     if url is None:
-        return {"kind": "verl"}
+        return {"kind": "verl", **name}
     limit = v.integer("reward_model.sandbox_fusion.memory_limit_mb", "sandbox_fusion.memory_limit_mb")
     limit = limit or v.integer("reward.sandbox_fusion.memory_limit_mb")
     memory = {"memory_limit_mb": limit} if limit else {}
-    return {"kind": "verl", "functions": "verl", "sandbox_fusion_url": str(url), **memory}
+    return {"kind": "verl", "functions": "verl", "sandbox_fusion_url": str(url), **memory, **name}
 
 
 def overlong(values: Mapping[str, Any]) -> Iterator[Setting]:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from purerl.porting.outcomes import Missing, Setting
 from purerl.porting.verl.values import Values, local_path
 
-__all__ = ["ACTOR", "CRITIC", "Part", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
+__all__ = ["ACTOR", "CRITIC", "Part", "budget", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
 
 _DTYPES = {"fp32": "float32", "float32": "float32", "float": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 _RECOMPUTE = {"full": "layers", "selective": "selective"}
@@ -71,12 +71,14 @@ def _microbatches(v: Values, part: Part) -> Iterator[Setting]:
         names = (f"{part.batches}.use_dynamic_bsz", f"{part.batches}.ppo_max_token_len_per_gpu", "")
         names = (*names[:2], f"{part.batches}.ppo_micro_batch_size")
     tokens, rows = v.integer(names[1]), v.integer(f"{names[2]}_per_gpu") or v.integer(names[2]) // v.ranks
-    if v.is_on(names[0]):
-        yield Setting("max_tokens_per_microbatch", max(tokens, v.row_tokens) * _sequence(v, part))
-    elif v.row_tokens:
-        count = max(1, rows)
-        comment = f"{count} row{'s' * (count > 1)} of {v.row_tokens} tokens"
-        yield Setting("max_tokens_per_microbatch", count * v.row_tokens * _sequence(v, part), comment)
+    yield budget(v, tokens if v.is_on(names[0]) else 0, rows, _sequence(v, part))
+
+
+def budget(v: Values, tokens: int, rows: int, sequence: int) -> Setting:
+    """The size of micro-batches: the `tokens` of each of `sequence` ranks that divide a row, or if 0, the `rows`."""
+    if not tokens:
+        return Setting("max_rows_per_microbatch", max(1, rows))
+    return Setting("max_tokens_per_microbatch", max(tokens * sequence, v.row_tokens))
 
 
 def _sequence(v: Values, part: Part) -> int:
