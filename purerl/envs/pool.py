@@ -111,8 +111,6 @@ class EnvironmentPool:
     def _closed(self) -> EnvironmentFailure:
         return died(self._name, ["the environments were closed"])
 
-    # --- processes -----------------------------------------------------------------------------------------------
-
     def _new_process(self) -> Process:
         return Process(self._task, max_memory=self._max_memory, internal_files=ENVIRONMENT_FILES)
 
