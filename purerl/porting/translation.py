@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from purerl.config.aliases import read_library
-from purerl.config.aliases.answers import Answer, answer, known
+from purerl.config.aliases.answers import Answer, answer, answers, known
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import FILL_IN, Missing, Rule, Setting, Translation, Unknown
 from purerl.porting.own_defaults import own_default
@@ -102,8 +102,7 @@ def _is_known(name: str, library: str, table: Mapping[str, Any]) -> bool:
     """Whether `name` is in `table`, is in an answer by its whole name, or is below a setting that may be a table."""
     parts = name.split(".")
     above = (".".join(parts[:end]) for end in range(1, len(parts)))
-    one = answer(library, name)
-    is_named = one is not None and name in one.names
+    is_named = any(name in one.names for one in answers(library))
     return name in table or is_named or any(key in table and table[key] in ({}, None) for key in above)
 
 
