@@ -195,6 +195,15 @@ OPTIONS = {
         "data_set": ["--data-set"],
         "debug": ["--debug"],
     },
+    "import": {},
+    "import trl": {
+        "source": ["source"],
+        "output": ["--output"],
+        "trainer": ["--trainer"],
+        "processes": ["--processes"],
+        "debug": ["--debug"],
+    },
+    "import verl": {"source": ["source"], "output": ["--output"], "debug": ["--debug"]},
     "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
     "stacks": {"run": ["run"], "timeout": ["--timeout"], "debug": ["--debug"]},
 }

@@ -8,12 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict
 from purerl.config.tables import read_table
 from purerl.porting.outcomes import FILL_IN
 from purerl.porting.trl.importing import import_trl, translate_trl
+from purerl_cli.main import app
 
 FOLDER = Path(__file__).parent / "trl"
 PROCESSES = {"grpo_vllm.yaml": 4}
@@ -51,6 +53,31 @@ def test_every_setting_that_was_given_is_in_one_list() -> None:
         found = translate_trl(source)
         lists = [found.translated.keys(), found.unneeded.keys(), found.missing.keys()]
         assert sum(map(len, lists)) == len(set().union(*lists)), source.name
+
+
+def test_the_command_writes_a_file_and_never_replaces_one(tmp_path: Path) -> None:
+    target = tmp_path / "run.toml"
+    arguments = ["import", "trl", "tests/porting/trl/kto.py", "--output", str(target)]
+    result = CliRunner().invoke(app, arguments)
+    assert result.stdout == f"{target}: check it with `purerl train {target} --dry-run`\n"
+    assert target.read_text(encoding="utf-8") == (FOLDER / "kto.toml").read_text(encoding="utf-8")
+    again = CliRunner().invoke(app, arguments)
+    assert again.exit_code == 2
+    assert f"got:  '{target}', which exists" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["tests/porting/trl/kto.toml"], "got:  the extension '.toml'"),
+        (["tests/porting/trl/kto.py", "--trainer", "kto"], "--trainer has no effect"),
+        (["no.py"], "'no.py' cannot be read"),
+    ],
+)
+def test_the_command_refuses_what_it_cannot_read(arguments: list[str], message: str) -> None:
+    result = CliRunner().invoke(app, ["import", "trl", *arguments])
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert message in result.stderr
 
 
 if __name__ == "__main__":

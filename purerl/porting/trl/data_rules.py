@@ -70,8 +70,12 @@ def _max_length(values: Values) -> Outcomes:
     fields = Fields(values)
     if fields["max_length"] is None:
         return
-    comment = "TRL cuts rows at this length; here a row with a longer prompt is left out, and no answer is cut"
+    keeps_end = fields["truncation_mode"] == "keep_end"
+    effect = "the first tokens of a longer prompt are" if keeps_end else "a row with a longer prompt is"
+    comment = f"TRL cuts rows at this length; here {effect} left out, and no answer is cut"
     yield Setting("data.max_prompt_tokens", fields["max_length"], comment)
+    if keeps_end:
+        yield Setting("data.truncation", "left")
 
 
 def _packing(values: Values) -> Outcomes:
