@@ -332,3 +332,21 @@ def test_rules_read_any_trainer_and_missing_values(trainer: str, name: str) -> N
 def test_a_translation_of_the_defaults_is_a_configuration() -> None:
     text = import_verl(COMMAND + "actor_rollout_ref.rollout.name=vllm")
     assert to_dict(from_dict(RunConfig, tomllib.loads(text)))["batch_size"] == 1024
+
+
+@pytest.mark.parametrize("trainer", ["dp", "megatron", "sft"])
+@pytest.mark.parametrize("name", RULES)
+def test_a_rule_refuses_odd_values_with_their_key(trainer: str, name: str) -> None:
+    from purerl.porting.verl.interpolation import resolve
+
+    values = resolve(defaults("verl") if trainer == "dp" else other_defaults("verl")[trainer])
+    values |= {"distillation.enabled": False} if trainer == "dp" else {}
+    keys = [key for key in known("verl") if (one := answer("verl", key)) is not None and one.rule == name]
+    errors = []
+    for key in keys:
+        for odd in (None, "text", -1, 0, 0.5, True, [], ["a"], {"a": 1}, "1_2", "megatron"):
+            try:
+                assert all(outcome for outcome in RULES[name](values | {key: odd}))
+            except ConfigError as error:
+                errors.append((key, str(error)))
+    assert [key for key, text in errors if key.rpartition(".")[2] not in text and text.split()[0] not in keys] == []

@@ -58,6 +58,13 @@ def words(text: str) -> list[str]:
         ("srun bash -c 'run inner=1'", ["run", "inner=1"]),
         ("A=1 run x", ["run", "x"]),
         ("fi; } done\nrun ok", ["run", "ok"]),
+        ('X=(\n # a=1\n b=2 \\\n c=3 \\\n)\nrun "${X[@]}" "$@"', ["run", "b=2", "c=3"]),
+        (
+            'L=(python3)\nif [ "$SET" = yes ] && { [ 1 = 2 ] || [ 1 = 1 ]; }; then L=(uv run); fi\n"${L[@]}" -m m',
+            ["uv", "run", "-m", "m"],
+        ),
+        ("a=3 b=4; run $(((a + b) * 10 / 10))", ["run", "7"]),
+        ('S="$(cd "$(dirname "$0")" && pwd)"; run $S', ["run", '$(cd "$(dirname "$0")" && pwd)']),
     ],
 )
 def test_words_of_a_command(text: str, expected: list[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from purerl.porting.outcomes import Missing, Setting
 from purerl.porting.verl.rules.loss import OF_TOTAL
-from purerl.porting.verl.values import Values, local_path
+from purerl.porting.verl.values import Values, as_number, local_path
 
 __all__ = ["overlong", "rewards"]
 
@@ -62,8 +62,8 @@ def overlong(values: Mapping[str, Any]) -> Iterator[Setting]:
     v = Values(values)
     for part in ("reward_model.reward_kwargs.overlong_buffer_cfg", "reward.reward_kwargs.overlong_buffer_cfg"):
         settings = {**v.table("reward_model.overlong_buffer"), **v.table(part)}
-        length = int(settings.get("len") or 0)
+        length = int(as_number(f"{part}.len", settings.get("len")) or 0)
         if str(settings.get("enable")).lower() == "true" and length > 0 and not v.has_environment:
             yield Setting("rollout.overlong.buffer", min(length, v.integer("data.max_response_length") or length))
-            yield Setting("rollout.overlong.factor", float(settings.get("penalty_factor") or 1.0))
+            yield Setting("rollout.overlong.factor", float(as_number(part, settings.get("penalty_factor")) or 1.0))
             return

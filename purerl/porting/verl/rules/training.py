@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from purerl.porting.outcomes import Missing, Setting
-from purerl.porting.verl.values import Values, local_path
+from purerl.porting.verl.values import Values, as_number, local_path
 
 __all__ = ["ACTOR", "CRITIC", "Part", "budget", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
 
@@ -187,7 +187,7 @@ def optimizer_settings(v: Values, part: Part) -> Iterator[Setting | Missing]:
     yield from _schedule(v, part)
     if (decay := v.number(f"{part.optim}.weight_decay")) is not None:
         yield Setting("weight_decay", float(decay), "verl's decay is of all weights, here of matrices")
-    betas = v.texts(f"{part.optim}.betas")
+    betas = [as_number(v.full(f"{part.optim}.betas"), beta) for beta in v.texts(f"{part.optim}.betas")]
     if len(betas) == 2:
         yield Setting("betas", [*map(float, betas)])
     clip, old = v.number(f"{part.optim}.clip_grad"), v.number(f"{part.batches}.grad_clip")
@@ -236,7 +236,7 @@ def _optimizer_class(v: Values, part: Part) -> Iterator[Setting | Missing]:
         return
     package = str(v.get(f"{part.optim}.optimizer_impl") or "torch.optim")
     if (eps := options.pop("eps", None)) is not None:
-        yield Setting("eps", float(eps))
+        yield Setting("eps", float(as_number(v.full(f"{part.optim}.override_optimizer_config"), eps)))
     if (package, name) == ("torch.optim", "AdamW"):
         if options:
             why = f"AdamW has no {', '.join(options)}; another optimizer is `trainer.optimizer`, with kwargs"
