@@ -79,11 +79,19 @@ def ranks_of(case: Case, assign: Callable = assign_ranks) -> Parts:
     return [(rank_of_row == rank).nonzero()[:, 0].tolist() for rank in range(case.ranks)]
 
 
-def microbatches_of(case: Case, divide: Callable = microbatches) -> Parts:
+def microbatches_of(case: Case) -> Parts:
+    tokens, unit = case.columns()
+    return [part.tolist() for part in microbatches(tokens, unit, tokens, budget=case.budget)]
+
+
+def microbatches_by_rows_of(case: Case) -> Parts:
+    """The budget is a number of rows."""
+    tokens, unit = case.columns()
+    return [part.tolist() for part in microbatches(tokens, unit, torch.ones_like(tokens), budget=case.budget)]
+
+
+def packs_of(case: Case, divide: Callable = packs) -> Parts:
     return [part.tolist() for part in divide(*case.columns(), budget=case.budget)]
-
-
-packs_of = partial(microbatches_of, divide=packs)
 
 
 def rank_packs_of(case: Case, divide: Callable = rank_packs) -> Parts:
@@ -98,6 +106,7 @@ def rank_packs_of(case: Case, divide: Callable = rank_packs) -> Parts:
 IMPLEMENTATIONS: dict[str, Partition] = {
     "assign_ranks": ranks_of,
     "microbatches": microbatches_of,
+    "microbatches_by_rows": microbatches_by_rows_of,
     "packs": packs_of,
     "rank_packs": rank_packs_of,
 }
@@ -168,6 +177,11 @@ def rectangles_within_budget(partition: Partition, case: Case) -> None:
     for part in partition(case):
         single = len({case.unit[row] for row in part}) <= 1
         assert single or len(part) * max(max(case.cost[row], 1) for row in part) <= case.budget
+
+
+def rows_within_budget(partition: Partition, case: Case) -> None:
+    for part in partition(case):
+        assert len({case.unit[row] for row in part}) <= 1 or len(part) <= case.budget
 
 
 def no_more_packs_than_first_fit(partition: Partition, case: Case) -> None:
@@ -259,6 +273,7 @@ LAWS: dict[Callable, tuple[str, tuple[Callable, ...]]] = {
     no_rank_without_rows: ("many", (ranks_of,)),
     packs_within_budget: ("many", (packs_of, rank_packs_of)),
     rectangles_within_budget: ("many", (microbatches_of,)),
+    rows_within_budget: ("many", (microbatches_by_rows_of,)),
     no_more_packs_than_first_fit: ("many", (rank_packs_of,)),
     within_bound_of_longest_first: ("small", (longest_first, balance)),
     within_bound_of_largest_differencing: ("small", (largest_differencing,)),
@@ -288,7 +303,7 @@ def ties_by_label(case: Case) -> Parts:
 
 
 def packs_in_order_of_rows(case: Case) -> Parts:
-    return microbatches_of(case, divide=_next_fit_of_rows)
+    return packs_of(case, divide=_next_fit_of_rows)
 
 
 def _next_fit_of_rows(cost: torch.Tensor, unit: torch.Tensor, *, budget: int) -> list[torch.Tensor]:
@@ -349,6 +364,7 @@ MUTANTS: dict[Callable, dict[str, Callable]] = {
     no_rank_without_rows: {"all_on_rank_0": all_on_rank_0},
     packs_within_budget: {"one_token_above_budget": one_token_above_budget, "rectangles": all_on_rank_0},
     rectangles_within_budget: {"packs_instead_of_rectangles": packs_of},
+    rows_within_budget: {"one_row_above_budget": partial(one_token_above_budget, divide=microbatches_by_rows_of)},
     no_more_packs_than_first_fit: {"pack_per_unit": pack_per_unit},
     within_bound_of_longest_first: {"in_given_order": in_given_order},
     within_bound_of_largest_differencing: {"in_given_order": in_given_order},

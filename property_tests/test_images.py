@@ -18,6 +18,7 @@ from torch import Tensor
 
 from purerl.backends.hf.decoder.images import _slots
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs
+from purerl.backends.training import Budget
 from purerl.batch import collate, with_fields
 from purerl.ranks import Ranks
 
@@ -79,15 +80,15 @@ def features_of(number: int, case: Case) -> list[Feature | None]:
 
 
 def padded(batch: TensorDict, case: Case, rank: int) -> list[MicroBatch]:
-    return arrange(batch, unit="row", budget=case.budget, share=False, ranks=Ranks(rank, case.ranks))
+    return arrange(batch, unit="row", budget=Budget(case.budget), share=False, ranks=Ranks(rank, case.ranks))
 
 
 def shared(batch: TensorDict, case: Case, rank: int) -> list[MicroBatch]:
-    return arrange(batch, unit="group", budget=case.budget, share=True, ranks=Ranks(rank, case.ranks))
+    return arrange(batch, unit="group", budget=Budget(case.budget), share=True, ranks=Ranks(rank, case.ranks))
 
 
 def packed(batch: TensorDict, case: Case, rank: int) -> list[MicroBatch]:
-    return arrange_packs(batch, unit="row", budget=case.budget, ranks=Ranks(rank, case.ranks))
+    return arrange_packs(batch, unit="row", budget=Budget(case.budget), ranks=Ranks(rank, case.ranks))
 
 
 def each_token_gets_the_feature_of_its_image(arrange: Callable, slots: Callable, case: Case) -> None:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from purerl.envs.settings import EnvironmentSettings
 
 __all__ = [
+    "all_settings",
     "change_environment",
     "parse_arguments",
     "parse_columns",
@@ -26,6 +27,22 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+
+def all_settings(options: Sequence[str] | None, assignments: Sequence[str] | None) -> list[str]:
+    """The settings of ``--set``, and those that follow the recipe without it.
+
+    Raises: ConfigError for a key in both, because the order of the two is not known.
+
+    >>> all_settings(["seed=1"], ["max_steps=2"])
+    ['seed=1', 'max_steps=2']
+    """
+    keys = {option.partition("=")[0].strip() for option in options or ()}
+    for assignment in assignments or ():
+        key = assignment.partition("=")[0].strip()
+        if key in keys:
+            raise ConfigError(key, got=f"both --set and {assignment!r}", need="one of the two", do="leave one out")
+    return [*(options or ()), *(assignments or ())]
 
 
 def parse_arguments(options: Iterable[str]) -> Mapping[str, Any]:

@@ -19,7 +19,7 @@ from purerl.errors import ConfigError
 from purerl.monitoring.console.rich_text import escape_consoles
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
-from purerl_cli.arguments import parse_rewards
+from purerl_cli.arguments import all_settings, parse_rewards
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -37,7 +37,7 @@ from purerl_cli.output import (
     print_notes,
     with_debug,
 )
-from purerl_cli.plan import Recipe, Settings, plan
+from purerl_cli.plan import Assignments, Recipe, Settings, plan
 from purerl_cli.replay import replay
 from purerl_cli.report import report
 from purerl_cli.sandbox import sandbox
@@ -74,6 +74,7 @@ def _purerl(
 @partial(with_debug, hint="the same command resumes from the last checkpoint, if there is one")
 def train(
     recipe: Recipe = "addition",
+    assignments: Assignments = None,
     settings: Settings = None,
     directory: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run directory.", show_default="runs/<name>")
@@ -108,7 +109,8 @@ def train(
 
     if check_code and not dry_run:
         raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
-    changes = [*(settings or ()), *parse_rewards(reward or (), settings or ())]
+    changes = all_settings(settings, assignments)
+    changes = [*changes, *parse_rewards(reward or (), changes)]
     runs_code = not dry_run or check_code or not recipe.endswith(".toml")
     # Everything is checked before the modules of the training loop are imported.
     config, notes = settle(recipe, changes, partial(check_config, runs_code=runs_code))
@@ -150,6 +152,7 @@ def recipes() -> None:
 @without_collections()
 def config(
     recipe: Recipe = "addition",
+    assignments: Assignments = None,
     settings: Settings = None,
     toml: Annotated[bool, typer.Option("--toml", help="Print a TOML file for `purerl train` instead.")] = False,
 ) -> None:
@@ -158,12 +161,13 @@ def config(
     from purerl.recipes import explain_recipe, settle
     from purerl_cli.tables import show_settings
 
+    changes = all_settings(settings, assignments)
     if toml:
-        config, notes = settle(recipe, settings or ())
+        config, notes = settle(recipe, changes)
         print_notes(notes)
         typer.echo(dumps(config), nl=False)
     else:
-        show_settings(explain_recipe(recipe, settings or ()))
+        show_settings(explain_recipe(recipe, changes))
 
 
 app.command()(plan)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from purerl_cli.arguments import all_settings
 from purerl_cli.completion import recipe_names, setting_keys
 from purerl_cli.output import print_notes, with_debug
 
@@ -16,13 +17,22 @@ if TYPE_CHECKING:
     from purerl.planning.speed import Speed
     from purerl.planning.suggest import Suggestion
 
-__all__ = ["Recipe", "Settings", "plan"]
+__all__ = ["Assignments", "Recipe", "Settings", "plan"]
 
 
 Recipe = Annotated[
     str,
     typer.Argument(
         help="Name of a recipe, module:function, file.py:function or file.toml.", autocompletion=recipe_names
+    ),
+]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings, as with --set.",
+        show_default=False,
+        autocompletion=setting_keys,
     ),
 ]
 Settings = Annotated[
@@ -72,6 +82,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 @with_debug
 def plan(
     recipe: Recipe,
+    assignments: Assignments = None,
     settings: Settings = None,
     memory: Memory = None,
     ranks: RankCount = None,
@@ -99,7 +110,7 @@ def plan(
     def check(config: RunConfig) -> None:
         check_ranks(config.placement, check_settings(config), ranks)
 
-    config, notes = settle(recipe, settings or (), check)
+    config, notes = settle(recipe, all_settings(settings, assignments), check)
     print_notes(notes)
     options: dict[str, Any] = {
         "ranks": ranks,

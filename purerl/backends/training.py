@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attrs import frozen
 
 from purerl.backends.schedules import NAMES, UNENDING, check_schedule, learning_rate
 from purerl.errors import ConfigError, nearest
-from purerl.settings import at_least, between, boolean, check_alternatives, count, no_effect, setting
+from purerl.settings import at_least, between, boolean, check_alternatives, no_effect, setting
 
-__all__ = ["OUTPUTS", "Config", "check_outputs", "check_steps", "check_top_k"]
+if TYPE_CHECKING:
+    from purerl.types import RowInt
+
+__all__ = ["OUTPUTS", "Budget", "Config", "check_outputs", "check_steps", "check_top_k"]
 
 OUTPUTS = (
     *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
     "classifier_score",
 )
 """Outputs that a trainer of language models can be built for."""
+
+_DEFAULT_TOKENS = 2048
+
+
+class Budget(NamedTuple):
+    """The size of a micro-batch: the `maximum` of what is `counted` in it."""
+
+    maximum: int
+    counted: Literal["tokens", "rows"] = "tokens"
+
+    def sizes(self, tokens: RowInt) -> RowInt:
+        """What each row takes of the maximum, from its tokens. Shapes: [rows]."""
+        return tokens if self.counted == "tokens" else tokens.new_ones(len(tokens))
+
+    def rows(self, tokens: int) -> int:
+        """The number of rows of a micro-batch whose rows have so many `tokens`, at least 1."""
+        return max(1, self.maximum // tokens) if self.counted == "tokens" else self.maximum
+
+    def divided(self, parts: int) -> Budget:
+        """The budget of one of several `parts` of each row."""
+        return self._replace(maximum=-(-self.maximum // parts)) if self.counted == "tokens" else self
 
 
 @frozen(kw_only=True)
@@ -82,8 +106,20 @@ class Config:
         default=True,
         **boolean(),
     )
-    max_tokens_per_microbatch: int = count(
-        "maximum of rows times tokens of the longest row in one forward pass", 2048, unit="tokens"
+    max_tokens_per_microbatch: int | None = setting(
+        "maximum of rows times tokens of the longest row in one forward pass; if neither this nor "
+        f"max_rows_per_microbatch is given, {_DEFAULT_TOKENS}",
+        default=None,
+        unit="tokens",
+        may_change="rounding",
+        **at_least(1),
+    )
+    max_rows_per_microbatch: int | None = setting(
+        "maximum number of rows in one forward pass, however long they are, instead of max_tokens_per_microbatch",
+        default=None,
+        unit="rows",
+        may_change="rounding",
+        **at_least(1),
     )
     router_aux_loss_coef: float | None = setting(
         "weight of the loss that balances the load of experts; if not given, the model's own if its configuration sets "
@@ -100,12 +136,20 @@ class Config:
     def __attrs_post_init__(self) -> None:
         check_schedule(self.lr_scheduler, self.lr_scheduler_kwargs, min_lr_ratio=self.min_lr_ratio)
         check_alternatives(self, "warmup_steps", "warmup_ratio")
+        check_alternatives(self, "max_tokens_per_microbatch", "max_rows_per_microbatch")
         if self.lr_scheduler_steps is not None and not self.has_length:
             need = f"another lr_scheduler than {' and '.join(UNENDING)}, or warmup_ratio: they do not depend on it"
             raise no_effect("lr_scheduler_steps", self.lr_scheduler_steps, need)
         if self.lr_scheduler_steps is not None and self.lr_scheduler_steps <= (self.warmup_steps or 0):
             need = f"less than lr_scheduler_steps, {self.lr_scheduler_steps}"
             raise ConfigError("warmup_steps", got=self.warmup_steps, need=need)
+
+    @property
+    def budget(self) -> Budget:
+        """The size of a micro-batch, in tokens or in rows."""
+        if self.max_rows_per_microbatch is not None:
+            return Budget(self.max_rows_per_microbatch, "rows")
+        return Budget(self.max_tokens_per_microbatch or _DEFAULT_TOKENS)
 
     @property
     def has_length(self) -> bool:

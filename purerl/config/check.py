@@ -195,9 +195,12 @@ def _check_steps(needs: Requirements, rollout: Rollout | None) -> None:
     objectives = (*algorithm.before, *algorithm.objectives)
     unit = "groups" if any(objective.unit == "group" for objective in objectives) else "rows"
     count = schedule.batch_size * (rollout.samples_per_prompt if rollout and unit == "rows" else 1)
-    if schedule.minibatches > count:
-        need, do = f"at most {count}, the {unit} of a step", "raise batch_size or lower num_minibatches"
-        raise ConfigError("num_minibatches", got=schedule.minibatches, need=need, do=do)
+    numbers = {"num_minibatches": schedule.minibatches}
+    numbers |= {f"roles.{role}.num_minibatches": passes.minibatches for role, passes in schedule.of_roles.items()}
+    for key, number in numbers.items():
+        if number > count:
+            need, do = f"at most {count}, the {unit} of a step", "raise batch_size or lower num_minibatches"
+            raise ConfigError(key, got=number, need=need, do=do)
     if schedule.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", schedule.critic_warmup, f"an algorithm with a critic; {needs.kind} has none")
 
@@ -243,7 +246,9 @@ def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards:
         if config.rewards:
             check_weights(config.rewards, algorithm, _weights_of(config.algorithm))
         check_models_as_rewards((*config.rewards, *config.gates), reads_of(algorithm), kind)
-        check_rollout(config.rollout, algorithm, kind, has_environment=config.environment is not None)
+        has_environment = config.environment is not None
+        size = config.batch_size
+        check_rollout(config.rollout, algorithm, kind, batch_size=size, has_environment=has_environment)
 
 
 def _needs_generator(rollout: Rollout | None, evaluate: Evaluate | None, generator: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
@@ -27,8 +29,8 @@ def plan(config: RunConfig) -> str:
 def _facts(config: RunConfig) -> dict[str, str | None]:
     """Label -> text, or None if there is nothing to show."""
     rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
-    updates, steps = config.minibatches * config.ppo_epochs, config.max_steps
-    needs = requirements_of(config)
+    needs, steps = requirements_of(config), config.max_steps
+    updates = {name: needs.schedule.passes(name).updates for name, role in needs.models.items() if role.is_trained}
     engines = {name: role.settings.trainer for name, role in needs.models.items()}
     engines |= {name: role.generator for name, role in needs.judges.items()}
     return {
@@ -36,14 +38,21 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
         "data": _data(config.data),
         "models": ", ".join(f"{name} ({kind_of(engine)})" for name, engine in engines.items()),
         "generator": config.generator and kind_of(config.generator),
-        "step": f"{_source(config.batch_size, config.rollout)}: {rows:,} rows; optimizer steps: {updates:,}",
-        "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
+        "step": f"{_source(config.batch_size, config.rollout)}: {rows:,} rows; optimizer steps: {_updates(updates)}",
+        "total": f"at most {steps * rows:,} rows; optimizer steps: {_updates(updates, steps)}" if steps else None,
         "evaluation": config.evaluate and _evaluation(config.evaluate),
         "accuracy": describe_accuracy(accuracy_rewards_of(config)),
         "validation": config.validation and _validation(config.validation),
         "checkpoints": f"every {config.checkpoint.every} steps; the newest {config.checkpoint.keep} are kept",
         "stops early": config.stop_when and f"if {config.stop_when.metric} is at least {config.stop_when.at_least:g}",
     }
+
+
+def _updates(numbers: Mapping[str, int], steps: int = 1) -> str:
+    """The optimizer steps of each model that is trained, in so many `steps`; one number if they are equal."""
+    if len({*numbers.values()}) == 1:
+        return f"{steps * next(iter(numbers.values())):,}"
+    return ", ".join(f"{steps * number:,} of the {role}" for role, number in numbers.items())
 
 
 def _source(batch_size: int, rollout: Rollout | None) -> str:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from attrs import evolve, frozen
+from attrs import evolve, field, frozen
 
 from purerl.algos.algebra import Algorithm, outputs_of, reads_of, roles
 from purerl.batch import FIELDS
@@ -24,6 +24,7 @@ __all__ = [
     "REWARDS",
     "TEACHERS",
     "ModelRole",
+    "Passes",
     "Requirements",
     "StepSchedule",
     "is_reward",
@@ -54,11 +55,24 @@ class ModelRole(NamedTuple):
     trainer_key: str = "trainer"
 
 
+class Passes(NamedTuple):
+    """The optimizer steps of a model in a step: passes over the rows, and mini-batches of each pass."""
+
+    ppo_epochs: int
+    minibatches: int
+
+    @property
+    def updates(self) -> int:
+        """The number of optimizer steps."""
+        return self.ppo_epochs * self.minibatches
+
+
 @frozen(kw_only=True)
 class StepSchedule:
     """The number of steps of a run, `max_steps` or `num_epochs` passes, and of the optimizer steps of each.
 
-    A step has `ppo_epochs` passes over `minibatches` mini-batches of its `batch_size` examples.
+    A step has `ppo_epochs` passes over `minibatches` mini-batches of its `batch_size` examples. The models
+    in `of_roles` have passes of their own.
     """
 
     max_steps: int | None
@@ -68,11 +82,16 @@ class StepSchedule:
     minibatch_size: int | None
     ppo_epochs: int
     critic_warmup: int
+    of_roles: Mapping[str, Passes] = field(factory=dict)
 
     @property
     def updates_per_step(self) -> int:
-        """The optimizer steps of each step."""
-        return self.ppo_epochs * self.minibatches
+        """The optimizer steps of the policy in each step."""
+        return self.passes("policy").updates
+
+    def passes(self, role: str) -> Passes:
+        """The optimizer steps of the model in `role`, in each step in which it is trained."""
+        return self.of_roles.get(role, Passes(self.ppo_epochs, self.minibatches))
 
     def num_steps(self, num_examples: int) -> int:
         """The number of steps: `max_steps`, or what `num_epochs` passes over the examples need."""
@@ -128,13 +147,13 @@ class Requirements:
 
         Raises: ConfigError if the warm-up of the critic is as long as the run.
         """
-        warmup, per_step = self.schedule.critic_warmup, self.schedule.updates_per_step
+        warmup = self.schedule.critic_warmup
         if max_steps is not None and warmup >= max_steps:
             raise ConfigError("critic_warmup", got=warmup, need=f"less than the {max_steps} steps of the run")
         updates = {}
         for name, role in self.models.items():
             steps = max_steps and max_steps - (0 if name == "critic" else warmup)
-            updates[name] = (steps and steps * per_step) if role.is_trained else 0
+            updates[name] = (steps and steps * self.schedule.passes(name).updates) if role.is_trained else 0
         return updates
 
     def without_scorers(self) -> Requirements:
@@ -179,7 +198,16 @@ def schedule_of(config: RunConfig) -> StepSchedule:
         minibatch_size=config.minibatch_size,
         ppo_epochs=config.ppo_epochs,
         critic_warmup=config.critic_warmup,
+        of_roles={name: _passes(role, config) for name, role in config.roles.items() if isinstance(role, Role)},
     )
+
+
+def _passes(role: Role, config: RunConfig) -> Passes:
+    """The optimizer steps of `role` in a step, if it is trained: those of the run, if it has no settings of its own."""
+    minibatches = role.num_minibatches or config.minibatches
+    if role.minibatch_size is not None:
+        minibatches = config.batch_size // role.minibatch_size
+    return Passes(role.ppo_epochs or config.ppo_epochs, minibatches)
 
 
 def _build(composition: Composition) -> Algorithm:

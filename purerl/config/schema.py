@@ -30,7 +30,7 @@ from purerl.rewards.judges.settings import Judge
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, to_gates, to_rewards
 from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model, above_zero, at_least, check_alternatives, no_effect, setting, to_model
+from purerl.settings import Model, above_zero, at_least, boolean, check_alternatives, no_effect, setting, to_model
 from purerl.store.settings import Checkpoint
 
 __all__ = ["Role", "RunConfig", "StopWhen"]
@@ -63,6 +63,29 @@ class Role:
         valid=lambda value: 0 < value <= 1,
     )
 
+    precompute: bool = setting(
+        "only of the reference, in a run that learns from data: its log-probabilities are computed for all rows before "
+        "the first step, and the model is not kept in memory",
+        default=False,
+        **boolean(),
+    )
+    num_minibatches: int | None = setting(
+        "mini-batches of this model in a step, if it is trained; if neither this nor minibatch_size is given, as many "
+        "as the run has",
+        default=None,
+        **at_least(1),
+    )
+    minibatch_size: int | None = setting(
+        "prompts, demonstrations or pairs per mini-batch of this model, instead of num_minibatches",
+        default=None,
+        **at_least(1),
+    )
+    ppo_epochs: int | None = setting(
+        "passes of this model over the rows of a step, if it is trained; if not given, those of the run",
+        default=None,
+        **at_least(1),
+    )
+
     steps: Steps | None = setting(
         "only in roles.rewards: the model scores each step of a completion; if not given, the whole completion",
         default=None,
@@ -83,6 +106,7 @@ class Role:
     def __attrs_post_init__(self) -> None:
         if self.update_mix != 1 and self.update_every is None:
             raise no_effect("update_mix", self.update_mix, "updates from the policy", "set update_every")
+        check_alternatives(self, "num_minibatches", "minibatch_size")
 
 
 @frozen(kw_only=True)
@@ -185,9 +209,13 @@ class RunConfig:
             raise ConfigError("name", got=repr(self.name), need=need, do="purerl train --directory sets any other path")
         check_alternatives(self, "max_steps", "num_epochs", is_required=True)
         check_alternatives(self, "num_minibatches", "minibatch_size")
-        if self.minibatch_size is not None and self.batch_size % self.minibatch_size:
-            need = f"a divisor of batch_size, {self.batch_size}"
-            raise ConfigError("minibatch_size", got=self.minibatch_size, need=need)
+        sizes = {"minibatch_size": self.minibatch_size}
+        for name, role in self.roles.items():
+            if isinstance(role, Role):
+                sizes[f"roles.{name}.minibatch_size"] = role.minibatch_size
+        for key, size in sizes.items():
+            if size is not None and self.batch_size % size:
+                raise ConfigError(key, got=size, need=f"a divisor of batch_size, {self.batch_size}")
 
     @staticmethod
     def _prepare_table(table: Mapping[str, Any]) -> dict[str, Any]:

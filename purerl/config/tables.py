@@ -27,7 +27,12 @@ __all__ = [
 
 Table = dict[str, Any]
 
-_PAIRS = (("max_steps", "num_epochs"), ("num_minibatches", "minibatch_size"), ("warmup_steps", "warmup_ratio"))
+_PAIRS = (
+    ("max_steps", "num_epochs"),
+    ("num_minibatches", "minibatch_size"),
+    ("warmup_steps", "warmup_ratio"),
+    ("max_tokens_per_microbatch", "max_rows_per_microbatch"),
+)
 
 ALTERNATIVES = dict((*_PAIRS, *((b, a) for a, b in _PAIRS)))
 """Settings of one section of which only one can be set: each one, and the other."""

@@ -19,12 +19,20 @@ from purerl.data.chat import (
     roles_of,
     with_expansions,
 )
+from purerl.data.encoding import encode_strings
 from purerl.data.messages import is_learned
 from purerl.data.row_images import images_of
 from purerl.errors import DataError
 from purerl.images import Image
 
-__all__ = ["TokenizedExample", "generation_prompts", "has_generation_markers", "learned_spans", "tokenize_answer"]
+__all__ = [
+    "TokenizedExample",
+    "generation_prompts",
+    "has_generation_markers",
+    "learned_spans",
+    "tokenize_answer",
+    "tokenize_text",
+]
 
 _MARKER, _END_MARKER = (re.compile(rf"{{%([-+]?)\s*{name}\s*([-+]?)%}}") for name in ("generation", "endgeneration"))
 _START, _END = "\ue0f2", "\ue0f3"  # private use: they have no meaning in any text
@@ -77,6 +85,23 @@ def tokenize_answer(chat: Chat, prompt: TextOrMessages, answer: TextOrMessages) 
         action[start:end] = [True] * (end - start)
     example = _with_end(chat, TokenizedExample(tokens, action, (), is_split))
     return _with_image_tokens(chat, example, images_of(messages))
+
+
+def tokenize_text(chat: Chat, text: str) -> TokenizedExample:
+    """Tokenize plain `text` and the EOS token after it. Every token is learned but the first, which nothing precedes.
+
+    The first one is the token that the tokenizer adds before a text, if it adds one.
+
+    Raises: DataError if there is nothing to learn.
+    """
+    [tokens] = encode_strings(chat, [text])
+    eos = eos_tokens(chat.tokenizer)
+    if not eos or [*eos] != tokens[-1:]:
+        tokens = [*tokens, *eos]
+    if len(tokens) < 2:
+        got, need = f"a text of {len(tokens)} tokens: {text!r:.100}", "at least two tokens"
+        raise DataError("there is nothing to learn", got=got, need=need, do="remove the row")
+    return TokenizedExample(tokens, [False] + [True] * (len(tokens) - 1))
 
 
 def _with_end(chat: Chat, example: TokenizedExample) -> TokenizedExample:

@@ -48,7 +48,7 @@ class ExampleFormat(NamedTuple):
     prompt_format  the format of all `columns`
     columns        the columns that are read. The first one is the prompt, or starts with the prompt. In a conversation
                    the prompt is every message before the first assistant turn. In a pair of conversations it is their
-                   common prefix, up to the last turn that is learned.
+                   common prefix, up to the last turn that is learned. The column `text` has no prompt, see `is_whole`
     label          the column of booleans: whether the completion is desirable; empty if there is none
     has_parts      whether contents of messages are lists of parts
     has_images     whether messages have images, see `purerl.data.row_images`
@@ -64,6 +64,11 @@ class ExampleFormat(NamedTuple):
     def __str__(self) -> str:
         images = ", images" if self.has_images else ""
         return f"{self.example_type}: {', '.join(self.all_columns)} ({self.prompt_format}{images})"
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the only column is plain text of which every token is learned."""
+        return self.columns == ("text",)
 
     @property
     def all_columns(self) -> tuple[str, ...]:
@@ -84,6 +89,7 @@ EXAMPLE_FORMATS = (
     ExampleFormat("preferences", "messages", ("chosen", "rejected")),
     ExampleFormat("labels", "messages", ("prompt", "completion"), label="label"),
     ExampleFormat("labels", "text", ("prompt", "completion"), label="label"),
+    ExampleFormat("demonstrations", "text", ("text",)),
 )
 """All supported formats. If a table has several formats of one example type, the first one in this order is used."""
 
@@ -199,6 +205,8 @@ def _missing_column(schema: pa.Schema, example_type: ExampleType, name: str, pat
     similar = get_close_matches(name, schema.names, n=1)
     if similar:
         do = f"rename the column {similar[0]!r}"
+    elif example_type == "prompts" and "text" in schema.names:
+        do = "rename the column 'text' if it holds prompts; SFT learns all of it"
     elif supported:
         do = f"use an algorithm that trains on {' or '.join(supported)}: the file has those"
     else:
@@ -212,8 +220,7 @@ def _fix_for_schema(schema: pa.Schema) -> str | None:
     """The remedy for columns in a common format that is not supported."""
     fixes = (_fix_for_conversations(field.name, field.type) for field in schema)
     renames = (f"rename the column {field.name!r}" for field in schema if column_format(field.type) == "messages")
-    text = "rename the column 'text' if it holds prompts, or split it into 'prompt' and 'completion'"
-    return next(filter(None, fixes), None) or next(renames, text if "text" in schema.names else None)
+    return next(filter(None, fixes), None) or next(renames, None)
 
 
 def _fix_for_conversations(name: str, arrow_type: Any) -> str | None:
@@ -288,8 +295,8 @@ def check_rows(table: pa.Table, example_format: ExampleFormat, path: str) -> Non
     first = example_format.columns[0]
     row = next((row for row, value in enumerate(iterate_values(table, first)) if not value), None)
     if row is not None:
-        got, what = f"an empty prompt in row {row}", f"column {first!r} of {path!r}"
-        raise DataError(what, got=got, need="a prompt in every row", do=do)
+        part, what = "text" if example_format.is_whole else "prompt", f"column {first!r} of {path!r}"
+        raise DataError(what, got=f"an empty {part} in row {row}", need=f"a {part} in every row", do=do)
 
 
 def is_complete_message(message: Mapping[str, Any] | None) -> bool:

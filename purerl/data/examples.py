@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from attrs import evolve, frozen
 
-from purerl.data.answers import TokenizedExample, tokenize_answer
+from purerl.data.answers import TokenizedExample, tokenize_answer, tokenize_text
 from purerl.data.chat import Chat, Messages, Prompt, TextOrMessages, tokenize_prompts
 from purerl.data.columns import ExampleFormat, ExampleType, check_rows, rename_columns, select_format
 from purerl.data.files import read_table
@@ -29,7 +29,7 @@ from purerl.data.nested import decoded, rows_of, shaped_schema
 from purerl.data.row_images import has_images, located, with_images
 from purerl.data.row_settings import chat_of_row, check_row_settings
 from purerl.data.settings import Order
-from purerl.data.truncation import PromptLimit, truncate_example, truncate_prompt
+from purerl.data.truncation import PromptLimit, truncate_example, truncate_prompt, truncate_text
 from purerl.errors import DataError
 
 if TYPE_CHECKING:
@@ -293,9 +293,11 @@ def _prompt_at(chat: Chat, data: DataSet, index: int, example: Example) -> Promp
 def tokenized_at(chat: Chat, data: DataSet, index: int, example: Example) -> list[TokenizedExample]:
     """Tokenize `example`, the row at `index`: its prompt, truncated as `data` says, with each answer.
 
-    Raises: DataError that names the row.
+    Of a column `text` it is the text, truncated in the same way. Raises: DataError that names the row.
     """
     with _name_row_in_errors(data, index):
+        if data.example_format.is_whole:
+            return [truncate_text(tokenize_text(chat, example["text"]), data.truncation)]
         chat, converted = chat_of_row(chat, example), _converted(data.example_format, example)
         prompt, answers = _prompt_of(data.example_format, converted), _answers_of(data.example_format, converted)
         return [truncate_example(tokenize_answer(chat, prompt, answer), data.truncation) for answer in answers]

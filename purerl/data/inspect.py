@@ -135,7 +135,7 @@ def inspect(
     ground_truth_column = find_ground_truth_column(schema)
     if not formats:
         return Report(path, table.num_rows, described, style, (), ground_truth_column, {}, (), (), errors)
-    example_format = formats[-1]  # the last one reads the most columns
+    example_format = max(formats, key=lambda each: len(each.all_columns))
     data = DataSet((path,), (table,), example_format, (range(table.num_rows),), (1.0,))
     rows = _rows(data)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
@@ -256,7 +256,7 @@ def _check_row(example_format: ExampleFormat, example: Example) -> Iterator[str]
     if is_chat:
         yield from dict.fromkeys(filter(None, map(_image_problem, images_of([*prompt, *chain(*answers)]))))
     if not prompt:
-        yield "an empty prompt"
+        yield "an empty text" if example_format.is_whole else "an empty prompt"
     elif is_chat and prompt[-1]["role"] == "assistant":
         yield PREFILL
     if is_chat and not all(any(message["role"] == "assistant" for message in answer) for answer in answers):

@@ -18,6 +18,7 @@ from purerl.data.columns import ExampleType, PromptFormat, all_begin_with
 from purerl.data.examples import (
     NOT_RENAMED,
     DataSet,
+    Example,
     extract_prompt,
     prompts_at,
     read_examples,
@@ -178,6 +179,9 @@ def open_data(
             got = f"none of {rows:,} rows in the validation set"
             raise DataError("data.validation_fraction", got=got, need="at least one", do="raise it")
         if is_evaluated and not problems:
+            if examples.example_format.is_whole:
+                need = "prompts: a column 'text' has none"
+                raise ConfigError("evaluate.data is missing", need=need, do="set evaluate.data, or validation instead")
             problems = {VALIDATION: evolve(held_out, parts=(held_out.indices[:max_problems],))}
     counts["examples"] = examples.num_rows
     if problems:
@@ -191,7 +195,7 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
     if limit is None:
         return examples, counts
     remaining, too_long = split_out(
-        examples, lambda indices, rows: [len(each.tokens) > limit for each in prompts_at(chat, examples, indices, rows)]
+        examples, lambda indices, rows: [length > limit for length in _lengths(chat, examples, indices, rows)]
     )
     indices = too_long.indices
     if settings.truncation in TRUNCATED_SIDES:
@@ -206,6 +210,14 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
         raise DataError(row_name(examples, indices[0]) + more, got=got, need=f"at most {limit}", do=do)
     _check_remaining(remaining, f"prompts of more than {limit} tokens", "raise data.max_prompt_tokens")
     return remaining, {**counts, "too_long": len(indices)}
+
+
+def _lengths(chat: Chat, data: DataSet, indices: Sequence[int], rows: Sequence[Example]) -> list[int]:
+    """The tokens of the prompt of each row; of a column `text`, those of the text."""
+    if not data.example_format.is_whole:
+        return [len(prompt.tokens) for prompt in prompts_at(chat, data, indices, rows)]
+    pairs = zip(indices, rows, strict=True)
+    return [len(text.tokens) for index, row in pairs for text in tokenized_at(chat, data, index, row)]
 
 
 def prompt_format_of(data: Iterable[DataSet]) -> PromptFormat:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import NamedTuple
 
-from purerl.data.answers import TokenizedExample, tokenize_answer
+from purerl.data.answers import TokenizedExample, tokenize_answer, tokenize_text
 from purerl.data.chat import Chat, TextOrMessages, image_ids, tokenize_prompts
 from purerl.data.columns import ExampleFormat
 from purerl.data.encoding import decode
@@ -42,6 +42,8 @@ def render_row(
     chat: Chat, example_format: ExampleFormat, example: Example, max_prompt_tokens: int | None
 ) -> RenderedRow:
     """Render `example` with the settings of its row; a prompt of more than `max_prompt_tokens` is a problem."""
+    if example_format.is_whole:
+        return _render_text(chat, example["text"], max_prompt_tokens)
     try:
         chat, prompt = chat_of_row(chat, example), extract_prompt(example_format, example)
         tokenized = tokenize_prompts(chat, [prompt])[0]
@@ -66,6 +68,17 @@ def render_row(
     if len(answers) == 2 and (reason := compare_answers(chat, *answers)):
         problems.append(reason)
     return RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
+
+
+def _render_text(chat: Chat, text: str, max_tokens: int | None) -> RenderedRow:
+    """Render `text`, of which every token is learned; one of more than `max_tokens` is a problem."""
+    try:
+        example = tokenize_text(chat, text)
+    except DataError as error:
+        return RenderedRow(problems=(str(error).splitlines()[0],))
+    is_too_long = max_tokens is not None and len(example.tokens) > max_tokens
+    problems = (f"a text of more than {max_tokens} tokens",) if is_too_long else ()
+    return RenderedRow(len(example.tokens), (_mark_learned_text(chat, example),), problems, (example,))
 
 
 def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:

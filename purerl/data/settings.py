@@ -61,7 +61,10 @@ class Data:
         "arguments of the chat template, such as enable_thinking", factory=dict
     )
     max_prompt_tokens: int | None = setting(
-        "maximum length of the prompts for training, see truncation", unit="tokens", default=None, **at_least(1)
+        "maximum length of the prompts for training, and of the texts of a column text, see truncation",
+        unit="tokens",
+        default=None,
+        **at_least(1),
     )
     truncation: Truncation = setting(
         "what happens to a longer prompt; drop: its row is left out; error: the run is refused; left, right, middle: "

@@ -17,7 +17,7 @@ from purerl.data.answers import TokenizedExample
 from purerl.data.chat import Chat, Prompt
 from purerl.data.encoding import decode
 
-__all__ = ["PromptLimit", "truncate", "truncate_example", "truncate_prompt"]
+__all__ = ["PromptLimit", "truncate", "truncate_example", "truncate_prompt", "truncate_text"]
 
 T = TypeVar("T")
 
@@ -46,6 +46,12 @@ def truncate_prompt(chat: Chat, prompt: Prompt, limit: PromptLimit | None) -> Pr
         return prompt
     tokens = truncate(prompt.tokens, limit)
     return Prompt(decode(chat, tokens, skip_special_tokens=False), tokens)
+
+
+def truncate_text(example: TokenizedExample, limit: PromptLimit | None) -> TokenizedExample:
+    """`example`, a plain text that is learned, within `limit`. Its first token is not learned."""
+    tokens = example.tokens if limit is None else truncate(example.tokens, limit)
+    return example._replace(tokens=[*tokens], action=[False] + [True] * (len(tokens) - 1))
 
 
 def truncate_example(example: TokenizedExample, limit: PromptLimit | None) -> TokenizedExample:

@@ -20,6 +20,7 @@ from purerl.data.examples import DataSet
 from purerl.envs.settings import EnvironmentSettings
 from purerl.expert_routes import RouteStore
 from purerl.loop.draws import Sampler, examples_workflow
+from purerl.loop.filtering import by_metric
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
@@ -67,8 +68,9 @@ class ExampleSource:
 class RolloutSource:
     """Rows of `batch_size` groups that the policy has sampled and that the algorithm selects.
 
-    Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. If no completion has a
-    reward, none is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
+    Groups that are not kept are replaced by new ones, at most `max_resample_rounds` times. With `gen_batch_size` each
+    round samples so many; of those that are kept, the first `batch_size` are used. If no completion has a reward, none
+    is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
     `components` are the names of the reward functions, each with that of its own component.
 
     routes         the experts of the rows of groups that wait; None if none are replayed
@@ -92,8 +94,8 @@ class RolloutSource:
         kept: list[Trajectory] = []
         self.failures.start(state.step + 1)
         for _ in range(1 + self.settings.max_resample_rounds):
-            num_kept = _number_of_groups(kept)
-            count = self.batch_size - num_kept
+            num_kept = 0 if self.settings.gen_batch_size else _number_of_groups(kept)
+            count = self.settings.gen_batch_size or self.batch_size - num_kept
             self.failures.expect(count * self.settings.samples_per_prompt)
             with clock("rollout"):
                 taken = self.window.take_groups(count, state.step, num_kept=num_kept)
@@ -103,8 +105,9 @@ class RolloutSource:
                     taken = self.model_rewards(taken, self.data, samples, add_missing)
             groups += taken
             kept += self._selected([trajectory for group in taken for trajectory in group.trajectories])
-            if _number_of_groups(kept) == self.batch_size:
+            if _number_of_groups(kept) >= self.batch_size:
                 break
+        kept, num_surplus = _first_groups(kept, self.batch_size)
         with clock("rollout"):
             num_cancelled = self.window.cancel_surplus(state.step)
         if all(trajectory.result.reward is None for trajectory in kept):
@@ -113,6 +116,8 @@ class RolloutSource:
         metrics = self._metrics(groups, sampled, kept)
         if self.settings.num_extra_groups:
             metrics["rollout/cancelled"] = num_cancelled
+        if self.settings.gen_batch_size:
+            metrics["rollout/surplus"] = num_surplus
         state = evolve(state, num_draws=self.window.num_draws, in_flight=tuple(self.window.in_flight))
         return state, self._with_optional_fields(kept), metrics
 
@@ -137,7 +142,9 @@ class RolloutSource:
     def _selected(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
         if self.algorithm.select is keep_all or not trajectories:
             return [*trajectories]
-        keep = select_rows(self.algorithm, collate([trajectory.fields for trajectory in trajectories])).tolist()
+        metric = self.settings.filter_metric
+        rows = [trajectory.fields for trajectory in trajectories] if metric is None else by_metric(trajectories, metric)
+        keep = select_rows(self.algorithm, collate(rows)).tolist()
         return [trajectory for trajectory, is_kept in zip(trajectories, keep, strict=True) if is_kept]
 
     def _with_optional_fields(self, trajectories: Sequence[Trajectory]) -> list[Trajectory]:
@@ -160,6 +167,13 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
 
 def _number_of_groups(trajectories: Sequence[Trajectory]) -> int:
     return len({trajectory.fields["group"] for trajectory in trajectories})
+
+
+def _first_groups(trajectories: Sequence[Trajectory], count: int) -> tuple[list[Trajectory], int]:
+    """The rows of the first `count` groups, and the number of the other groups."""
+    groups = [*dict.fromkeys(trajectory.fields["group"] for trajectory in trajectories)]
+    used = {*groups[:count]}
+    return [t for t in trajectories if t.fields["group"] in used], len(groups[count:])
 
 
 Source = ExampleSource | RolloutSource
@@ -188,7 +202,7 @@ def open_source(
     window = Window(
         distributed(Rollouts(engines.runtime, workflow, routes), ranks),
         draw,
-        batch_size=size,
+        batch_size=rollout.gen_batch_size or size,
         max_staleness=rollout.max_staleness,
         order=rollout.order,
         num_extra=rollout.num_extra_groups,

@@ -72,7 +72,8 @@ class Learner:
         """The work of the trainers in a step, apart from the number of rows."""
         roles = dict.fromkeys(o.role for o in (*self.algorithm.before, *self.objectives))
         scores = bool(scored_fields(self.objectives, self.algorithm.reads))
-        return Throughput(tuple(self.trainers[role] for role in roles), self.schedule.ppo_epochs, scores)
+        passes = tuple(self.schedule.steps.passes(role).ppo_epochs for role in roles)
+        return Throughput(tuple(self.trainers[role] for role in roles), passes, scores)
 
     def step(self, state: LoopState, source: Rows, clock: Clock) -> Step:
         """Take rows, score them, compute advantages, and update the models.
@@ -135,9 +136,8 @@ def with_noise(batch: TensorDict, seed: int, step: int) -> TensorDict:
 def open_learner(config: RunConfig, needs: Requirements, trainers: Mapping[str, Trainer]) -> Learner:
     """The algorithm with its `trainers`. Raises: ConfigError for one without gradients, if they are to be measured."""
     rollout, algorithm = config.rollout, needs.algorithm
-    schedule = Schedule(config.ppo_epochs, config.minibatches, config.seed, config.critic_warmup)
-    updates_per_step = config.ppo_epochs * config.minibatches
-    objectives = loop_objectives(algorithm, updates_per_step=updates_per_step, is_sampling=rollout is not None)
+    schedule = Schedule(needs.schedule, config.seed)
+    objectives = loop_objectives(algorithm, needs.schedule, is_sampling=rollout is not None)
     if config.debug.gradient_steps:
         check_trainers(trainers, objectives)
     max_staleness = rollout.max_staleness if rollout is not None and rollout.recorded is None else None

@@ -10,6 +10,7 @@ from attrs import frozen
 from purerl.algos.algebra import Algorithm, Objective, Weighted, merge, prepare_step
 from purerl.algos.parts.bypass import use_current_outputs
 from purerl.batch import FIELDS, with_fields
+from purerl.config.requirements import StepSchedule
 from purerl.loop.metrics.mismatch import is_measured, with_mismatch
 from purerl.protocols import Trainer
 from purerl.seeds import derive_seed
@@ -20,31 +21,32 @@ __all__ = ["Schedule", "loop_objectives", "score", "scored_fields", "split", "un
 
 @frozen
 class Schedule:
-    """The use of the rows of a step: passes over them, mini-batches of each pass, and the seed of the split.
+    """The use of the rows of a step: passes and mini-batches of each model, and the seed of the split.
 
-    In the first `critic_warmup` steps only the critic is trained.
+    In the first `critic_warmup` steps of `steps` only the critic is trained.
     """
 
-    ppo_epochs: int
-    num_minibatches: int
+    steps: StepSchedule
     seed: int
-    critic_warmup: int = 0
 
     def active(self, objectives: Sequence[Objective], step: int) -> tuple[Objective, ...]:
         """The objectives whose models are trained in the step after `step`."""
-        return tuple(o for o in objectives if step >= self.critic_warmup or o.role == "critic")
+        return tuple(o for o in objectives if step >= self.steps.critic_warmup or o.role == "critic")
 
 
-def loop_objectives(algorithm: Algorithm, *, updates_per_step: int, is_sampling: bool) -> tuple[Objective, ...]:
+def loop_objectives(algorithm: Algorithm, schedule: StepSchedule, *, is_sampling: bool) -> tuple[Objective, ...]:
     """The objectives of `algorithm` as the loop uses them.
 
-    If a step is one optimizer step of each model, the model at the start of the update is the model of the loss. Then
-    scores that only the loss reads, such as `old_logp`, are not computed beforehand; and the training-inference
+    If a step is one optimizer step of a model, the model at the start of the update is the model of the loss. Then
+    scores of it that only the loss reads, such as `old_logp`, are not computed beforehand; and the training-inference
     mismatch is measured by the loss.
     """
-    if updates_per_step > 1:
-        return algorithm.objectives
-    return tuple(_without_scores(objective, algorithm.reads, is_sampling) for objective in algorithm.objectives)
+    return tuple(
+        objective
+        if schedule.passes(objective.role).updates > 1
+        else _without_scores(objective, algorithm.reads, is_sampling)
+        for objective in algorithm.objectives
+    )
 
 
 def _without_scores(objective: Objective, reads: Sequence[str], is_sampling: bool) -> Objective:  # noqa: FBT001
@@ -97,17 +99,18 @@ def units_of(batch: TensorDict, unit: str) -> RowInt:
 def update(
     trainers: Mapping[str, Trainer], batch: TensorDict, objectives: Sequence[Objective], schedule: Schedule, step: int
 ) -> dict[str, Weighted]:
-    """Update the model of each objective, in order, in every mini-batch of every pass.
+    """Update the model of each objective, in order, in every mini-batch of every pass of this model.
 
     If `batch` has no `old_logp`, the training-inference mismatch is measured in the forward pass of the first optimizer
     step of the policy, which has the weights after `step`, of tokens that were sampled with these.
     """
     metrics: dict[str, Weighted] = {}
     measured = _not_measured(batch, objectives)
-    for epoch in range(schedule.ppo_epochs):
-        for objective in objectives:
-            seed = derive_seed(schedule.seed, "split", step, epoch)
-            for part in split(batch, schedule.num_minibatches, objective.unit, seed):
+    passes = {objective.role: schedule.steps.passes(objective.role) for objective in objectives}
+    for epoch in range(max((each.ppo_epochs for each in passes.values()), default=0)):
+        seed = derive_seed(schedule.seed, "split", step, epoch)
+        for objective in (each for each in objectives if epoch < passes[each.role].ppo_epochs):
+            for part in split(batch, passes[objective.role].minibatches, objective.unit, seed):
                 used = with_mismatch(objective, step) if objective is measured else objective
                 measured = None if objective is measured else measured
                 prepared, counts = prepare_step(used, part)

@@ -34,6 +34,7 @@ class Window:
     """Keeps `rollouts` busy, and returns groups.
 
     draw           (first, count) -> draws
+    batch_size     groups that each step takes at least
     on_group       called with each group when it has been collected
     order          "drawn": groups are trained in the order of their draws. "finished": those that finish first
     num_extra      draws that are sampled beyond the limit, with the order "finished". No group is waited for because of

@@ -47,7 +47,7 @@ def lengths_of(config: RunConfig, max_steps: int) -> dict[str, Any]:
         "rollout": config.rollout,
         "evaluate": config.evaluation,
         "max_prompt_tokens": config.data.max_prompt_tokens,
-        "draws": max_steps * config.batch_size,
+        "draws": max_steps * ((config.rollout and config.rollout.gen_batch_size) or config.batch_size),
         "seed": config.seed,
     }
 

@@ -137,7 +137,8 @@ class RecordedGroups:
         A run that started from a checkpoint of another one begins with its first group.
         """
         first = 0 if stored_steps(self.path / "rollouts")[0] == 1 else min(self.groups)
-        batch_size = read_config(self.path).batch_size
+        config = read_config(self.path)
+        batch_size = (config.rollout and config.rollout.gen_batch_size) or config.batch_size
         return range(first, first + math.ceil((max(self.groups) + 1 - first) / batch_size) * batch_size)
 
     @cached_property

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from attrs import field, frozen
+from attrs import evolve, field, frozen
 
 from purerl.backends.plugin import engine_plugin
 from purerl.config.generators import sampled_model
@@ -146,15 +146,15 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
     """The memory of each engine: the models of the trainers by role, the generator, and the judges."""
     policy, uses = needs.models["policy"], dict[str, MemoryUse]()
     for name, role in needs.models.items():
-        if name != "policy" and _shares_weights(role, policy):
-            continue
+        if name != "policy" and (_shares_weights(role, policy) or role.settings.precompute):
+            continue  # a precomputed model has been closed when the policy is loaded
         uses[name] = _memory_of(
             "trainer",
             role.settings.trainer,
             model=role.settings.model,
             outputs=role.outputs,
             is_trained=role.is_trained,
-            workload=workload,
+            workload=evolve(workload, minibatches=needs.schedule.passes(name).minibatches),
             on_accelerator=on_accelerator,
         )
     if generator is not None:

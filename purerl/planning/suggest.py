@@ -8,6 +8,7 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.backends.training import Budget
 from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
@@ -148,10 +149,10 @@ def _of_megatron(trainer: Any) -> Iterator[tuple[list[str], str]]:
 def _of_activations(trainer: Any, model: Model) -> Iterator[tuple[list[str], str]]:
     if getattr(trainer, "recompute", "layers") != "layers":
         yield ["trainer.recompute=layers"], "one more forward pass"
-    budget = getattr(trainer, "max_tokens_per_microbatch", 0)
-    for part in (budget // 2, budget // 4, budget // 8):
-        if part >= _MIN_BUDGET:
-            yield [f"trainer.max_tokens_per_microbatch={part}"], "smaller micro-batches"
+    budget: Budget = getattr(trainer, "budget", Budget(0))
+    for part in (budget.maximum // 2, budget.maximum // 4, budget.maximum // 8):
+        if part >= (_MIN_BUDGET if budget.counted == "tokens" else 1):
+            yield [f"trainer.max_{budget.counted}_per_microbatch={part}"], "smaller micro-batches"
     is_wide = getattr(trainer, "mixed_precision", None) == "off" and model.dtype == "float32"
     if is_wide and getattr(trainer, "lora", 0) is None:
         yield ["trainer.mixed_precision=bfloat16"], "matrix products in bfloat16"

@@ -73,11 +73,11 @@ def _quoted(part: str) -> str:
 def _assignments(settings: Iterable[Setting]) -> Iterator[str]:
     for setting in settings:
         line = f"{_quoted(_parts(setting)[-1])} = {toml(setting.value)}"
-        comment = " ".join(setting.comment.split())
-        if comment and len(line) + len(comment) + 4 <= _WIDTH:
-            yield f"{line}  # {comment}"
+        if setting.comment and "\n" not in setting.comment and len(line) + len(setting.comment) + 4 <= _WIDTH:
+            yield f"{line}  # {setting.comment}"
         else:
-            yield from _wrapped(comment)
+            for part in setting.comment.splitlines():
+                yield from [f"# {part}"] if part.startswith(" ") else _wrapped(part)
             yield line
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from purerl.config.aliases import read_library
-from purerl.config.aliases.answers import Answer, answer, known
+from purerl.config.aliases.answers import Answer, answer, answers, known
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import FILL_IN, Missing, Rule, Setting, Translation, Unknown
 from purerl.porting.own_defaults import own_default
@@ -53,6 +53,7 @@ def translate(
             _apply_rule(found, one.rule)
         elif not one.rule:
             _apply(found, name, one)
+    _fill_in_unknown(found)
     kinds = {setting.key.removesuffix(".kind"): setting.value for setting in found.settings.values()}
     settings = [one for one in found.settings.values() if one.key in found.explicit or _differs(one, kinds)]
     unknown = {name: value for name, value in given.items() if isinstance(value, Unknown)}
@@ -101,8 +102,7 @@ def _is_known(name: str, library: str, table: Mapping[str, Any]) -> bool:
     """Whether `name` is in `table`, is in an answer by its whole name, or is below a setting that may be a table."""
     parts = name.split(".")
     above = (".".join(parts[:end]) for end in range(1, len(parts)))
-    one = answer(library, name)
-    is_named = one is not None and name in one.names
+    is_named = any(name in one.names for one in answers(library))
     return name in table or is_named or any(key in table and table[key] in ({}, None) for key in above)
 
 
@@ -135,7 +135,7 @@ def _apply(found: _Found, name: str, one: Answer) -> None:
         elif is_given:
             found.missing[name] = one.missing
     elif isinstance(value, Unknown):
-        _fill_in(found, name, one, value)
+        return
     elif value is None or value in one.same:
         found.unneeded.update({name: "with this value nothing has to be set"} if is_given else {})
     elif one.values and _text(value) not in one.values:
@@ -143,7 +143,7 @@ def _apply(found: _Found, name: str, one: Answer) -> None:
     else:
         settings = [*_direct(one, value)]
         for setting in settings:
-            _add(found, _commented(found, setting, is_given=is_given), is_given=is_given)
+            _add(found, setting if is_given else _default(found, setting), is_given=is_given)
         if is_given:
             found.translated[name] = tuple(setting.key for setting in settings)
 
@@ -159,13 +159,18 @@ def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _fill_in(found: _Found, name: str, one: Answer, value: Unknown, keys: tuple[str, ...] = ()) -> None:
-    """Leave the settings of `one` to the user; those among `keys`, if there are any."""
-    keys = keys or tuple(dict.fromkeys(text.partition("=")[0] for text in one.to))
-    for key in keys:
-        value_of_first = found.settings[key].value if key in found.first else FILL_IN
-        _add(found, Setting(key, value_of_first, f"{name.rpartition('.')[2]} = {value}"), is_given=True)
-    found.translated[name] = keys
+def _fill_in_unknown(found: _Found) -> None:
+    """Leave the settings of purerl that follow from an unknown value to the user: those that rules have, or all."""
+    for name, value in found.given.items():
+        one = _answer(found.library, name)
+        if not isinstance(value, Unknown) or not one.to:
+            continue
+        keys = [key for key in found.settings if _covers(one, key)] if one.rule else []
+        keys = keys or [*dict.fromkeys(text.partition("=")[0] for text in one.to)]
+        for key in keys:
+            value_of_first = found.settings[key].value if key in found.first else FILL_IN
+            _add(found, Setting(key, value_of_first, f"{name.rpartition('.')[2]} = {value}"), is_given=True)
+        found.translated[name] = tuple(keys)
 
 
 # --- rules --------------------------------------------------------------------------------------------------------
@@ -175,18 +180,18 @@ def _apply_rule(found: _Found, rule: str) -> None:
     """Translate all settings whose answer has `rule`. For it, a value that is not known is the default."""
     used = {name: one for name in found.values if (one := _answer(found.library, name)).rule == rule}
     given = [name for name in used if name in found.given]
-    unknown = {name: value for name in given if isinstance(value := found.given[name], Unknown)}
     outcomes = [*found.rules[rule](_known(found))]
     for outcome in outcomes:
         if isinstance(outcome, Setting):
             is_given = any(_covers(_answer(found.library, name), outcome.key) for name in found.given)
-            _add(found, _commented(found, outcome, is_given=is_given), is_given=is_given)
+            is_plain = is_given or outcome.comment
+            _add(found, outcome if is_plain else _default(found, outcome), is_given=is_given)
         else:
             found.missing[outcome.name] = outcome.why
     for name in given:
-        if name in unknown:
-            _fill_in(found, name, used[name], unknown[name], _keys_of(used[name], outcomes))
-        elif keys := _keys_of(used[name], outcomes):
+        if isinstance(found.given[name], Unknown):
+            continue
+        if keys := _keys_of(used[name], outcomes):
             found.translated[name] = keys
         elif name not in found.missing:
             found.unneeded[name] = "with this value nothing has to be set"
@@ -211,10 +216,9 @@ def _covers(one: Answer, key: str) -> bool:
 # --- settings of purerl -------------------------------------------------------------------------------------------
 
 
-def _commented(found: _Found, setting: Setting, *, is_given: bool) -> Setting:
-    """`setting`, with a comment if it is a default of the library."""
-    origin = "" if is_given else f"{read_library(found.library).name}'s default"
-    return setting._replace(comment=". ".join(filter(None, [origin, setting.comment])))
+def _default(found: _Found, setting: Setting) -> Setting:
+    """`setting`, with the comment that it is a default of the library."""
+    return setting._replace(comment=f"{read_library(found.library).name}'s default")
 
 
 def _add(found: _Found, setting: Setting, *, is_given: bool) -> None:

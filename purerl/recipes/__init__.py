@@ -67,7 +67,8 @@ def _address_of(recipe: str) -> tuple[str, str]:
     source, _, name = recipe.rpartition(":")
     if not source and name not in names():
         need = "a recipe of purerl, module:function, file.py:function, or file.toml"
-        raise ConfigError(f"unknown recipe {recipe!r}", need=need, do=nearest(recipe, names()))
+        do = f"write the recipe before its settings: addition {recipe}" if "=" in recipe else nearest(recipe, names())
+        raise ConfigError(f"unknown recipe {recipe!r}", need=need, do=do)
     return source or f"{__name__}.{name}", name
 
 

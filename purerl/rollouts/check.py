@@ -59,14 +59,23 @@ def check_source(settings: Rollout | None, algorithm: Algorithm, kind: str, *, n
         raise ConfigError("num_epochs", got=num_epochs, need=need, do=do)
 
 
-def check_rollout(settings: Rollout, algorithm: Algorithm, kind: str, *, has_environment: bool) -> None:
+def check_rollout(
+    settings: Rollout, algorithm: Algorithm, kind: str, *, batch_size: int, has_environment: bool
+) -> None:
     """Refuse settings that have no effect with `algorithm`, which is called `kind`. Raises ConfigError."""
     if settings.samples_per_prompt < algorithm.min_group_size:
         need = f"at least {algorithm.min_group_size}: {kind} compares the completions of a prompt"
         raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
-    if settings.max_resample_rounds and algorithm.select is keep_all:
-        need = f"an algorithm that drops groups; {kind} keeps all"
-        raise no_effect("rollout.max_resample_rounds", settings.max_resample_rounds, need)
+    for name in ("max_resample_rounds", "gen_batch_size", "filter_metric"):
+        if getattr(settings, name) and algorithm.select is keep_all:
+            need, do = f"an algorithm that drops groups; {kind} keeps all", "set algorithm.group_filter=variance"
+            raise no_effect(f"rollout.{name}", getattr(settings, name), need, f"{do}, or leave it out")
+    rounds = 1 + settings.max_resample_rounds
+    if settings.gen_batch_size is not None and settings.gen_batch_size * rounds < batch_size:
+        got = f"{settings.gen_batch_size} prompts in each of at most {rounds} rounds"
+        need = f"at least {batch_size} prompts, which is batch_size"
+        do = "raise it, or rollout.max_resample_rounds"
+        raise ConfigError("rollout.gen_batch_size", got=got, need=need, do=do)
     if settings.overlong and "reward" not in algorithm.reads:
         need = f"an algorithm that reads the reward; {kind} does not"
         raise no_effect("rollout.overlong", settings.overlong, need)

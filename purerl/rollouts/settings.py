@@ -67,6 +67,17 @@ class Rollout:
     max_resample_rounds: int = setting(
         "how often groups that the algorithm does not keep are replaced by new ones", default=0, **at_least(0)
     )
+    gen_batch_size: int | None = setting(
+        "prompts sampled in each round of a step, if the algorithm drops groups; those beyond batch_size that it keeps "
+        "are discarded; if not given, batch_size in the first round, and later as many as are missing",
+        default=None,
+        **at_least(1),
+    )
+    filter_metric: str | None = setting(
+        "the component of the reward by which the algorithm chooses the groups that it keeps, such as acc, whose "
+        "metric is reward/acc; if not given, the total reward",
+        default=None,
+    )
     max_staleness: int = setting(
         "maximum number of updates between the weights that sampled a token and those that it trains; "
         "0: synchronous, 1: one step off policy, more: asynchronous",
@@ -115,6 +126,8 @@ class Rollout:
             need = "above 0, and finite"
             raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation may be greedy")
         check_strings("stop_strings", self.stop_strings)
+        if self.filter_metric is not None:
+            check_strings("filter_metric", [self.filter_metric])
         if self.overlong and self.overlong.buffer > self.max_tokens:
             need = f"at most max_tokens, {self.max_tokens}"
             raise ConfigError("overlong.buffer", got=self.overlong.buffer, need=need)

@@ -18,6 +18,7 @@ profile/             profiles of the steps in debug.profile_steps
 stacks.txt           stacks of threads in steps that took longer than debug.stack_dump_after
 ranks/               the log of each rank but 0, and failed.txt, why the run has failed; only with several ranks
 identity             the identity of the run for trackers
+precomputed/         outputs of models that were computed before the first step
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
 origin.json          the run and the step of the checkpoint that the run started from, if `resume_from` is given
@@ -50,8 +51,8 @@ __all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_ru
 
 CONTENT = (
     "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "tokenizer", "metrics.jsonl",
-    "images", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers", "profile", "stacks.txt", "ranks",
-    "identity", "final", "config.toml",
+    "images", "precomputed", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers", "profile", "stacks.txt",
+    "ranks", "identity", "final", "config.toml",
 )  # fmt: skip
 """The files that a run creates, in the order of their removal: those that mark it as finished or resumable first."""
 

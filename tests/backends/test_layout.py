@@ -7,14 +7,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from purerl.backends.hf.training.layout import arrange
+from purerl.backends.hf.training.layout import arrange, arrange_packs
+from purerl.backends.training import Budget
 from purerl.batch import with_fields
 from purerl.ranks import Ranks
 from purerl.testing.batches import example_batch, layouts
 
 
 def arrange_all(batch, *, ranks, unit="row", budget=12, share=False):
-    return [arrange(batch, unit=unit, budget=budget, share=share, ranks=Ranks(rank, ranks)) for rank in range(ranks)]
+    options = {"unit": unit, "budget": Budget(budget), "share": share}
+    return [arrange(batch, **options, ranks=Ranks(rank, ranks)) for rank in range(ranks)]
 
 
 @settings(deadline=None)
@@ -34,6 +36,18 @@ def test_groups_are_not_split_if_the_unit_is_a_group(layout, ranks):
     parts = [part for parts in arrange_all(batch, ranks=ranks, unit="group") for part in parts]
     labels = [label for part in parts for label in batch["group"][part.rows].unique().tolist()]
     assert len(labels) == len(set(labels))
+
+
+@pytest.mark.parametrize("unit", ["row", "group"])
+@pytest.mark.parametrize("packs", [False, True])
+def test_budget_in_rows_counts_rows_of_any_length(packs, unit):
+    batch = example_batch(["temperature"], [(row // 2, "." * row + "a") for row in range(1, 12)])
+    options = {"unit": unit, "budget": Budget(4, "rows"), "ranks": Ranks(0, 1)}
+    parts = arrange_packs(batch, **options) if packs else arrange(batch, **options, share=False)
+    assert sorted(len(part.rows) for part in parts) == [3, 4, 4]
+    assert sorted(row for part in parts for row in part.rows.tolist()) == [*range(11)]
+    wide = Budget(11 * 12)
+    assert len(arrange_packs(batch, unit=unit, budget=wide, ranks=Ranks(0, 1))) == 1, "in tokens all of them fit"
 
 
 def prefix_batch():

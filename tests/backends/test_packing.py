@@ -19,6 +19,7 @@ from purerl.backends.hf.model import self_test as probe
 from purerl.backends.hf.model.packing import pack
 from purerl.backends.hf.training import layout
 from purerl.backends.hf.training.layout import MicroBatch, arrange_packs
+from purerl.backends.training import Budget
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from purerl.kernels.partition import tokens_needed
@@ -261,7 +262,8 @@ def test_a_pack_has_every_token_that_must_be_read_once(rows, multiple):
 @given(layouts(), st.integers(1, 4), st.sampled_from(["row", "group"]), st.integers(1, 30))
 def test_every_row_is_in_one_pack_of_one_rank(rows, ranks, unit, budget):
     batch = example_batch(["temperature"], rows)
-    parts_of_ranks = [arrange_packs(batch, unit=unit, budget=budget, ranks=Ranks(k, ranks)) for k in range(ranks)]
+    options = {"unit": unit, "budget": Budget(budget)}
+    parts_of_ranks = [arrange_packs(batch, **options, ranks=Ranks(rank, ranks)) for rank in range(ranks)]
     parts = [part for parts in parts_of_ranks for part in parts]
     assert sorted(row for part in parts for row in part.rows.tolist()) == list(range(len(batch)))
     assert len({len(parts) for parts in parts_of_ranks}) == 1
@@ -276,7 +278,7 @@ def test_every_row_is_in_one_pack_of_one_rank(rows, ranks, unit, budget):
 def test_a_rank_without_rows_has_gradients_of_0(tmp_path):
     packed, _ = make_pair(write_model(tmp_path))
     step, counts = prepare_step(POLICY, rows_of(packed))
-    [*_, last] = arrange_packs(step[:1], unit="row", budget=10, ranks=Ranks(1, 2))
+    [*_, last] = arrange_packs(step[:1], unit="row", budget=Budget(10), ranks=Ranks(1, 2))
     assert len(last.rows) == 0
     for rows in (last.rows, torch.tensor([3])):  # no row, and one without action tokens
         packed._backward(step, MicroBatch(rows, pack=pack(step["action"][rows])), POLICY, counts)

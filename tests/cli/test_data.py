@@ -87,16 +87,16 @@ def test_long_list_of_row_indices_is_truncated(tmp_path: Path) -> None:
 
 
 def test_inspect_of_unsupported_columns_exits_with_status_2(tmp_path: Path) -> None:
-    path = write(tmp_path / "rows.jsonl", [{"text": "a"}])
+    path = write(tmp_path / "rows.jsonl", [{"words": "a"}])
     result = _run("inspect", path)
     assert result.exit_code == 2
     assert _nonempty_lines(result.stdout)[:6] == [
         f"{path}: 1 rows",
         "  no supported columns",
         f"  prompts: data set {path!r} has no column 'prompt'",
-        "    got:  text",
+        "    got:  words",
         "    need: a column 'prompt' of text or messages, to use the file as prompts",
-        "    do:   rename the column 'text' if it holds prompts, or split it into 'prompt' and 'completion'",
+        "    do:   rename the column with this content to 'prompt'",
     ]
 
 

@@ -52,6 +52,7 @@ OPTIONS = {
     },
     "train": {
         "recipe": ["recipe"],
+        "assignments": ["assignments"],
         "settings": ["--set"],
         "directory": ["--directory"],
         "reward": ["--reward"],
@@ -80,6 +81,7 @@ OPTIONS = {
     },
     "plan": {
         "recipe": ["recipe"],
+        "assignments": ["assignments"],
         "settings": ["--set"],
         "memory": ["--memory"],
         "ranks": ["--ranks"],
@@ -93,7 +95,13 @@ OPTIONS = {
         "debug": ["--debug"],
     },
     "recipes": {"debug": ["--debug"]},
-    "config": {"recipe": ["recipe"], "settings": ["--set"], "toml": ["--toml"], "debug": ["--debug"]},
+    "config": {
+        "recipe": ["recipe"],
+        "assignments": ["assignments"],
+        "settings": ["--set"],
+        "toml": ["--toml"],
+        "debug": ["--debug"],
+    },
     "doctor": {"run": ["run"], "engine": ["--engine"], "debug": ["--debug"]},
     "sandbox": {},
     "sandbox run": {
@@ -187,6 +195,15 @@ OPTIONS = {
         "data_set": ["--data-set"],
         "debug": ["--debug"],
     },
+    "import": {},
+    "import trl": {
+        "source": ["source"],
+        "output": ["--output"],
+        "trainer": ["--trainer"],
+        "processes": ["--processes"],
+        "debug": ["--debug"],
+    },
+    "import verl": {"source": ["source"], "output": ["--output"], "debug": ["--debug"]},
     "report": {"runs": ["runs"], "output": ["--output"], "megabytes": ["--megabytes"], "debug": ["--debug"]},
     "stacks": {"run": ["run"], "timeout": ["--timeout"], "debug": ["--debug"]},
 }

@@ -142,6 +142,7 @@ def test_settings_are_completed_with_their_values(tmp_path: Path, monkeypatch: p
     assert _complete("purerl train mine.toml --set max_step").split() == ["max_steps=12"]
     assert _complete("purerl train gsm8k --set model=x --set tes").split() == ["test="]
     assert "trainer.lr=1e-06" in _complete("purerl config gsm8k --set trai").split()
+    assert _complete("purerl train mine.toml seed=1 max_step").split() == ["max_steps=12"]
     assert _complete("purerl train addition --set algorithm.kl_l").split() == ["algorithm.kl_loss=0.001"]
     unknown_recipe = SimpleNamespace(args=[], params={"recipe": "no-such-recipe"})
     assert setting_keys(unknown_recipe, "step") == []

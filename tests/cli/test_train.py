@@ -73,6 +73,15 @@ def test_set_changes_settings() -> None:
     assert config.seed == 7
 
 
+@pytest.mark.parametrize("command", [["train", "--dry-run"], ["config", "--toml"]])
+def test_settings_without_an_option_are_those_of_set(command: list[str]) -> None:
+    mixed = CliRunner().invoke(app, [*command, "addition", "trainer.lr=2e-3", "--set", "seed=7", "ppo_epochs=2"])
+    config, options = _read_config(mixed), ["trainer.lr=2e-3", "seed=7", "ppo_epochs=2"]
+    assert (config.trainer.lr, config.seed, config.ppo_epochs) == (2e-3, 7, 2)
+    with_set = CliRunner().invoke(app, [*command, "addition", *(part for each in options for part in ("--set", each))])
+    assert config == _read_config(with_set)
+
+
 def test_reward_replaces_the_rewards_of_the_recipe(tmp_path: Path) -> None:
     exact, digits = "purerl.rewards.exact:exact_match", "tests.loop.rewards:digits"
     config = _read_config(_train("--dry-run", "--reward", digits, "--reward", f"{exact}=0.5"))
@@ -206,6 +215,11 @@ def test_suggested_command_is_quoted_and_names_a_new_directory(
         (["--set", "trainer.lr=-1"], "trainer.lr\n  got:  -1.0\n"),
         (["--set", "algorithm.kind=gropo"], "algorithm.kind: unknown algorithm 'gropo'\n"),
         (["--set", "rollout="], "rollout is missing\n"),
+        (["addition", "trainer.lrate=1"], "trainer.lrate\n  got:  no such setting"),
+        (["addition", "seed"], "setting 'seed'\n  need: key=value"),
+        (["addition", "seed=1", "--set", "seed=2"], "seed\n  got:  both --set and 'seed=1'\n  need: one of the two\n"),
+        (["seed=1", "max_steps=2"], ("unknown recipe 'seed=1'\n  need: a recipe of purerl, module:function, "
+            "file.py:function, or file.toml\n  do:   write the recipe before its settings: addition seed=1")),
     ],
 )  # fmt: skip
 def test_invalid_input_is_reported_without_a_traceback(arguments: list[str], message: str) -> None:

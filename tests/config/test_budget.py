@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from purerl.backends.training import Budget
 from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.recipes.addition import addition
@@ -38,6 +39,21 @@ def test_budgets_below_the_longest_row_are_refused(settings: Sequence[str], mess
         check(run_config("addition", settings))
 
 
-@pytest.mark.parametrize("settings", [[f"{BUDGET}={TOKENS + 1}"], [f"data.max_prompt_tokens={1024 - TOKENS}"]])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        [f"{BUDGET}={TOKENS + 1}"],
+        [f"data.max_prompt_tokens={1024 - TOKENS}"],
+        ["data.max_prompt_tokens=1021", "trainer.max_rows_per_microbatch=1"],
+    ],
+)
 def test_budgets_of_the_longest_row_are_accepted(settings: Sequence[str]) -> None:
     check(run_config("addition", settings))
+
+
+def test_budget_counts_tokens_or_rows() -> None:
+    assert run_config("addition", ["trainer.max_rows_per_microbatch=4"]).trainer.budget == Budget(4, "rows")
+    assert run_config("addition", [f"{BUDGET}=64"]).trainer.budget == Budget(64)
+    assert run_config("addition", [f"{BUDGET}="]).trainer.budget == Budget(2048)
+    with pytest.raises(ConfigError, match="max_tokens_per_microbatch = 64, max_rows_per_microbatch = 4"):
+        run_config("addition", [f"{BUDGET}=64", "trainer.max_rows_per_microbatch=4"])

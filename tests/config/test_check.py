@@ -201,6 +201,42 @@ def test_updates_are_counted_for_each_model() -> None:
     needs = requirements_of(config)
     assert needs.updates(30) == {"critic": 30 * 8, "policy": 20 * 8, "reference": 0}
     assert needs.updates(None) == {"critic": None, "policy": None, "reference": 0}
+    own = requirements_of(apply(config, ["roles.critic.ppo_epochs=3", "roles.critic.minibatch_size=64"]))
+    assert own.updates(30) == {"critic": 30 * 6, "policy": 20 * 8, "reference": 0}
+
+
+_WITH_REFERENCE = ("algorithm.kind=ppo", "algorithm.kl_reward=0.1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            ("algorithm.kind=ppo", "roles.critic.num_minibatches=2000"),
+            "roles.critic.num_minibatches\n  got:  2000\n  need: at most 1024, the rows of a step",
+        ),
+        (
+            ("algorithm.kind=ppo", "roles.critic.minibatch_size=3"),
+            "roles.critic.minibatch_size\n  got:  3\n  need: a divisor of batch_size, 128",
+        ),
+        (
+            (*_WITH_REFERENCE, "roles.reference.ppo_epochs=2"),
+            (
+                "roles.reference.ppo_epochs has no effect\n  got:  2\n"
+                "  need: a model that is trained; ppo does not train the reference\n"
+            ),
+        ),
+        ((*_WITH_REFERENCE, "roles.reference.minibatch_size=64"), "roles.reference.minibatch_size has no effect\n"),
+        (
+            ("algorithm.kind=ppo", "roles.critic.num_minibatches=2", "roles.critic.minibatch_size=64"),
+            "roles.critic.num_minibatches or minibatch_size\n  got:  num_minibatches = 2, minibatch_size = 64",
+        ),
+    ],
+)
+def test_optimizer_steps_of_a_role_are_checked(settings: tuple[str, ...], message: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        check(apply(addition(), settings))
+    assert str(error.value).startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,12 @@ def test_plan_names_every_model_and_its_engine() -> None:
     assert "  models        critic (fake), policy (hf)" in plan(config).splitlines()
 
 
+def test_plan_has_the_optimizer_steps_of_each_model_if_they_differ() -> None:
+    lines = plan(apply(addition(), ["algorithm=ppo", "roles.critic.ppo_epochs=2"])).splitlines()
+    assert lines[-5].endswith("1,024 rows; optimizer steps: 8 of the critic, 4 of the policy")
+    assert lines[-4].endswith("optimizer steps: 2,400 of the critic, 1,200 of the policy")
+
+
 def test_plan_describes_mixtures_and_the_validation_set() -> None:
     lines = plan(evolve(addition(), data=MIXED)).splitlines()
     assert "  data          a.parquet (75%), b.jsonl (25%); prompts of at most 512 tokens" in lines

@@ -90,7 +90,7 @@ def _table(*rows: dict[str, Any]) -> pa.Table:
             ["prompts: prompt (text)", "demonstrations: prompt, completion (text)"],
             "TRL",
         ),
-        ({"text": "a"}, [], "TRL"),
+        ({"text": "a"}, ["demonstrations: text (text)"], "TRL"),
         ({"prompt": 3}, [], "TRL"),
         ({"prompt": ["a"]}, [], "TRL"),
         (

@@ -150,8 +150,8 @@ def test_rows_that_cannot_be_rendered_are_listed(tmp_path: Path) -> None:
 
 
 def test_file_without_supported_columns_is_described(tmp_path: Path) -> None:
-    report = inspect(write(tmp_path / "rows.jsonl", [{"text": "a"}, {"text": None}]), tokenizer())
-    assert (report.formats, report.columns) == ((), (Column("text", "string", 1),))
+    report = inspect(write(tmp_path / "rows.jsonl", [{"words": "a"}, {"words": None}]), tokenizer())
+    assert (report.formats, report.columns) == ((), (Column("words", "string", 1),))
 
 
 CONTENT_PARTS = [{"role": "user", "content": [{"kind": "text", "text": "a"}]}]
@@ -183,12 +183,6 @@ UNSUPPORTED = {
         "prompts",
         "no column 'prompt'",
         "rename the column 'chat'",
-    ),
-    "text without a prompt column": (
-        {"text": "a"},
-        "demonstrations",
-        "no column 'prompt'",
-        "rename the column 'text' if it holds prompts, or split it into 'prompt' and 'completion'",
     ),
     "bytes": ({"prompt": b"a"}, "prompts", "got:  type binary", "decode 'prompt' from bytes to text"),
     "null": ({"prompt": None}, "prompts", "got:  type null", "fill 'prompt': it is empty in every row"),

@@ -16,14 +16,14 @@ NO_ROWS = torch.zeros(0, dtype=torch.int64)
 
 def test_rows_of_similar_length_share_a_microbatch():
     cost = torch.randint(1, 100, (200,), generator=torch.Generator().manual_seed(0))
-    parts = microbatches(cost, torch.arange(200), budget=1000)
+    parts = microbatches(cost, torch.arange(200), cost, budget=1000)
     computed = sum(len(part) * int(cost[part].max()) for part in parts)
     assert computed < 1.1 * int(cost.sum())
     assert len(parts) < computed / 1000 + 5
 
 
 def test_without_rows_there_is_one_empty_part():
-    assert [part.tolist() for part in microbatches(NO_ROWS, NO_ROWS, budget=9)] == [[]]
+    assert [part.tolist() for part in microbatches(NO_ROWS, NO_ROWS, NO_ROWS, budget=9)] == [[]]
     assert [part.tolist() for part in packs(NO_ROWS, NO_ROWS, budget=9)] == [[]]
     of_ranks = rank_packs(NO_ROWS, NO_ROWS, NO_ROWS, ranks=2, budget=9)
     assert [[part.tolist() for part in parts] for parts in of_ranks] == [[[]], [[]]]
@@ -59,9 +59,9 @@ def test_rows_without_tokens_are_distributed_too():
 
 def test_all_ranks_have_as_many_micro_batches_as_the_one_that_has_the_most():
     cost, group = torch.tensor([9, 2, 4, 3]), torch.tensor([7, 3, 3, 3])
-    of_ranks = rank_microbatches(cost, torch.arange(4), group, ranks=2, budget=6)
+    of_ranks = rank_microbatches(cost, torch.arange(4), group, cost, ranks=2, budget=6)
     assert [[part.tolist() for part in parts] for parts in of_ranks] == [[[0], []], [[2], [1, 3]]]
-    whole = rank_microbatches(cost, group, group, ranks=2, budget=6)
+    whole = rank_microbatches(cost, group, group, cost, ranks=2, budget=6)
     assert [[part.tolist() for part in parts] for parts in whole] == [[[0]], [[1, 2, 3]]]
 
 

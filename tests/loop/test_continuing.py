@@ -65,6 +65,9 @@ CHANGES = {
     "reward_workers.num_workers": {"reward_workers": RewardWorkers(num_workers=3)},
     "trainer.device": {"trainer": evolve(_real().trainer, device="cuda:1")},
     "trainer.max_tokens_per_microbatch": {"trainer": evolve(_real().trainer, max_tokens_per_microbatch=64)},
+    "trainer.max_rows_per_microbatch": {
+        "trainer": evolve(_real().trainer, max_tokens_per_microbatch=None, max_rows_per_microbatch=4)
+    },
     "trainer.recompute": {"trainer": evolve(_real().trainer, recompute="layers")},
     "generator.max_num_seqs": {"generator": evolve(small().generator, max_num_seqs=8)},
     "stop_when.metric": {"stop_when": StopWhen(metric="eval/accuracy", at_least=2.0)},

@@ -16,6 +16,7 @@ from torch import Tensor
 from purerl.algos import ppo
 from purerl.backends.fake.model import BIGRAM, initial_weights
 from purerl.config.requirements import schedule_of
+from purerl.config.schema import Role
 from purerl.errors import ConfigError
 from purerl.loop.train import Summary, train
 from purerl.settings import Model
@@ -25,7 +26,7 @@ from tests.backends.saved import FILES, saved_tensors
 from tests.data.made import write
 from tests.data.runs import config, save_model, verl_rows
 
-from .runs import records, without_times
+from .runs import records, train_until, without_times
 from .small import fake, small_real
 
 # --- steps and mini-batches --------------------------------------------------------------------------------------
@@ -117,6 +118,21 @@ def test_learning_rate_of_the_policy_starts_after_critic_warmup(tmp_path: Path) 
     assert rates["policy"] == [None, None, pytest.approx(1e-3), pytest.approx(5e-4)]
     assert rates["critic"] == pytest.approx([1e-3, 7.5e-4, 5e-4, 2.5e-4])
     _check_checkpoint(summary, ("policy", "critic"))
+
+
+def test_critic_has_passes_and_mini_batches_of_its_own(tmp_path: Path) -> None:
+    trainer = evolve(small_real().trainer, lr=1e-3, lr_scheduler="constant", warmup_steps=None)
+    own = {"critic": Role(ppo_epochs=3, num_minibatches=2)}
+    settings = small_real(
+        2, algorithm=ppo.Config(), roles=own, num_minibatches=1, trainer=trainer, evaluate=None, checkpoint=Checkpoint()
+    )
+    summary = train(settings, directory=tmp_path / "run")
+    steps = {role: int(saved_tensors(summary.checkpoint / role, "position")[""]) for role in ("policy", "critic")}
+    assert steps == {"policy": 2, "critic": 2 * 3 * 2}
+    metrics = without_times(records(summary))
+    assert metrics[1]["policy/ratio"] == 1, "a single optimizer step of the policy needs no pass before it"
+    train_until(1, settings, directory=tmp_path / "run", fresh=True)
+    assert without_times(records(train(settings, directory=tmp_path / "run"))) == metrics
 
 
 def _check_checkpoint(summary: Summary, roles: tuple[str, ...]) -> None:

@@ -215,13 +215,18 @@ def test_finished_run_returns_its_summary_and_is_discarded_with_fresh(tmp_path: 
 
 def test_microbatches_change_results_only_by_rounding(tmp_path: Path) -> None:
     config = small_real(2, evaluate=None)
-    summaries = [
-        train(evolve(config, trainer=evolve(config.trainer, max_tokens_per_microbatch=n)), directory=tmp_path / f"{n}")
-        for n in (20, 4096)
-    ]
-    small_record, large_record = (records(summary)[1] for summary in summaries)
+    budgets = {
+        "small": {"max_tokens_per_microbatch": 20},
+        "large": {"max_tokens_per_microbatch": 4096},
+        "rows": {"max_tokens_per_microbatch": None, "max_rows_per_microbatch": 3},
+    }
+    small, large, rows = (
+        records(train(evolve(config, trainer=evolve(config.trainer, **budget)), directory=tmp_path / name))[1]
+        for name, budget in budgets.items()
+    )
     for name in ("policy/grad_norm", "policy/loss/policy", "policy/entropy", "policy/ratio", "reward/mean"):
-        assert small_record[name] == pytest.approx(large_record[name], rel=1e-4, abs=1e-6), name
+        assert small[name] == pytest.approx(large[name], rel=1e-4, abs=1e-6), name
+        assert rows[name] == pytest.approx(large[name], rel=1e-4, abs=1e-6), name
 
 
 # --- stop_when ---------------------------------------------------------------------------------------------------

@@ -66,15 +66,17 @@ class _Engine:
 def test_rates_and_utilization_of_a_step() -> None:
     batch = collate([{"tokens": [1] * n, "action": [0] + [1] * (n - 1), "row": n, "group": n} for n in (4, 6)])
     clock = Clock({"generate": 2.0, "score": 0.5, "update": 4.0, "step": 7.0})
-    rates = Throughput((_Engine(1000.0),), passes=2, scores=True).metrics(batch, 8, clock)
+    rates = Throughput((_Engine(1000.0),), passes=(2,), scores=True).metrics(batch, 8, clock)
     assert rates == {
         "time/sampled_tokens_per_second": 8 / 2.0,
         "time/scored_tokens_per_second": 10 / 0.5,
         "time/trained_tokens_per_second": 2 * 10 / 4.0,
         "time/mfu": 2 * 10 * 10 / (4.0 * 1000),
     }
-    unknown = Throughput((_Engine(None),), passes=2).metrics(batch, 0, clock)
+    unknown = Throughput((_Engine(None),), passes=(2,)).metrics(batch, 0, clock)
     assert list(unknown) == ["time/trained_tokens_per_second"]
+    both = Throughput((_Engine(1000.0), _Engine(1000.0)), passes=(3, 1)).metrics(batch, 0, clock)
+    assert both == {"time/trained_tokens_per_second": 3 * 10 / 4.0, "time/mfu": (3 + 1) * 10 * 10 / (4.0 * 1000)}
     assert Throughput().metrics(None, 0, Clock()) == {}
 
 

@@ -42,6 +42,25 @@ def test_invalid_values_are_refused(setting: str, message: str) -> None:
             "rollout.max_resample_rounds has no effect\n  got:  1\n  need: an algorithm that drops groups; grpo keeps ",
         ),
         (
+            ("algorithm.kind=grpo", "rollout.gen_batch_size=200"),
+            "rollout.gen_batch_size has no effect\n  got:  200\n  need: an algorithm that drops groups; grpo keeps all",
+        ),
+        (
+            ("rollout.gen_batch_size=40", "rollout.max_resample_rounds=2"),
+            (
+                "rollout.gen_batch_size\n  got:  40 prompts in each of at most 3 rounds\n"
+                "  need: at least 128 prompts, which is batch_size\n  do:   raise it, or rollout.max_resample_rounds"
+            ),
+        ),
+        (
+            ("algorithm.kind=grpo", "rollout.filter_metric=acc"),
+            (
+                "rollout.filter_metric has no effect\n  got:  'acc'\n"
+                "  need: an algorithm that drops groups; grpo keeps all\n"
+                "  do:   set algorithm.group_filter=variance, or leave it out"
+            ),
+        ),
+        (
             ("algorithm.kind=gdpo", "rollout.overlong={buffer = 1}"),
             (
                 "rollout.overlong has no effect\n  got:  Overlong(buffer=1, factor=1.0)\n"
@@ -57,6 +76,9 @@ def test_settings_without_effect_are_refused(settings: tuple[str, ...], message:
 
 
 def test_settings_with_an_effect_are_accepted() -> None:
+    check(
+        apply(addition(), ["rollout.gen_batch_size=64", "rollout.max_resample_rounds=1", "rollout.filter_metric=acc"])
+    )
     settings = ["rollout.max_resample_rounds=2", "rollout.overlong.buffer=2", "rollout.max_staleness=3"]
     stale = ["rollout.order=finished", "rollout.num_extra_groups=8", "rollout.background=true", "algorithm.bypass=true"]
     check(apply(addition(), [*settings, *stale]))

@@ -8,7 +8,8 @@ group-relative algorithm. A group with a low or a high mean is too hard or too e
 from few rows. Groups that the algorithm itself does not keep, as in DAPO, are not kept either.
 
 variance needs several rows per prompt: the scores of a single row do not differ. Rewards are those of the reward
-functions, without a KL penalty.
+functions, without a KL penalty. `rollout.filter_metric` names one component of the reward that takes the place of s, as
+`algorithm.filter_groups.metric` of verl does.
 
 verl calls it `algorithm.filter_groups` (variance), ROLL `difficulty_mask` (mean_range, which masks the rows out instead
 of sampling others).

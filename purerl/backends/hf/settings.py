@@ -13,7 +13,7 @@ from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.mismatch_growth import growth_setting
 from purerl.errors import ConfigError
-from purerl.settings import Model, boolean, check_strings, count, no_effect, one_of, setting, switch
+from purerl.settings import Model, at_least, boolean, check_strings, count, no_effect, one_of, setting, switch
 from purerl.system.devices.kinds import DEVICE
 
 __all__ = [
@@ -76,11 +76,13 @@ class TrainerConfig(training.Config):
         default=None,
         converter=optional(to_optimizer),
     )
-    max_tokens_per_microbatch: int = count(
+    max_tokens_per_microbatch: int | None = setting(
         "maximum of rows times tokens of the longest row in one forward pass; with packing, of the tokens of its rows; "
-        "with mesh.sequence, of all its ranks",
-        2048,
+        "with mesh.sequence, of all its ranks; if neither this nor max_rows_per_microbatch is given, 2048",
+        default=None,
         unit="tokens",
+        may_change="rounding",
+        **at_least(1),
     )
     mixed_precision: Literal["off", "bfloat16"] = setting(
         "bfloat16: autocast of the backbone, with the weights in their own dtype",

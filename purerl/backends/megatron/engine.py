@@ -243,9 +243,8 @@ class MegatronTrainer:
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[Tensor]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.limits)
-        budget = self.config.max_tokens_per_microbatch
         read = with_fields(batch.select("group"), action=self.reader.positions(batch["action"]))
-        return arrange(read, unit=unit, budget=budget, ranks=self.groups.data)
+        return arrange(read, unit=unit, budget=self.config.budget, ranks=self.groups.data)
 
     def _rows(self, batch: TensorDict, parts: Sequence[Tensor], reads: Sequence[str]) -> list[TensorDict]:
         """The rows of each micro-batch, on the device of the model, with numbers of their tokens."""

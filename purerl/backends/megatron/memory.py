@@ -198,7 +198,7 @@ class Layout:
         """Rows of the largest micro-batch, and the number of micro-batches of a step on a data rank."""
         workload, data = self.workload, self.config.mesh.data(self.workload.ranks)
         of_rank = -(-workload.rows // (workload.minibatches * data))
-        rows = min(of_rank, max(1, self.config.max_tokens_per_microbatch // workload.row_tokens))
+        rows = min(of_rank, self.config.budget.rows(workload.row_tokens))
         return rows, -(-of_rank // rows)
 
 

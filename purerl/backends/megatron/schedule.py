@@ -27,6 +27,7 @@ from purerl.backends.megatron.context import own_positions
 from purerl.backends.megatron.expert_replay import NUMBER
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.shape import Shape
+from purerl.backends.training import Budget
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.partition import rank_microbatches, tokens_needed
@@ -38,15 +39,16 @@ from purerl.types import TokenBool
 __all__ = ["Reader", "arrange", "run"]
 
 
-def arrange(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[Tensor]:
+def arrange(batch: TensorDict, *, unit: str, budget: Budget, ranks: Ranks) -> list[Tensor]:
     """The row indices of each micro-batch of this data rank; as many micro-batches as on the rank that has the most.
 
     unit    "row" or "group": what a micro-batch does not split
-    budget  maximum of rows times tokens of the longest row
+    budget  of a micro-batch: rows, or rows times tokens of the longest row
     """
     rows, cost = torch.arange(len(batch)), tokens_needed(batch["action"])
     labels = batch["group"] if unit == "group" else rows
-    return rank_microbatches(cost, labels, labels, ranks=ranks.size, budget=budget)[ranks.rank]
+    options = {"ranks": ranks.size, "budget": budget.maximum}
+    return rank_microbatches(cost, labels, labels, budget.sizes(cost), **options)[ranks.rank]
 
 
 class Reader(NamedTuple):

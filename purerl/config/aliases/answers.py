@@ -7,9 +7,9 @@ LIBRARY_answers.toml  answers, in order. An answer is for the settings that matc
                       answer. It has
 
                       names     patterns of `fnmatch`
-                      to        the settings of purerl that replace these settings. `values` maps a value of the library,
-                                as text, to that of purerl, or to a table of several settings. Without `values` and
-                                `rule` the value is the same
+                      to        the settings of purerl that replace these settings. `values` maps a value of the
+                                library, as text, to that of purerl, or to a table of several settings. Without
+                                `values` and `rule` the value is the same
                       rule      a function of `purerl.porting`, by its name, that computes the settings in `to` from the
                                 values of several settings
                       unneeded  why purerl needs no such setting

@@ -13,12 +13,12 @@ from purerl.types import RowInt
 __all__ = ["first_fit_decreasing", "packs", "rank_packs"]
 
 
-def packs(tokens: RowInt, unit: RowInt, *, budget: int) -> list[Tensor]:
+def packs(size: RowInt, unit: RowInt, *, budget: int) -> list[Tensor]:
     """The row indices of each pack, in increasing order: as few packs as first-fit decreasing finds.
 
-    tokens   [rows] tokens of each row; a row counts as 1 at least
+    size     [rows] what a row takes of the budget: its tokens, or 1; a row counts as 1 at least
     unit     [rows] labels; rows with the same label stay in one pack
-    budget   maximum of the tokens of a pack, at least 1; a unit that exceeds it gets a pack of its own
+    budget   maximum of the sizes of a pack, at least 1; a unit that exceeds it gets a pack of its own
 
     Every row is in exactly one pack. The first pack has the largest unit. Without rows there is one empty pack.
 
@@ -26,19 +26,19 @@ def packs(tokens: RowInt, unit: RowInt, *, budget: int) -> list[Tensor]:
     >>> packs(torch.tensor([3, 6, 7, 4]), torch.arange(4), budget=10)
     [tensor([0, 2]), tensor([1, 3])]
     """
-    units = group_rows(tokens, unit)
+    units = group_rows(size, unit)
     parts = first_fit_decreasing(units.cost, budget=budget)
     return units.rows_of(parts, number=max(parts, default=0) + 1)
 
 
-def rank_packs(tokens: RowInt, unit: RowInt, cost: RowInt, *, ranks: int, budget: int) -> list[list[Tensor]]:
+def rank_packs(size: RowInt, unit: RowInt, cost: RowInt, *, ranks: int, budget: int) -> list[list[Tensor]]:
     """The packs of each rank, the same number for all ranks: few packs, and similar costs in the k-th packs of all.
 
-    tokens   [rows] tokens of each row; a row counts as 1 at least
+    size     [rows] what a row takes of the budget: its tokens, or 1; a row counts as 1 at least
     unit     [rows] labels; rows with the same label stay in one pack
     cost     [rows] integers, proportional to the time of each row; a row counts as 1 at least
     ranks    number of ranks, at least 1
-    budget   maximum of the tokens of a pack, at least 1; a unit that exceeds it gets a pack of its own
+    budget   maximum of the sizes of a pack, at least 1; a unit that exceeds it gets a pack of its own
 
     Ranks that compute one model together wait for each other in every micro-batch. So the time is the number of packs,
     each with the largest cost of a rank. The number is at most that of `packs` divided by `ranks`, rounded up. The
@@ -51,7 +51,7 @@ def rank_packs(tokens: RowInt, unit: RowInt, cost: RowInt, *, ranks: int, budget
     >>> rank_packs(tokens, torch.arange(5), tokens, ranks=2, budget=20)
     [[tensor([0, 1, 4])], [tensor([2, 3])]]
     """
-    units, costs = group_rows(tokens, unit), group_rows(cost, unit).cost
+    units, costs = group_rows(size, unit), group_rows(cost, unit).cost
     # Ties are in the order of the units. In this order, units that are equal in size and in cost are interchangeable.
     order = sorted(range(len(costs)), key=lambda index: (units.cost[index], costs[index]))
     sizes, costs = ([column[index] for index in order] for column in (units.cost, costs))
@@ -100,9 +100,9 @@ def _balanced_packs(sizes: Sequence[int], costs: Sequence[int], *, ranks: int, b
 
 
 def _keeps_budget(sizes: Sequence[int], parts: Sequence[int], *, number: int, budget: int) -> bool:
-    """Whether every pack has at most `budget` tokens, or a single unit."""
-    units, tokens = totals([1] * len(parts), parts, number=number), totals(sizes, parts, number=number)
-    return all(total <= budget or count == 1 for total, count in zip(tokens, units, strict=True))
+    """Whether the sizes of every pack are at most `budget`, or it has a single unit."""
+    units, taken = totals([1] * len(parts), parts, number=number), totals(sizes, parts, number=number)
+    return all(total <= budget or count == 1 for total, count in zip(taken, units, strict=True))
 
 
 def _deal(costs: Sequence[int], *, ranks: int) -> list[list[int]]:

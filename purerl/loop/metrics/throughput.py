@@ -27,21 +27,22 @@ class Throughput:
     """The work of the trainers in a step, apart from the number of rows.
 
     trainers  the models that are trained
-    passes    how often each row is trained on
+    passes    how often each of them is trained on a row
     scores    whether a model scores the rows before the update
     """
 
     trainers: tuple[Trainer, ...] = ()
-    passes: int = 1
+    passes: tuple[int, ...] = ()
     scores: bool = False
 
     def metrics(self, batch: TensorDict | None, sampled: float, clock: Clock) -> dict[str, float]:
         """The rates of a step with the rows `batch`, for which `sampled` tokens were sampled.
 
-        A phase without work has no rate. Without the device's peak in `devices.peaks` there is no utilization.
+        A token is trained as often as the model with the most passes reads it. A phase without work has no rate.
+        Without the device's peak in `devices.peaks` there is no utilization.
         """
         read = 0 if batch is None else int(batch["attention_mask"].sum())
-        tokens = {"generate": sampled, "score": self.scores * read, "update": self.passes * read}
+        tokens = {"generate": sampled, "score": self.scores * read, "update": max(self.passes, default=0) * read}
         seconds = {phase: clock.seconds.get(phase, 0.0) for phase in tokens}
         names = dict(zip(tokens, RATES, strict=False))
         rates = {names[p]: tokens[p] / seconds[p] for p in tokens if tokens[p] and seconds[p] > 0}
@@ -57,7 +58,7 @@ class Throughput:
         if any(peak is None for peak in peaks):
             return None
         length = read / max(1, int(batch["attention_mask"].any(-1).sum()))
-        flops = self.passes * sum(trainer.flops(read, length) for trainer in models)
+        flops = sum(passes * each.flops(read, length) for passes, each in zip(self.passes, models, strict=True))
         return flops / (seconds * max(peak for peak in peaks if peak is not None))
 
 

@@ -23,7 +23,7 @@ def _train_data(values: Values) -> Outcomes:
     given = fields.argument("train_dataset")
     found = [*map(_file, _of_arguments(values, "train"))] if given is None else [_file(given)]
     files = [file for each, _ in found for file in each]
-    yield Setting("data.files", files or [FILL_IN], " ".join(filter(None, (comment for _, comment in found))))
+    yield Setting("data.files", files or [FILL_IN], _joined(found))
 
 
 def _of_arguments(values: Values, split: str) -> list[Dataset]:
@@ -37,19 +37,24 @@ def _of_arguments(values: Values, split: str) -> list[Dataset]:
 
 def _loaded(name: str, config: str | None, split: str | None) -> Dataset:
     names = repr(name) if config is None else f"{name!r}, {config!r}"
-    return Dataset(f"load_dataset({names}, split={split!r})", name, split, (), (), "")
+    return Dataset(f"load_dataset({names}, split={split!r})", name, split, {}, (), "")
 
 
 def _file(given: Any) -> tuple[list[str], str]:
     """The files of a data set in a script, and a comment: those that it reads, or one that is to be written."""
     if not isinstance(given, Dataset):
         return [FILL_IN], str(given) if isinstance(given, Unknown) else "the data set of the script"
-    if given.files and not given.steps:
+    split = given.split or "train"
+    files = given.files.get(split) or given.files.get("", ())
+    if files and not given.steps:
         below = given.load.startswith("load_from_disk") and given.split
-        return [f"{file}/{given.split}" if below else file for file in given.files], ""
-    file = f"{given.name.rstrip('/').rpartition('/')[2]}-{given.split or 'train'}.parquet"
-    steps = f"after {', '.join(dict.fromkeys(given.steps))} ({given.place}): dataset" if given.steps else given.load
-    return [file], f"write it once: {steps}.to_parquet({file!r})."
+        return [f"{file}/{given.split}" if below else file for file in files], ""
+    file = f"{given.name.rstrip('/').rpartition('/')[2]}-{split}.parquet"
+    if given.steps:
+        steps = ", ".join(dict.fromkeys(given.steps))
+        return [file], f"Write it once, after {steps} ({given.place}):\n    dataset.to_parquet({file!r})"
+    load = given.load if "split=" in given.load else f"{given.load}[{split!r}]"
+    return [file], f"Write it once:\n    from datasets import load_dataset; {load}.to_parquet({file!r})"
 
 
 def _order(values: Values) -> Outcomes:
@@ -65,8 +70,12 @@ def _max_length(values: Values) -> Outcomes:
     fields = Fields(values)
     if fields["max_length"] is None:
         return
-    comment = "TRL cuts rows at this length; here a row with a longer prompt is left out, and no answer is cut"
+    keeps_end = fields["truncation_mode"] == "keep_end"
+    effect = "the first tokens of a longer prompt are" if keeps_end else "a row with a longer prompt is"
+    comment = f"TRL cuts rows at this length; here {effect} left out, and no answer is cut"
     yield Setting("data.max_prompt_tokens", fields["max_length"], comment)
+    if keeps_end:
+        yield Setting("data.truncation", "left")
 
 
 def _packing(values: Values) -> Outcomes:
@@ -78,7 +87,7 @@ def _packing(values: Values) -> Outcomes:
 def _text_field(values: Values) -> Outcomes:
     fields = Fields(values)
     if fields["dataset_text_field"] != "text":
-        yield Missing(fields.name("dataset_text_field"), "split the text into columns `prompt` and `completion`")
+        yield Setting("data.columns.text", fields["dataset_text_field"])
 
 
 # --- rewards and environments -------------------------------------------------------------------------------------
@@ -253,7 +262,7 @@ def _evaluation_data(fields: Fields, key: str) -> Setting:
 
 
 def _joined(found: Any) -> str:
-    return " ".join(filter(None, (comment for _, comment in found)))
+    return "\n".join(filter(None, (comment for _, comment in found)))
 
 
 def _interval(fields: Fields, key: str) -> Outcomes:

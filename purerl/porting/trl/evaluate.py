@@ -181,21 +181,26 @@ class Evaluator:
 
     def _load(self, node: ast.Call, name: str, line: int) -> Any:
         found = self.arguments(node, line, ("path", "name"))
-        path, split, files = found.get("path"), found.get("split"), found.get("data_files", ())
-        names = [files] if isinstance(files, str) else files
-        if isinstance(files, Mapping) and isinstance(split, str):
-            names = [files.get(split)]
+        path, split, files = found.get("path"), found.get("split"), found.get("data_files")
         if not isinstance(path, str) or isinstance(split, Unknown):
             return _NOTHING
-        readable = isinstance(names, list) and all(isinstance(each, str) and each.endswith(_FILES) for each in names)
-        known = tuple(names) if path in ("json", "parquet") and readable and "[" not in str(split) else ()
+        by_split = files if isinstance(files, Mapping) else {"": files}
+        is_read = path in ("json", "parquet") and "[" not in str(split)
+        known = {part: found for part, each in by_split.items() if is_read and (found := _readable(each))}
         if name == "load_from_disk":
-            known = (path,)
+            known = {"": (path,)}
         return Dataset(ast.unparse(node), path, split, known, (), f"{self._file}:{node.lineno}")
 
 
 _NOTHING = object()
 _LARGEST_EXPONENT = 64
+
+
+def _readable(files: Any) -> tuple[str, ...]:
+    """`files` as a tuple, if purerl can read all of them."""
+    names = [files] if isinstance(files, str) else files
+    is_known = isinstance(names, list) and all(isinstance(each, str) and each.endswith(_FILES) for each in names)
+    return tuple(names) if is_known else ()
 
 
 def _is_small(value: Any) -> bool:

@@ -49,6 +49,8 @@ def translate_trl(source: Path, *, trainer: str | None = None, processes: int = 
     first = [Setting("name", source.stem), Setting("trainer.kind", "hf")]
     if method in _KINDS:
         first.append(Setting("algorithm.kind", _KINDS[method]))
+    if processes > 1:
+        first.append(Setting("placement.ranks", processes))
     context = {PROCESSES: processes}
     return translate(given, "trl", RULES, assumed=_assumed(method, given), context=context, first=first)
 

@@ -82,6 +82,7 @@ def _reference(values: Values) -> Outcomes:
 def _batches(values: Values) -> Outcomes:
     fields = Fields(values)
     yield from _generations(fields) if fields.samples else _rows(fields)
+    yield Setting("trainer.max_rows_per_microbatch", fields["per_device_train_batch_size"])
     steps, epochs = fields["max_steps"], fields["num_train_epochs"]
     loop = fields.steps_per_loop
     if steps is not None and steps > 0:
@@ -222,8 +223,7 @@ def _precision(values: Values) -> Outcomes:
     if fields["fp16"]:
         yield Missing(fields.name("fp16"), "training in float16 is refused; bfloat16 needs no loss scaling")
     is_on = fields["bf16"] or (fields["bf16"] is None and not fields["fp16"])
-    comment = "TRL's default where bf16 is not set" if fields["bf16"] is None and is_on else ""
-    yield Setting("trainer.mixed_precision", "bfloat16" if is_on else "off", comment)
+    yield Setting("trainer.mixed_precision", "bfloat16" if is_on else "off")
 
 
 def _recompute(values: Values) -> Outcomes:
@@ -245,8 +245,6 @@ def _mesh(values: Values) -> Outcomes:
             yield Setting("trainer.mesh.shard", fields.processes, "FSDP2")
         elif fields[field]:
             yield Missing(fields.name(field), "parameters are divided among the ranks by `trainer.mesh.shard`")
-    if fields.processes > 1:
-        yield Setting("placement.ranks", fields.processes)
 
 
 def _timeout(values: Values) -> Outcomes:
@@ -264,6 +262,8 @@ def _lora(values: Values) -> Outcomes:
         stabilized = values.get("LoraConfig.use_rslora")
     else:
         return
+    if prefix and values.get("ModelConfig.lora_dropout"):
+        yield Missing("ModelConfig.lora_dropout", "LoRA has no dropout")
     yield Setting("trainer.lora.rank", found["r"])
     yield Setting("trainer.lora.alpha", float(found["alpha"]))
     if stabilized:

@@ -22,7 +22,7 @@ class Dataset(NamedTuple):
     load    the source text of the call that reads it
     name    its name on the hub, or of a directory
     split   the split that is used; None if all are
-    files   its files, if it is read from files that purerl can read
+    files   its files by split, if it is read from files that purerl can read; "" if they have no splits
     steps   names of methods that change it, such as map and filter
     place   the line of the script, as ``file:line``
     """
@@ -30,7 +30,7 @@ class Dataset(NamedTuple):
     load: str
     name: str
     split: str | None
-    files: tuple[str, ...]
+    files: Mapping[str, tuple[str, ...]]
     steps: tuple[str, ...]
     place: str
 

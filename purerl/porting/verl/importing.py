@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,8 +60,15 @@ def _translated(given: Given, values: Mapping[str, Any]) -> Translation:
     resolved = resolve({**assumed, **values})
     values = {name: resolved[name] for name in values}
     assumed = {name: value for name, value in resolved.items() if name not in values}
-    first = [Setting("algorithm.kind", "sft")] if is_sft_of(resolved) else []
+    first = [Setting("algorithm.kind", "sft")] if is_sft_of(resolved) else [*_of_program(given.module)]
     return translate(values, "verl", RULES, assumed=assumed, first=first)
+
+
+def _of_program(module: str) -> Iterator[Setting]:
+    """The settings that the program itself stands for: asynchronous training."""
+    if any(name in module for name in ("one_step_off_policy", "fully_async_policy")):
+        yield Setting("rollout.max_staleness", 1, f"{module} samples while it trains")
+        yield Setting("algorithm.bypass", True, "the ratio to the rollout policy")  # noqa: FBT003 - the value
 
 
 def _assumed(given: Given, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,7 +84,9 @@ def _assumed(given: Given, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_sft(values: Mapping[str, Any]) -> bool:
     sections = {name.partition(".")[0] for name in values}
-    return not sections & {"actor_rollout_ref", "algorithm", "critic", "reward"} and bool(sections & {"optim", "engine"})
+    return not sections & {"actor_rollout_ref", "algorithm", "critic", "reward"} and bool(
+        sections & {"optim", "engine"}
+    )
 
 
 def _listed(values: Mapping[str, Any]) -> Translation:

@@ -49,34 +49,36 @@ def _resolved(value: Any, key: str, values: Mapping[str, Any], depth: int) -> An
     while isinstance(value, str) and (match := _INNERMOST.search(value)):
         if depth > _MAX_DEPTH:
             raise LookupError("it refers to itself")
-        found = _resolved(_referred(match[1].strip(), key, values), key, values, depth + 1)
+        target, found = _referred(match[1].strip(), key, values)
+        found = _resolved(found, target, values, depth + 1)
         if match[0] == value or isinstance(found, Unknown):
             return found
         value = value.replace(match[0], "null" if found is None else str(found))
     return value
 
 
-def _referred(text: str, key: str, values: Mapping[str, Any]) -> Any:
-    """The value of the interpolation with the content `text` at `key`."""
+def _referred(text: str, key: str, values: Mapping[str, Any]) -> tuple[str, Any]:
+    """The key that the interpolation with the content `text` at `key` refers to, and its value."""
     resolver, colon, arguments = text.partition(":")
     if not colon:
-        found = _at(_absolute(text, key), values)
-        if found is _MISSING:
+        target = _absolute(text, key)
+        if (found := _at(target, values)) is _MISSING:
             raise LookupError(f"there is no {text}")
-        return found
+        return target, found
     name, comma, default = arguments.partition(",")
-    found: Any = _MISSING
+    target, found = key, _MISSING
     if resolver == "oc.select":
-        found = _at(_absolute(name.strip(), key), values)
+        target = _absolute(name.strip(), key)
+        found = _at(target, values)
     elif resolver == "oc.env":
         found = parse_value(os.environ[name.strip()]) if name.strip() in os.environ else _MISSING
     else:
         raise LookupError(f"{resolver} is not known before a run")
+    if found is _MISSING and not comma and resolver == "oc.env":
+        raise LookupError(f"the environment variable {name.strip()} is not set")
     if found is _MISSING or (found is None and comma):
-        if not comma and resolver == "oc.env":
-            raise LookupError(f"the environment variable {name.strip()} is not set")
-        return parse_value(default) if comma else None
-    return found
+        return key, parse_value(default) if comma else None
+    return target, found
 
 
 def _absolute(name: str, key: str) -> str:

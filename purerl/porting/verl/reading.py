@@ -33,7 +33,7 @@ class Given(NamedTuple):
 
 
 _YAML, _SCRIPTS = (".yaml", ".yml"), (".sh", ".bash", ".slurm", ".sbatch", "")
-_OWN_CONFIGS = {"ppo_trainer", "sft_trainer_engine", "sft_trainer", "dapo_trainer"}
+_OWN_CONFIGS = re.compile(r"(?:one_step_off_|fully_async_)?(?:ppo|dapo|sft)(_megatron)?_trainer(?:_engine)?")
 _PROGRAM = re.compile(r"(.*/)?(python[\d.]*|torchrun|accelerate|deepspeed|uv)")
 
 
@@ -137,9 +137,9 @@ def _base_configurations(command: Command, folder: Path) -> Iterator[tuple[str, 
             following = words[index + 1] if index + 1 < len(words) else ""
             options[match[1].replace("_", "-")] = match[2] if match[2] is not None else following
     name = options.get("config-name", "").strip("'\"").removesuffix(".yaml")
-    if "megatron" in name and name.startswith("ppo_"):
-        yield "", {"model_engine": "megatron"}
-    elif name and name not in _OWN_CONFIGS:
+    if match := _OWN_CONFIGS.fullmatch(name):
+        yield "", {"model_engine": "megatron"} if match[1] else {}
+    elif name:
         path = Path(options.get("config-path") or options.get("config-dir") or ".") / f"{name}.yaml"
         found = next((each for each in (path, folder / path) if each.is_file()), None)
         missing = f"{name}.yaml was not found at {path.parent}: its settings are not translated"

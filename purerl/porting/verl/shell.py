@@ -49,6 +49,7 @@ _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=", re.DOTALL)
 _DECLARATIONS = {"export", "local", "declare", "readonly", "typeset"}
 _REDIRECTIONS = {"<", ">", ">>", ">&", "<&", "&>", "&>>", ">|", "<>", "<<<", "<<", "<<-"}
 _SEPARATORS = {"\n", ";", "&", "|", "|&", "&&", "||", ";;", ";&", ";;&", "(", ")"}
+_WITHOUT_EFFECT = {"true", ":", "set", "echo", "exit", "return"}
 _MAX_ITEMS, _MAX_DEPTH = 1000, 50
 
 
@@ -205,7 +206,7 @@ class _Run:
                 token = self.take()
                 patterns += [token.text] if token.is_word else []
             self.take(")")
-            matches = not is_over and is_matching(value, [" ".join(self.words.fields(each)) for each in patterns])
+            matches = not is_over and _is_matching(value, [" ".join(self.words.fields(each)) for each in patterns])
             self.block({";;", ";&", ";;&", "esac"}, active=matches)
             is_over = is_over or matches
             self.take(";;", ";&", ";;&")
@@ -275,7 +276,7 @@ class _Run:
             self.words.assign(token.text)
 
     def _run_words(self, tokens: list[Token]) -> bool | None:
-        name, line = tokens[0].text, tokens[0].line
+        name = tokens[0].text
         if name in _DECLARATIONS:
             self._assign([token for token in tokens[1:] if _ASSIGNMENT.match(token.text)])
             return True
@@ -285,11 +286,18 @@ class _Run:
             self.words.lenient = lenient
             return is_true(words)
         fields = [field for token in tokens for field in self._fields(token)]
+        if fields and fields[0] in self.functions:
+            return self._call(fields[0], fields[1:])
+        inner = _inner_script(fields)
+        if inner is not None and self.depth < _MAX_DEPTH:
+            return self._nested(inner)
+        return self._builtin(fields, tokens[0].line)
+
+    def _builtin(self, fields: list[str], line: int) -> bool | None:
+        """Run a command of the shell itself; keep any other one."""
         match fields:
-            case ["true" | "false" as value]:
-                return value == "true"
-            case [":" | "set" | "echo" | "exit" | "return", *_] | []:
-                return True
+            case ["false"]:
+                return False
             case ["unset", *names]:
                 for each in names:
                     self.words.variables.pop(each, None)
@@ -297,13 +305,7 @@ class _Run:
                 del self.words.arguments[:1]
             case ["source" | ".", file, *_]:
                 self.note(line, f"{self.words.restored(file)} is not read")
-            case ["eval", *rest] if self.depth < _MAX_DEPTH:
-                return self._nested(" ".join(rest))
-            case [*_, "bash" | "sh" | "zsh", "-c" | "-lc", text] if self.depth < _MAX_DEPTH:
-                return self._nested(text)
-            case [function, *arguments] if function in self.functions:
-                return self._call(function, arguments)
-            case _:
+            case [command, *_] if command not in _WITHOUT_EFFECT:
                 self.commands.append(Command(tuple(fields), line))
                 return None
         return True
@@ -316,6 +318,16 @@ class _Run:
         return status
 
 
-def is_matching(value: str, patterns: list[str]) -> bool:
+def _inner_script(fields: list[str]) -> str | None:
+    """The script that a command runs: that of ``eval``, or of ``bash -c``."""
+    match fields:
+        case ["eval", *rest]:
+            return " ".join(rest)
+        case [*_, "bash" | "sh" | "zsh", "-c" | "-lc", text]:
+            return text
+    return None
+
+
+def _is_matching(value: str, patterns: list[str]) -> bool:
     """Whether `value`, if it is known, matches one of `patterns` of a ``case``."""
     return "\ue000" not in value and any(is_true([value, "==", pattern]) for pattern in patterns)

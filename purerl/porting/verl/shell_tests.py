@@ -43,21 +43,25 @@ def is_true(words: Sequence[str]) -> bool | None:
 
 def _simple(words: list[str]) -> bool | None:
     match words:
+        case []:
+            return False
         case ["-z", text]:
             return not text
         case ["-n", text] | [text]:
             return bool(text)
         case [test, file] if test in _OF_FILES:
             return _OF_FILES[test](Path(file))
-        case [a, "=" | "==", b]:
-            return fnmatchcase(a, b)
-        case [a, "!=", b]:
-            return not fnmatchcase(a, b)
-        case [a, "=~", b]:
-            try:
-                return re.search(b, a) is not None
-            except re.error:
-                return None
-        case [a, test, b] if test in _NUMBERS and re.fullmatch(r"-?\d+", a) and re.fullmatch(r"-?\d+", b):
-            return _NUMBERS[test](int(a), int(b))
-    return False if not words else None
+        case [a, test, b]:
+            return _comparison(a, test, b)
+    return None
+
+
+def _comparison(a: str, test: str, b: str) -> bool | None:
+    if test in ("=", "==", "!="):
+        return fnmatchcase(a, b) != (test == "!=")
+    if test in _NUMBERS and re.fullmatch(r"-?\d+", a) and re.fullmatch(r"-?\d+", b):
+        return _NUMBERS[test](int(a), int(b))
+    try:
+        return re.search(b, a) is not None if test == "=~" else None
+    except re.error:
+        return None

@@ -74,11 +74,9 @@ class Words:
 
     def assign(self, raw: str) -> None:
         """Run the assignment `raw`, such as ``a=b``, ``a+=b``, ``a[1]=b`` or ``a=(b c)``."""
-        match = _ASSIGNMENT.fullmatch(raw)
-        assert match is not None
-        name, index, plus, value = match.groups()
+        name, index, plus, value = _ASSIGNMENT.findall(raw)[0]
         old = self.variables.get(name, "")
-        if index is not None:
+        if index:
             self.variables[name] = {**_by_index(old), self.text(index): self.text(value)}
         elif value[:1] == "(":
             new = self._array(value[1:-1])

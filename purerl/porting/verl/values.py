@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from os.path import expanduser
+from pathlib import Path
 from typing import Any
 
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
 
-__all__ = ["SHORT", "Values", "is_sft_of", "local_path"]
+__all__ = ["SHORT", "Values", "as_number", "is_sft_of", "local_path"]
 
 SHORT = {"actor": "actor_rollout_ref.actor", "rollout": "actor_rollout_ref.rollout", "ref": "actor_rollout_ref.ref"}
 SHORT |= {"model": "actor_rollout_ref.model"}
@@ -51,15 +51,12 @@ class Values:
 
     def number(self, *names: str) -> Any:
         """The number that the first of `names` has; None if none is set. Raises ConfigError for another value."""
-        value = self.get(*names)
-        if isinstance(value, str):
-            try:
-                value = float(value)
-            except ValueError:
-                raise ConfigError(self.full(names[0]), got=repr(value), need="a number") from None
-        if value is not None and not isinstance(value, int | float):
-            raise ConfigError(self.full(names[0]), got=repr(value), need="a number")
-        return int(value) if isinstance(value, float) and value.is_integer() and "lr" not in names[0] else value
+        return as_number(self.full(names[0]), self.get(*names))
+
+    def decimal(self, name: str, default: float) -> float:
+        """The number `name`, or `default` if it is not set. Raises ConfigError for another value."""
+        value = self.number(name)
+        return default if value is None else float(value)
 
     def integer(self, *names: str) -> int:
         """The integer that the first of `names` has; 0 if none is set. Raises ConfigError for another value."""
@@ -129,6 +126,25 @@ class Values:
         )
 
 
+def as_number(key: str, value: Any) -> Any:
+    """The number `value` of the setting `key`, an integer if it is one; None is None.
+
+    Raises: ConfigError for another value.
+
+    >>> as_number("a", "2"), as_number("a", 1e-6), as_number("a", None)
+    (2, 1e-06, None)
+    """
+    number = value
+    if isinstance(value, str):
+        try:
+            number = float(value)
+        except ValueError:
+            number = ()
+    if number is not None and not isinstance(number, int | float):
+        raise ConfigError(key, got=repr(value), need="a number")
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
 def local_path(path: Any) -> str:
     """`path` with the home directory in place of ~, as verl reads it."""
-    return expanduser(str(path))
+    return str(Path(path).expanduser()) if str(path).startswith("~") else str(path)

@@ -6,7 +6,7 @@ from trl import KTOConfig, KTOTrainer
 
 class LoudTrainer(KTOTrainer):
     def log(self, logs, *args):
-        print(logs)
+        super().log(logs | {"loud": 1.0}, *args)
 
 
 args = KTOConfig(

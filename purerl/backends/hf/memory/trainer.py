@@ -156,7 +156,7 @@ def microbatches_to_plan(trainer: HFTrainer, workload: Workload) -> list[TensorD
     """
     mesh, batch = trainer.config.mesh, _step_rows(workload, trainer)
     data_ranks = Ranks(0, max(1, workload.ranks // (mesh.sequence * mesh.tensor)))
-    budget = -(-trainer.config.max_tokens_per_microbatch // mesh.sequence)
+    budget = trainer.config.budget.divided(mesh.sequence)
     divide = arrange_packs if trainer.config.packing else partial(arrange, share=trainer.share)
     parts = divide(batch, unit="row", budget=budget, ranks=data_ranks)
     vocabulary = trainer.module.limits.vocab_size if trainer.module.has_vocabulary else 0

@@ -190,7 +190,7 @@ class HFTrainer:
         check_rows(check_batch(batch, reads), self.module.limits)
         tokens, action = self.module.read_positions(batch["tokens"], batch["action"])
         batch = with_fields(batch.select("group"), tokens=tokens, action=action, **self.module.image_field(batch))
-        options: dict[str, Any] = {"unit": unit, "budget": self.config.max_tokens_per_microbatch}
+        options: dict[str, Any] = {"unit": unit, "budget": self.config.budget}
         if self.config.packing:
             return arrange_packs(batch, **options, ranks=self.mesh.data)
         return arrange(batch, **options, share=self.share, ranks=self.mesh.data)

@@ -18,6 +18,7 @@ from purerl.backends.hf.decoder.limits import CHOICES
 from purerl.backends.hf.model.packing import Pack, pack
 from purerl.backends.hf.model.prefix import Plan, plan, separate_plan
 from purerl.backends.hf.moe.replay import ROUTES
+from purerl.backends.training import Budget
 from purerl.errors import InputError
 from purerl.kernels.partition import rank_microbatches, rank_packs, tokens_needed
 from purerl.ranks import Ranks
@@ -50,11 +51,11 @@ class MicroBatch(NamedTuple):
     extras: ExtraKeys | None = None
 
 
-def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ranks) -> list[MicroBatch]:
+def arrange(batch: TensorDict, *, unit: str, budget: Budget, share: bool, ranks: Ranks) -> list[MicroBatch]:
     """The micro-batches of this rank.
 
     unit    "row" or "group": what a micro-batch does not split
-    budget  maximum of rows times tokens of the longest row, as in `microbatches`
+    budget  of a micro-batch: rows, or rows times tokens of the longest row, as in `microbatches`
     share   whether prefixes may be shared
 
     All ranks have the same number of micro-batches; the last ones may be empty. The k-th micro-batch of all ranks
@@ -65,21 +66,21 @@ def arrange(batch: TensorDict, *, unit: str, budget: int, share: bool, ranks: Ra
     whole_groups = unit == "group" or (share and len(batch["group"].unique()) >= ranks.size)
     labels = batch["group"] if unit == "group" else rows
     together = batch["group"] if whole_groups else rows
-    parts = rank_microbatches(cost, labels, together, ranks=ranks.size, budget=budget)
+    parts = rank_microbatches(cost, labels, together, budget.sizes(cost), ranks=ranks.size, budget=budget.maximum)
     return [_agreed(batch, of_ranks, share=share, rank=ranks.rank) for of_ranks in zip(*parts, strict=True)]
 
 
-def arrange_packs(batch: TensorDict, *, unit: str, budget: int, ranks: Ranks) -> list[MicroBatch]:
+def arrange_packs(batch: TensorDict, *, unit: str, budget: Budget, ranks: Ranks) -> list[MicroBatch]:
     """The micro-batches of this rank, each of which is read as one pack.
 
     unit    "row" or "group": what a micro-batch does not split
-    budget  maximum of the tokens of a pack, as in `rank_packs`
+    budget  of a pack: its rows or its tokens, as in `rank_packs`
 
     All ranks have the same number of micro-batches, of similar size; some are empty if there are few rows.
     """
     tokens = tokens_needed(batch["action"])
     labels = batch["group"] if unit == "group" else torch.arange(len(batch))
-    parts = rank_packs(tokens, labels, tokens, ranks=ranks.size, budget=budget)
+    parts = rank_packs(budget.sizes(tokens), labels, tokens, ranks=ranks.size, budget=budget.maximum)
     micro_batches = []
     for of_ranks in zip(*parts, strict=True):
         rows, extras = of_ranks[ranks.rank], _extras(batch, of_ranks, ranks.rank)

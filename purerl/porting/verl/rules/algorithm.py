@@ -95,7 +95,7 @@ def _divides_by_std(v: Values) -> bool:
 
 
 def algorithm(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
-    """`adv_estimator` and `loss_mode` as the kind of the algorithm, with other advantages where the loss has its own."""
+    """`adv_estimator` and `loss_mode` as the kind of the algorithm, and its advantages where the loss has others."""
     v = Values(values)
     if v.is_distillation:
         return

@@ -11,7 +11,7 @@ from purerl.porting.outcomes import Missing, Setting
 from purerl.porting.verl.rules.algorithm import CLIPPED, has_dual_clip, kind_of
 from purerl.porting.verl.values import Values
 
-__all__ = ["corrections", "filtering", "loss", "penalties"]
+__all__ = ["OF_TOTAL", "corrections", "filtering", "loss", "penalties"]
 
 _REDUCTIONS = {
     "token-mean": "token_mean",
@@ -23,6 +23,8 @@ _REDUCTIONS = {
 _ESTIMATORS = {"kl": "k1", "k1": "k1", "abs": "abs", "mse": "k2", "k2": "k2", "low_var_kl": "k3", "k3": "k3"}
 _OWN_REDUCTION = ("sapo", "gmpo", "opd", "opd_top_k")
 _WITHOUT_LIMIT = 1000
+OF_TOTAL = ("reward", "score", "seq_reward", "seq_final_reward")
+"""Metrics by which groups are filtered that are the total reward."""
 
 
 def loss(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
@@ -35,10 +37,10 @@ def loss(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     yield from _reductions(v, kind)
     yield from _of_kind(v, kind)
     if kind in ("ppo", "pf_ppo"):
-        yield Setting("algorithm.lambda_", float(v.number("algorithm.lam")))
-        yield Setting("algorithm.value_clip", float(v.number("critic.cliprange_value")))
+        yield Setting("algorithm.lambda_", v.decimal("algorithm.lam", 1.0))
+        yield Setting("algorithm.value_clip", v.decimal("critic.cliprange_value", 0.5))
     if kind in ("ppo", "pf_ppo", "reinforce_plus_plus"):
-        yield Setting("algorithm.discount", float(v.number("algorithm.gamma")))
+        yield Setting("algorithm.discount", v.decimal("algorithm.gamma", 1.0))
 
 
 def _clipping(v: Values, kind: str) -> Iterator[Setting | Missing]:
@@ -104,14 +106,14 @@ def penalties(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     if coef := v.number("actor.entropy_coeff"):
         yield Setting("algorithm.entropy_bonus", float(coef))
     if v.is_on("actor.use_kl_loss"):
-        yield Setting("algorithm.kl_loss.coef", float(v.number("actor.kl_loss_coef") or 0))
+        yield Setting("algorithm.kl_loss.coef", v.decimal("actor.kl_loss_coef", 0.0))
         yield from _estimator(v, "actor.kl_loss_type", "algorithm.kl_loss")
     if v.is_on("algorithm.use_kl_in_reward"):
         yield from _kl_in_reward(v)
 
 
 def _kl_in_reward(v: Values) -> Iterator[Setting | Missing]:
-    coef, is_field = float(v.number("algorithm.kl_ctrl.kl_coef") or 0), kind_of(v) == "reinforce_plus_plus"
+    coef, is_field = v.decimal("algorithm.kl_ctrl.kl_coef", 0.0), kind_of(v) == "reinforce_plus_plus"
     if is_field:
         yield Setting("algorithm.kl_reward", coef)
         if str(v.get("algorithm.kl_penalty")) not in ("kl", "k1"):
@@ -121,8 +123,8 @@ def _kl_in_reward(v: Values) -> Iterator[Setting | Missing]:
     yield from _estimator(v, "algorithm.kl_penalty", "algorithm.kl_reward")
     if v.get("algorithm.kl_ctrl.type") == "adaptive":
         comment = "verl's target is a mean over the tokens of a row, here it is a sum"
-        yield Setting("algorithm.kl_reward.target", float(v.number("algorithm.kl_ctrl.target_kl")), comment)
-        yield Setting("algorithm.kl_reward.horizon", float(v.number("algorithm.kl_ctrl.horizon")))
+        yield Setting("algorithm.kl_reward.target", v.decimal("algorithm.kl_ctrl.target_kl", 0.1), comment)
+        yield Setting("algorithm.kl_reward.horizon", v.decimal("algorithm.kl_ctrl.horizon", 10000.0))
 
 
 def _estimator(v: Values, name: str, key: str) -> Iterator[Setting | Missing]:
@@ -152,12 +154,13 @@ def filtering(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
         return
     yield Setting("algorithm.group_filter", True)  # noqa: FBT003 - the value
     batches = v.integer(f"{groups}max_num_gen_batches")
-    samples = max(1, int(generated or batch) * batches // max(1, batch)) if batches > 0 else _WITHOUT_LIMIT + 1
-    comment = "" if batches > 0 else "verl has no limit"
-    yield Setting("rollout.max_resample_rounds", max(1, samples - 1), comment)
+    rounds, comment = (max(1, batches - 1), "") if batches > 0 else (_WITHOUT_LIMIT, "verl has no limit")
+    yield Setting("rollout.max_resample_rounds", rounds, comment)
+    if generated not in (None, batch):
+        yield Setting("rollout.gen_batch_size", int(generated))
     metric = v.get(f"{groups}metric")
-    if metric not in (None, "reward", "score", "seq_reward", "seq_final_reward"):
-        yield Missing("algorithm.filter_groups.metric", f"groups are compared by their total reward, not by {metric}")
+    if metric not in (None, *OF_TOTAL):
+        yield Setting("rollout.filter_metric", str(metric), "a component of the reward of this name")
 
 
 # --- corrections ---------------------------------------------------------------------------------------------------

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from purerl.porting.outcomes import Missing, Setting
-from purerl.porting.verl.values import Values, local_path
+from purerl.porting.verl.rules.loss import OF_TOTAL
+from purerl.porting.verl.values import Values, as_number, local_path
 
 __all__ = ["overlong", "rewards"]
 
@@ -37,18 +38,23 @@ def rewards(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
 def _function(v: Values, path: str) -> Any:
     name = v.get("custom_reward_function.name", "reward.custom_reward_function.name") or "compute_score"
     function = f"{path}:{name}"
-    arguments = v.table("custom_reward_function.reward_kwargs") or v.table("reward.custom_reward_function.reward_kwargs")
+    arguments = v.table("custom_reward_function.reward_kwargs") or v.table(
+        "reward.custom_reward_function.reward_kwargs"
+    )
     return {"function": function, "kwargs": arguments} if arguments else function
 
 
 def _table(v: Values) -> Any:
     url = v.get("reward_model.sandbox_fusion.url", "sandbox_fusion.url", "reward.sandbox_fusion.url")
+    metric = v.get("algorithm.filter_groups.metric")
+    is_named = v.is_on("algorithm.filter_groups.enable") and metric not in (None, *OF_TOTAL)
+    name = {"name": str(metric)} if is_named else {}  # rollout.filter_metric names it
     if url is None:
-        return {"kind": "verl"}
+        return {"kind": "verl", **name}
     limit = v.integer("reward_model.sandbox_fusion.memory_limit_mb", "sandbox_fusion.memory_limit_mb")
     limit = limit or v.integer("reward.sandbox_fusion.memory_limit_mb")
     memory = {"memory_limit_mb": limit} if limit else {}
-    return {"kind": "verl", "functions": "verl", "sandbox_fusion_url": str(url), **memory}
+    return {"kind": "verl", "functions": "verl", "sandbox_fusion_url": str(url), **memory, **name}
 
 
 def overlong(values: Mapping[str, Any]) -> Iterator[Setting]:
@@ -56,8 +62,8 @@ def overlong(values: Mapping[str, Any]) -> Iterator[Setting]:
     v = Values(values)
     for part in ("reward_model.reward_kwargs.overlong_buffer_cfg", "reward.reward_kwargs.overlong_buffer_cfg"):
         settings = {**v.table("reward_model.overlong_buffer"), **v.table(part)}
-        length = int(settings.get("len") or 0)
+        length = int(as_number(f"{part}.len", settings.get("len")) or 0)
         if str(settings.get("enable")).lower() == "true" and length > 0 and not v.has_environment:
             yield Setting("rollout.overlong.buffer", min(length, v.integer("data.max_response_length") or length))
-            yield Setting("rollout.overlong.factor", float(settings.get("penalty_factor") or 1.0))
+            yield Setting("rollout.overlong.factor", float(as_number(part, settings.get("penalty_factor")) or 1.0))
             return

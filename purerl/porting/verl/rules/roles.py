@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from purerl.porting.outcomes import Missing, Setting
-from purerl.porting.verl.rules.training import ACTOR, CRITIC, Part, engine_settings, optimizer_settings
+from purerl.porting.verl.rules.training import ACTOR, CRITIC, Part, budget, engine_settings, optimizer_settings
 from purerl.porting.verl.values import Values, local_path
 
 __all__ = ["critic", "critic_batches", "reference"]
@@ -14,7 +14,8 @@ __all__ = ["critic", "critic_batches", "reference"]
 _PLACEHOLDER = "~/models/deepseek-llm-7b-chat"
 """The path of every model in verl's own files."""
 
-_OF_REFERENCE = ("mesh.", "max_tokens_per_microbatch", "cpu_offload", "reshard_after_forward")
+_BATCH = "data.train_batch_size"
+_OF_REFERENCE = ("mesh.", "max_", "cpu_offload", "reshard_after_forward")
 
 
 _OFF: Mapping[str, Any] = {
@@ -47,12 +48,20 @@ def critic(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
 
 
 def critic_batches(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
-    """The mini-batches and epochs of the critic, which are those of the policy."""
+    """The mini-batches and epochs of the critic, if they are not those of the policy."""
     v = Values(values)
-    for name in ("ppo_mini_batch_size", "ppo_epochs") if v.has_critic else ():
-        own, policy = v.number(f"critic.{name}"), v.number(f"actor.{name}")
-        if own not in (None, policy):
-            yield Missing(f"critic.{name}", f"the critic has the same as the policy: {policy}")
+    if not v.has_critic:
+        return
+    epochs, mini, batch = v.integer("critic.ppo_epochs"), v.integer("critic.ppo_mini_batch_size"), v.integer(_BATCH)
+    if epochs not in (0, v.integer("actor.ppo_epochs")):
+        yield Setting("roles.critic.ppo_epochs", epochs)
+    if mini in (0, v.integer("actor.ppo_mini_batch_size")):
+        return
+    if batch % mini == 0:
+        yield Setting("roles.critic.minibatch_size", mini)
+    else:
+        count = max(1, round(batch / mini))
+        yield Setting("roles.critic.num_minibatches", count, f"{mini} does not divide {batch}")
 
 
 def reference(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
@@ -61,22 +70,18 @@ def reference(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     if not v.has_reference:
         return
     part = Part("ref.fsdp_config", "ref.megatron", "actor.optim", "model", "ref")
-    own = [_with_budget(v, each) for each in engine_settings(v, part) if isinstance(each, Setting)]
-    policy = [each for each in engine_settings(v, ACTOR) if isinstance(each, Setting)]
-    kept, shared = ([each for each in some if each.key.startswith(_OF_REFERENCE)] for some in (own, policy))
-    yield from _different("roles.reference.trainer", kept, shared)
+    own, policy = _of_reference(v, part), _of_reference(v, ACTOR)
+    own = [each for each in own if not each.key.endswith("_microbatch")]
+    tokens, rows = v.integer("ref.log_prob_max_token_len_per_gpu"), "ref.log_prob_micro_batch_size"
+    count = v.integer(f"{rows}_per_gpu") or v.integer(rows) // v.ranks
+    sequence = max(1, v.integer("ref.ulysses_sequence_parallel_size"))
+    size = budget(v, tokens if v.is_on("ref.log_prob_use_dynamic_bsz") else 0, count, sequence)
+    yield from _different("roles.reference.trainer", [*own, size], policy)
 
 
-def _with_budget(v: Values, setting: Setting) -> Setting:
-    """`setting`; the size of micro-batches is that of the settings of the reference."""
-    if setting.key != "max_tokens_per_microbatch":
-        return setting
-    rows = v.integer("ref.log_prob_micro_batch_size_per_gpu") or v.integer("ref.log_prob_micro_batch_size") // v.ranks
-    tokens = v.integer("ref.log_prob_max_token_len_per_gpu")
-    is_dynamic = v.is_on("ref.log_prob_use_dynamic_bsz") and tokens
-    value = max(tokens, v.row_tokens) if is_dynamic else max(1, rows) * v.row_tokens
-    comment = "" if is_dynamic else f"{max(1, rows)} row{'s' * (rows > 1)} of {v.row_tokens} tokens"
-    return Setting(setting.key, value * max(1, v.integer("ref.ulysses_sequence_parallel_size")), comment)
+def _of_reference(v: Values, part: Part) -> list[Setting]:
+    outcomes = engine_settings(v, part)
+    return [each for each in outcomes if isinstance(each, Setting) and each.key.startswith(_OF_REFERENCE)]
 
 
 def _different(

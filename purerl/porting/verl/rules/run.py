@@ -80,7 +80,11 @@ def data(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
 def _columns(v: Values) -> Iterator[Setting | Missing]:
     columns = {"data.prompt_key": "prompt", **_COLUMNS}
     if v.is_sft:
-        columns = {"data.messages_key": "messages", "data.multiturn.messages_key": "messages", "data.tools_key": "tools"}
+        columns = {
+            "data.messages_key": "messages",
+            "data.multiturn.messages_key": "messages",
+            "data.tools_key": "tools",
+        }
         if v.get("data.prompt_key"):
             columns = {"data.prompt_key": "prompt", "data.response_key": "completion"}
     for key, column in columns.items():

@@ -69,6 +69,9 @@ def _server(v: Values) -> Iterator[Setting | Missing]:
     part, tensor = "generator.server.", max(1, v.integer("rollout.tensor_model_parallel_size"))
     own = v.integer("rollout.nnodes") * v.integer("rollout.n_gpus_per_node")
     per_host = v.integer("rollout.n_gpus_per_node") if own else max(1, v.integer("trainer.n_gpus_per_node"))
+    if tensor > per_host:
+        why = f"a server is on one host, which has {per_host} GPUs"
+        yield Missing("actor_rollout_ref.rollout.tensor_model_parallel_size", why)
     tensor = min(tensor, per_host)
     yield Setting(f"{part}tensor_parallel_size", tensor)
     comment = "on devices of their own: generator.server.devices" if own else "one on each device, or group of them"

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from purerl.porting.outcomes import Missing, Setting
-from purerl.porting.verl.values import Values, local_path
+from purerl.porting.verl.values import Values, as_number, local_path
 
-__all__ = ["ACTOR", "CRITIC", "Part", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
+__all__ = ["ACTOR", "CRITIC", "Part", "budget", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
 
 _DTYPES = {"fp32": "float32", "float32": "float32", "float": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 _RECOMPUTE = {"full": "layers", "selective": "selective"}
@@ -71,12 +71,14 @@ def _microbatches(v: Values, part: Part) -> Iterator[Setting]:
         names = (f"{part.batches}.use_dynamic_bsz", f"{part.batches}.ppo_max_token_len_per_gpu", "")
         names = (*names[:2], f"{part.batches}.ppo_micro_batch_size")
     tokens, rows = v.integer(names[1]), v.integer(f"{names[2]}_per_gpu") or v.integer(names[2]) // v.ranks
-    if v.is_on(names[0]):
-        yield Setting("max_tokens_per_microbatch", max(tokens, v.row_tokens) * _sequence(v, part))
-    elif v.row_tokens:
-        count = max(1, rows)
-        comment = f"{count} row{'s' * (count > 1)} of {v.row_tokens} tokens"
-        yield Setting("max_tokens_per_microbatch", count * v.row_tokens * _sequence(v, part), comment)
+    yield budget(v, tokens if v.is_on(names[0]) else 0, rows, _sequence(v, part))
+
+
+def budget(v: Values, tokens: int, rows: int, sequence: int) -> Setting:
+    """The size of micro-batches: the `tokens` of each of `sequence` ranks that divide a row, or if 0, the `rows`."""
+    if not tokens:
+        return Setting("max_rows_per_microbatch", max(1, rows))
+    return Setting("max_tokens_per_microbatch", max(tokens * sequence, v.row_tokens))
 
 
 def _sequence(v: Values, part: Part) -> int:
@@ -185,7 +187,7 @@ def optimizer_settings(v: Values, part: Part) -> Iterator[Setting | Missing]:
     yield from _schedule(v, part)
     if (decay := v.number(f"{part.optim}.weight_decay")) is not None:
         yield Setting("weight_decay", float(decay), "verl's decay is of all weights, here of matrices")
-    betas = v.texts(f"{part.optim}.betas")
+    betas = [as_number(v.full(f"{part.optim}.betas"), beta) for beta in v.texts(f"{part.optim}.betas")]
     if len(betas) == 2:
         yield Setting("betas", [*map(float, betas)])
     clip, old = v.number(f"{part.optim}.clip_grad"), v.number(f"{part.batches}.grad_clip")
@@ -203,7 +205,10 @@ def _schedule(v: Values, part: Part) -> Iterator[Setting | Missing]:
     if style not in _SCHEDULES:
         yield Missing(v.full(key), f"there is no schedule {style}")
         style = "constant"
-    steps, ratio = v.integer(f"{optim}.lr_warmup_steps"), v.number(f"{optim}.lr_warmup_steps_ratio", f"{optim}.warmup_steps_ratio")
+    steps, ratio = (
+        v.integer(f"{optim}.lr_warmup_steps"),
+        v.number(f"{optim}.lr_warmup_steps_ratio", f"{optim}.warmup_steps_ratio"),
+    )
     if steps > 0:
         yield Setting("warmup_steps", steps, "optimizer steps in both; verl's first step has a learning rate of 0")
     elif ratio:
@@ -231,7 +236,7 @@ def _optimizer_class(v: Values, part: Part) -> Iterator[Setting | Missing]:
         return
     package = str(v.get(f"{part.optim}.optimizer_impl") or "torch.optim")
     if (eps := options.pop("eps", None)) is not None:
-        yield Setting("eps", float(eps))
+        yield Setting("eps", float(as_number(v.full(f"{part.optim}.override_optimizer_config"), eps)))
     if (package, name) == ("torch.optim", "AdamW"):
         if options:
             why = f"AdamW has no {', '.join(options)}; another optimizer is `trainer.optimizer`, with kwargs"

@@ -1,0 +1,47 @@
+"""The rows by which an algorithm chooses groups, if a component of the reward takes the place of the reward."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from purerl.errors import ConfigError, nearest
+from purerl.rewards.results import RewardResult
+from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
+from purerl.rollouts.types import Trajectory
+
+__all__ = ["by_metric"]
+
+
+def by_metric(trajectories: Sequence[Trajectory], name: str) -> list[dict[str, Any]]:
+    """The fields of `trajectories` with the component `name` of the reward, without its weight, as the reward.
+
+    Each row of an episode has the component of the episode, at its last action token. A row without a reward, which is
+    masked out, has 0.
+
+    Raises: ConfigError for a row that has a reward and no such component: its group could not be judged.
+    """
+    values = {}
+    for rows, result in zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True):
+        values |= dict.fromkeys((row.fields["row"] for row in rows), _value(result, name))
+    return [
+        {**trajectory.fields, "reward": _at_last_action(trajectory.fields, values[trajectory.fields["row"]])}
+        for trajectory in trajectories
+    ]
+
+
+def _value(result: RewardResult, name: str) -> float:
+    if result.reward is None:
+        return 0.0
+    if name not in result.components:
+        known = [*result.components]
+        need = f"a component of the reward of each completion, such as: {', '.join(known)}"
+        raise ConfigError("rollout.filter_metric", got=repr(name), need=need, do=nearest(name, known))
+    return result.components[name]
+
+
+def _at_last_action(fields: Mapping[str, Any], value: float) -> list[float]:
+    """The rewards of the tokens of a row: `value` at the last action token, and 0 at the others."""
+    actions = [position for position, is_action in enumerate(fields["action"]) if is_action]
+    last = actions[-1] if actions else None
+    return [value if position == last else 0.0 for position in range(len(fields["tokens"]))]
