@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from purerl.config.aliases import LIBRARIES
 from purerl.config.aliases.answers import defaults
 from purerl.config.aliases.remedies import full_names
 from purerl.config.tables import write
 from purerl.errors import ConfigError
-from purerl.porting.outcomes import Translation
-from purerl.porting.translation import translate
-from purerl.porting.trl.fields import PROCESSES
+
+if TYPE_CHECKING:
+    from purerl.porting.outcomes import Translation
 
 __all__ = ["lines_for"]
 
@@ -30,6 +30,8 @@ def lines_for(given: Mapping[str, Any]) -> dict[str, str]:
     for library in LIBRARIES:
         names = {full[0]: name for name in given if name not in lines and (full := full_names(library, name))}
         values = {full: given[name] for full, name in names.items() if full in defaults(library)}
+        if not values:
+            continue
         found = _lines(library, values) or {
             full: line for each in values.items() for full, line in _lines(library, dict([each])).items()
         }
@@ -52,6 +54,8 @@ def _lines(library: str, given: Mapping[str, Any]) -> dict[str, str]:
 
 def _translate_trl(given: Mapping[str, Any], names: Iterable[str]) -> Translation:
     """The translation of `given`, with the classes of `names`."""
+    from purerl.porting.translation import translate
+    from purerl.porting.trl.fields import PROCESSES
     from purerl.porting.trl.importing import RULES
 
     classes = {name.partition(".")[0] for name in names} | {"GRPOTrainer"}
@@ -61,6 +65,7 @@ def _translate_trl(given: Mapping[str, Any], names: Iterable[str]) -> Translatio
 
 
 def _translate_verl(given: Mapping[str, Any], _: Iterable[str]) -> Translation:
+    from purerl.porting.translation import translate
     from purerl.porting.verl.interpolation import resolve
     from purerl.porting.verl.rules import RULES
 
