@@ -19,7 +19,7 @@ def by_metric(trajectories: Sequence[Trajectory], name: str) -> list[dict[str, A
     Each row of an episode has the component of the episode, at its last action token. A row without a reward, which is
     masked out, has 0.
 
-    Raises: ConfigError for a row that has a reward and no such component: its group could not be judged.
+    Raises: ConfigError for a row that has a reward and no such component.
     """
     values = {}
     for rows, result in zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True):
