@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from purerl.config.aliases.answers import known
+from purerl.config.aliases.answers import known, other_defaults
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
 from purerl.porting.verl.overrides import is_override, parse_override, parse_value
@@ -164,8 +164,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _leaves(key: str, value: Any) -> dict[str, Any]:
     """The settings in `value` at `key`, by dotted key: a table that is a setting itself stays one."""
-    is_setting = key in known("verl")
-    if isinstance(value, Mapping) and value and not (is_setting and known("verl")[key] is not None):
+    is_table = known("verl").get(key) == {} and key not in other_defaults("verl")["other_versions"]
+    if isinstance(value, Mapping) and value and not is_table:
         return {name: leaf for part, each in value.items() for name, leaf in _leaves(f"{key}.{part}", each).items()}
     if isinstance(value, str) and not isinstance(value, Unknown):
         value = parse_value(value) if re.fullmatch(r"[+-]?[\d.]+e[+-]?\d+", value, re.IGNORECASE) else value
