@@ -20,8 +20,8 @@ nox.options.sessions = ["lint", "checks"]
 # what it compiles, each of the thousands of processes compiles purerl again.
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "PYTHONDONTWRITEBYTECODE": ""}
 
-# More processes than cores, because many tests wait for processes of their own.
-_PARALLEL = ("-n", str(min(8, (os.cpu_count() or 1) * 3 // 2)))
+# Two processes for each core, because many tests wait for processes of their own.
+_PARALLEL = ("-n", str(min(8, (os.cpu_count() or 1) * 2)))
 # The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 # Tests that have sessions of their own.
@@ -110,7 +110,7 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def slow(session: nox.Session) -> None:
-    """The tests and laws that take more than five seconds each, such as the compilation of every algorithm."""
+    """The tests and laws that take seconds each, such as attacks on graders and the compilation of every algorithm."""
     _python(session, "pytest", *_PARALLEL, *_BY_FILE, "-m", f"slow and {_NOT_OTHERS}", *session.posargs)
     if not session.posargs:
         _python(session, "pytest", "property_tests", *_PARALLEL, "-m", "slow")

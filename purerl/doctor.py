@@ -206,7 +206,8 @@ def _engine(group: str, kind: str, python: str | None = None) -> Finding:
             text = f"{installed}: {text}"
         problem = _missing(plugin, python) if isinstance(plugin, GeneratorPlugin) else ""
         if not problem and plugin.VERSION is not None:
-            problem = _other_version(kind, plugin.VERSION, installed)
+            is_right = installed is not None and is_version(installed, plugin.VERSION)
+            problem = "" if is_right else f"purerl uses the interface of {kind} {plugin.VERSION}"
         if problem:
             state = "missing" if python is None else "bad"
             return Finding("engines", f"{group} {kind}", state, f"{text}; {problem}", _OWN_ENVIRONMENT)
@@ -228,12 +229,6 @@ def _missing(plugin: GeneratorPlugin, python: str | None) -> str:
     except ConfigError as error:
         return str(error).partition("got:  ")[2].splitlines()[0]
     return ""
-
-
-def _other_version(kind: str, need: str, installed: str | None) -> str:
-    """The problem of the version of the engine `kind`; empty if it is `need`."""
-    is_it = installed is not None and is_version(installed, need)
-    return "" if is_it else f"purerl uses the interface of {kind} {need}"
 
 
 def _describe(capabilities: Capabilities) -> str:

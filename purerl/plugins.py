@@ -189,7 +189,8 @@ def locate(address: str) -> Any:
     try:
         module = import_module(name_of_module)
     except (Exception, SystemExit) as error:
-        if isinstance(error, ModuleNotFoundError) and _is_parent(error.name, name_of_module):
+        # A module that is missing inside of the plugin is another error.
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{name_of_module}.".startswith(f"{error.name}."):
             raise _not_found(address, str(error)) from error
         got, need = f"{type(error).__name__}: {error}", "a module that can be imported from here"
         do = f"fix it; python -c 'import {name_of_module}' in its directory prints the traceback"
@@ -198,11 +199,6 @@ def locate(address: str) -> Any:
         near = get_close_matches(name, [known for known in vars(module) if known[0] != "_"], n=1)
         raise _not_found(address, f"module {name_of_module} without {name}", *near)
     return getattr(module, name) if name else module
-
-
-def _is_parent(missing: str | None, module: str) -> bool:
-    """Whether `missing` is `module` itself or a package that contains it, and not a module that it imports."""
-    return missing is not None and f"{module}.".startswith(f"{missing}.")
 
 
 _FILES: dict[str, str] = {}

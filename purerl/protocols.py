@@ -6,7 +6,7 @@ test whether it does. The loop knows nothing else about engines, and engines kno
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -264,17 +264,13 @@ def collect_all(generator: Generator, requests: Sequence[Request]) -> list[Compl
     while missing:
         finished = generator.collect()
         if not finished:
-            raise _lost(missing)
+            got = f"no completion from collect(), with {len(missing)} missing: {min(missing)!r}, ..."
+            need = "a completion of every request that was submitted"
+            do = "test the generator with purerl.testing.check_generator"
+            raise EngineError("a generator has lost requests", got=got, need=need, do=do)
         completions.update((completion.key, completion) for completion in finished)
         missing.difference_update(completions)
     return [completions[request.key] for request in requests]
-
-
-def _lost(missing: Collection[str]) -> EngineError:
-    got = f"no completion from collect(), with {len(missing)} missing: {min(missing)!r}, ..."
-    need = "a completion of every request that was submitted"
-    do = "test the generator with purerl.testing.check_generator"
-    return EngineError("a generator has lost requests", got=got, need=need, do=do)
 
 
 # --- training ----------------------------------------------------------------------------------------------------

@@ -24,6 +24,7 @@ __all__ = [
     "boolean",
     "check_alternatives",
     "check_strings",
+    "count",
     "in_section",
     "names_setting",
     "no_effect",
@@ -32,6 +33,7 @@ __all__ = [
     "server_address",
     "setting",
     "size_at_least",
+    "switch",
     "to_mib",
     "to_model",
     "with_key",
@@ -88,6 +90,16 @@ def setting(
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"inline": True} if inline else {})
     metadata |= {"read": read} if read else {}
     return field(metadata=metadata, validator=check, **kwargs)
+
+
+def count(help: str, default: int = 1, *, minimum: int = 1, **options: Any) -> Any:
+    """A `setting` that is an integer from `minimum` on, and that may change while a run continues, up to rounding."""
+    return setting(help, default=default, **{"may_change": "rounding", **at_least(minimum), **options})
+
+
+def switch(help: str, *, default: bool | None = False) -> Any:
+    """A `setting` that is true or false, and that may change while a run continues, up to rounding."""
+    return setting(help, default=default, may_change="rounding", **boolean())
 
 
 def refuse_credentials(name: str, value: Any, *, do: str = _VARIABLE) -> None:

@@ -36,6 +36,7 @@ def test_faults_say_what_to_do(tmp_path: Path) -> None:
     assert faults(str(link))[0].startswith(f"{link} is a link and no device")
 
 
+@pytest.mark.slow
 def test_on_a_machine_that_is_not_sound_one_test_says_so_and_the_others_are_skipped(tmp_path: Path) -> None:
     (tmp_path / "broken_machine.py").write_text(PLUGIN)
     tests = ["tests/test_machine.py::test_the_machine_is_sound", "tests/system/test_files.py"]

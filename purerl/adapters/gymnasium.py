@@ -62,7 +62,14 @@ class GymnasiumEnvironment:
         that is not text, without `show`.
         """
         own_seed = seed if example.get("seed") is None else int(example["seed"])
-        observation, _ = self._environment.reset(seed=own_seed, options=_options_of(example))
+        value = example.get("options")
+        try:
+            options = json.loads(value) if isinstance(value, str) else value
+        except ValueError as error:
+            raise DataError("column 'options'", got=str(error), need="a mapping, or JSON of one") from error
+        if options is not None and not isinstance(options, Mapping):
+            raise DataError("column 'options'", got=repr(options)[:200], need="a mapping, or JSON of one")
+        observation, _ = self._environment.reset(seed=own_seed, options=options)
         return Observation(messages=self._messages(observation))
 
     def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
@@ -113,17 +120,6 @@ def _create(environment: str | Callable[..., Any], arguments: Mapping[str, Any])
     except (gymnasium.error.Error, ModuleNotFoundError) as error:
         need = "the id of a registered environment, NAME-vN or module:NAME-vN"
         raise ConfigError(f"environment {environment!r} of gymnasium", got=str(error), need=need) from error
-
-
-def _options_of(example: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    value = example.get("options")
-    try:
-        options = json.loads(value) if isinstance(value, str) else value
-    except ValueError as error:
-        raise DataError("column 'options'", got=str(error), need="a mapping, or JSON of one") from error
-    if options is not None and not isinstance(options, Mapping):
-        raise DataError("column 'options'", got=repr(options)[:200], need="a mapping, or JSON of one")
-    return options
 
 
 def _text_of(observation: Any) -> str:

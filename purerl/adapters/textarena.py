@@ -70,7 +70,8 @@ class TextArenaEnvironment:
             if not done:
                 return self._observation()
             rewards, _ = self._game.close()
-        return Observation(reward=_rewards(rewards, self._num_players), done=True)
+        reward = None if rewards is None else {int(player): float(value) for player, value in rewards.items()}
+        return Observation(reward=reward[0] if reward and self._num_players == 1 else reward, done=True)
 
     def close(self) -> None:
         return None
@@ -78,7 +79,8 @@ class TextArenaEnvironment:
     def _observation(self) -> Observation:
         """The observation of the player who takes the next turn: messages that this player has not read yet."""
         player, messages = self._game.get_observation()
-        text = "\n".join(_shown(sender, message) for sender, message, _ in messages if sender != player)
+        own = [text if sender < 0 else f"[Player {sender}] {text}" for sender, text, _ in messages if sender != player]
+        text = "\n".join(own)
         return Observation(messages=[{"role": "user", "content": text}], player=player)
 
     @contextmanager
@@ -90,15 +92,3 @@ class TextArenaEnvironment:
         finally:
             self._random = random.getstate()
             random.setstate(before)
-
-
-def _shown(sender: int, message: str) -> str:
-    """A message as text; those of other players have the name of the player."""
-    return message if sender < 0 else f"[Player {sender}] {message}"
-
-
-def _rewards(rewards: Mapping[int, float] | None, num_players: int) -> float | Mapping[int, float] | None:
-    if rewards is None:
-        return None
-    found = {int(player): float(reward) for player, reward in rewards.items()}
-    return found if num_players > 1 else found[0]

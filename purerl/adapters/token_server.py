@@ -47,7 +47,12 @@ class Sample:
     def make_request(self, body: Mapping[str, Any]) -> Request:
         """The request in the JSON object `body`. Raises ValueError for a sampling parameter that has no effect here."""
         given = {name: value for name, value in body["sampling_params"].items() if value is not None}
-        _check_parameters(given, self.sampling)
+        temperature = given.get("temperature", self.sampling.temperature)
+        if temperature != self.sampling.temperature:
+            raise ValueError(f"temperature {temperature:g}, but the run samples at {self.sampling.temperature:g}")
+        unknown = sorted(given.keys() - {*_READ, *_WITHOUT_EFFECT})
+        if unknown:
+            raise ValueError(f"sampling parameters that purerl does not support: {', '.join(unknown)}")
         stop_tokens = tuple(dict.fromkeys([*self.sampling.stop_tokens, *given.get("stop_token_ids", ())]))
         max_tokens = min(given.get("max_tokens", self.sampling.max_tokens), self.sampling.max_tokens)
         number, self.number = self.number, self.number + 1
@@ -58,15 +63,6 @@ class Sample:
             evolve(self.sampling, stop_tokens=stop_tokens, max_tokens=max_tokens),
             derive_seed(*self.seeds, *turn),
         )
-
-
-def _check_parameters(given: Mapping[str, Any], sampling: Sampling) -> None:
-    temperature = given.get("temperature", sampling.temperature)
-    if temperature != sampling.temperature:
-        raise ValueError(f"temperature {temperature:g}, but the run samples at {sampling.temperature:g}")
-    unknown = sorted(given.keys() - {*_READ, *_WITHOUT_EFFECT})
-    if unknown:
-        raise ValueError(f"sampling parameters that purerl does not support: {', '.join(unknown)}")
 
 
 @asynccontextmanager
@@ -94,7 +90,13 @@ async def serve_tokens(samples: Mapping[str, Sample], header: str) -> AsyncItera
         if completion.finish in ("error", "cancelled"):
             return _error(web, 500, completion.error or completion.finish)
         sample.requests.append((request.tokens, completion))
-        return web.json_response(_response(completion))
+        pairs = zip(completion.tokens, completion.logp, strict=True)
+        choice = {
+            "token_ids": [*map(int, completion.tokens)],
+            "logprobs": {"content": [{"token": f"token_id:{token}", "logprob": float(logp)} for token, logp in pairs]},
+            "finish_reason": completion.finish,
+        }
+        return web.json_response({"request_id": completion.key, "choices": [choice]})
 
     app = web.Application(client_max_size=2**30)
     app.router.add_post("/inference/v1/generate", answer)
@@ -105,16 +107,6 @@ async def serve_tokens(samples: Mapping[str, Sample], header: str) -> AsyncItera
         yield f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     finally:
         await runner.cleanup()
-
-
-def _response(completion: Completion) -> dict[str, Any]:
-    pairs = zip(completion.tokens, completion.logp, strict=True)
-    choice = {
-        "token_ids": [*map(int, completion.tokens)],
-        "logprobs": {"content": [{"token": f"token_id:{token}", "logprob": float(logp)} for token, logp in pairs]},
-        "finish_reason": completion.finish,
-    }
-    return {"request_id": completion.key, "choices": [choice]}
 
 
 def _error(web: Any, status: int, message: str) -> Any:

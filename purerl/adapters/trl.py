@@ -114,7 +114,9 @@ class TRLEnvironment:
         if not self._rewards and not hasattr(self._environment, "get_reward"):
             need = "a method get_reward, or reward_functions"
             raise ConfigError("environment for TRL", got=type(self._environment).__name__, need=need)
-        self.tools = [_schema_of(method) for method in _tools_of(self._environment).values()]
+        from transformers.utils.chat_template_utils import get_json_schema
+
+        self.tools = [get_json_schema(method) for method in _tools_of(self._environment).values()]
 
     def _next_observation(self, answers: Sequence[Message]) -> Observation:
         self._messages += answers
@@ -157,12 +159,6 @@ def _tools_of(environment: Any) -> dict[str, Callable[..., Any]]:
     methods = inspect.getmembers(type(environment), predicate=inspect.isfunction)
     names = [name for name, _ in methods if not name.startswith("_") and name not in _NO_TOOLS]
     return {name: getattr(environment, name) for name in names}
-
-
-def _schema_of(function: Callable[..., Any]) -> Mapping[str, Any]:
-    from transformers.utils.chat_template_utils import get_json_schema
-
-    return get_json_schema(function)
 
 
 def _check_rewards(functions: Sequence[RewardFunction], weights: Sequence[float]) -> None:

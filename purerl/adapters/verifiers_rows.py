@@ -72,12 +72,11 @@ def _rows_of_trace(
     seen: set[int] = set()
     branches = [branch for branch in trace.branches if branch.trainable]
     turns = [_turns_of(branch, known, seen) for branch in branches]
-    pairs = [pair for pair in zip(branches, turns, strict=True) if _has_new_turn(pair[1])]
+    pairs = [pair for pair in zip(branches, turns, strict=True) if any(turn.is_action for turn in pair[1] or ())]
     failure = None if trace.ok and episode.ok else _failure_of(episode, "the trace did not end as planned", trace)
     if failure is None and any(found is None for found in turns):
-        failure = Failure(
-            "verifiers", "failed", "a trace has sampled tokens that were not sampled here\n", "environment"
-        )
+        text = "a trace has sampled tokens that were not sampled here\n"
+        failure = Failure("verifiers", "failed", text, "environment")
     if failure and not pairs:
         missing = _missing(draw, failure)
         return [evolve(missing, fields={**missing.fields, **fields})]
@@ -89,10 +88,6 @@ def _rows_of_trace(
         texts = _texts(draw, [node.message for node in branch.nodes], trace.last_reply, finish)
         rows.append(Trajectory({**fields, **_token_fields([], found, result.reward)}, texts, result))
     return rows
-
-
-def _has_new_turn(turns: Sequence[RowTurn] | None) -> bool:
-    return turns is not None and any(turn.is_action for turn in turns)
 
 
 def _turns_of(branch: Any, known: Mapping[tuple[int, ...], Completion], seen: set[int]) -> list[RowTurn] | None:
@@ -155,13 +150,8 @@ def _texts(draw: Draw, messages: Sequence[Any], completion: str, finish: str) ->
 
 
 def _message(message: Any) -> dict[str, Any]:
-    content = message.content if isinstance(message.content, str) else _text_of(message.content or [])
-    calls = [
-        {"name": call.name, "arguments": call.arguments, "id": call.id}
-        for call in getattr(message, "tool_calls", None) or []
-    ]
+    content, calls = message.content or [], getattr(message, "tool_calls", None) or []
+    if not isinstance(message.content, str):
+        content = "".join(getattr(part, "text", "") for part in content)
+    calls = [{"name": call.name, "arguments": call.arguments, "id": call.id} for call in calls]
     return {"role": message.role, "content": content} | ({"tool_calls": calls} if calls else {})
-
-
-def _text_of(parts: Sequence[Any]) -> str:
-    return "".join(getattr(part, "text", "") for part in parts)

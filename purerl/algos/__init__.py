@@ -53,13 +53,7 @@ from purerl.algos.parts.corrections import (
     sequence_importance_ratio,
     truncated_ratio,
 )
-from purerl.algos.parts.distillation import (
-    prefix_weight,
-    teacher_advantage,
-    topk_forward_kl,
-    topk_jsd,
-    topk_reverse_kl,
-)
+from purerl.algos.parts.distillation import prefix_weight, teacher_advantage, topk_forward_kl, topk_jsd, topk_reverse_kl
 from purerl.algos.parts.divergences import (
     absolute_log_ratio,
     importance_k3,

@@ -73,11 +73,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         clip_high=config.clip_high,
         weight_cap=config.weight_cap,
     )
-    policy = weighted_policy(
-        weight,
-        token_mean,
-        behavior="old_logp",
-    )
+    policy = weighted_policy(weight, token_mean, behavior="old_logp")
     return Algorithm(
         reads=("reward",),
         advantage=outcome_advantage(group_normalized_advantage),

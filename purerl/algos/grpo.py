@@ -61,10 +61,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build GRPO from `config`."""
     policy = clipped_policy(
-        token_level_ratio,
-        sequence_mean_of_token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
+        token_level_ratio, sequence_mean_of_token_mean, clip_low=config.clip_low, clip_high=config.clip_high
     )
     return Algorithm(
         reads=("reward",),

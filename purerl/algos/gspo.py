@@ -67,10 +67,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build GSPO from `config`."""
     policy = clipped_policy(
-        sequence_level_ratio,
-        sequence_mean_of_token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
+        sequence_level_ratio, sequence_mean_of_token_mean, clip_low=config.clip_low, clip_high=config.clip_high
     )
     return Algorithm(
         reads=("reward",),

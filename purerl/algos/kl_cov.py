@@ -45,7 +45,7 @@ from __future__ import annotations
 
 from attrs import frozen
 
-from purerl.algos.algebra import Algorithm, Objective, Term, of_fields, write_field
+from purerl.algos.algebra import Algorithm, Term, of_fields, write_field
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.divergences import absolute_log_ratio
 from purerl.algos.parts.policy import approx_kl, policy_objective, token_level_ratio
@@ -77,15 +77,6 @@ def distance_penalty(logp: TokenFloat, old_logp: TokenFloat, penalized: TokenBoo
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build KL-Cov from `config`."""
-    return Algorithm(
-        reads=("reward",),
-        advantage=outcome_advantage(group_normalized_advantage),
-        objectives=(_policy(config),),
-        min_group_size=2,
-    )
-
-
-def _policy(config: Config) -> Objective:
     choice = of_fields(high_covariance_tokens, "old_logp", "advantage", "mask", top_fraction=config.top_fraction)
     penalty = of_fields(distance_penalty, "logp", "old_logp", "penalized")
     policy = policy_objective(
@@ -95,4 +86,9 @@ def _policy(config: Config) -> Objective:
         metrics={"approx_kl": approx_kl, "ratio": token_level_ratio},
     )
     term = Term("penalty", penalty, token_mean, weight=config.penalty_coef, follows_policy=True)
-    return policy._replace(prepare=write_field("penalized", choice), terms=(*policy.terms, term))
+    return Algorithm(
+        reads=("reward",),
+        advantage=outcome_advantage(group_normalized_advantage),
+        objectives=(policy._replace(prepare=write_field("penalized", choice), terms=(*policy.terms, term)),),
+        min_group_size=2,
+    )

@@ -74,17 +74,9 @@ class Config:
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build PPO from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
+    policy = clipped_policy(token_level_ratio, token_mean, clip_low=config.clip_low, clip_high=config.clip_high)
     return Algorithm(
         reads=("reward", "old_value"),
-        advantage=chain(
-            gae_advantage(discount=config.discount, lambda_=config.lambda_),
-            whiten_advantage,
-        ),
+        advantage=chain(gae_advantage(discount=config.discount, lambda_=config.lambda_), whiten_advantage),
         objectives=(critic_objective(value_clip=config.value_clip), policy),
     )

@@ -130,12 +130,7 @@ def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -
 
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build PRIME from `config`."""
-    policy = clipped_policy(
-        token_level_ratio,
-        token_mean,
-        clip_low=config.clip_low,
-        clip_high=config.clip_high,
-    )
+    policy = clipped_policy(token_level_ratio, token_mean, clip_low=config.clip_low, clip_high=config.clip_high)
     advantage = bind(
         _process_and_outcome_return,
         beta=config.beta,

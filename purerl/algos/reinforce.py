@@ -50,10 +50,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build REINFORCE from `config`."""
     policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        sequence_mean_of_token_sum,
-        reads=("advantage",),
-        metrics={},
+        of_fields(policy_gradient, "logp", "advantage"), sequence_mean_of_token_sum, reads=("advantage",), metrics={}
     )
     return Algorithm(
         reads=("reward",), advantage=chain(return_advantage(discount=config.discount)), objectives=(policy,)

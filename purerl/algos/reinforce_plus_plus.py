@@ -56,9 +56,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
     return base._replace(
         reads=("reward", *optional(kl, "old_logp", "ref_logp")),
         advantage=chain(
-            *optional(kl, kl_in_reward(kl_reward_coef=kl)),
-            return_advantage(discount=config.discount),
-            whiten_advantage,
+            *optional(kl, kl_in_reward(kl_reward_coef=kl)), return_advantage(discount=config.discount), whiten_advantage
         ),
         min_group_size=1,
     )

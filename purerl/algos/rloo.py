@@ -45,10 +45,7 @@ class Config:
 def algorithm(config: Config = Config()) -> Algorithm:
     """Build RLOO from `config`."""
     policy = policy_objective(
-        of_fields(policy_gradient, "logp", "advantage"),
-        sequence_mean_of_token_sum,
-        reads=("advantage",),
-        metrics={},
+        of_fields(policy_gradient, "logp", "advantage"), sequence_mean_of_token_sum, reads=("advantage",), metrics={}
     )
     return Algorithm(
         reads=("reward",),

@@ -71,11 +71,7 @@ def algorithm(config: Config = Config()) -> Algorithm:
         power_negative=config.power_negative,
         decay_negative=config.decay_negative,
     )
-    policy = weighted_policy(
-        weight,
-        token_mean,
-        behavior="rollout_logp",
-    )
+    policy = weighted_policy(weight, token_mean, behavior="rollout_logp")
     return Algorithm(
         reads=("reward",),
         advantage=outcome_advantage(group_normalized_advantage),

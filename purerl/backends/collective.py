@@ -52,12 +52,8 @@ def sum_metrics(metrics: Metrics, ranks: Ranks) -> dict[str, Weighted]:
     matrix = torch.zeros(ranks.size, len(values), dtype=torch.float64)
     matrix[ranks.rank] = torch.tensor(values, dtype=torch.float64)
     rows = ranks.sum(matrix).unflatten(-1, (-1, 2))
-    return merge(
-        *(
-            {name: type(metric)(*pair) for (name, metric), pair in zip(metrics.items(), row, strict=True)}
-            for row in rows
-        )
-    )
+    pairs = (zip(metrics.items(), row, strict=True) for row in rows)
+    return merge(*({name: type(metric)(*pair) for (name, metric), pair in of_rank} for of_rank in pairs))
 
 
 def sum_scores(scores: TensorDict, ranks: Ranks) -> TensorDict:

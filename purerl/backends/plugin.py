@@ -38,16 +38,9 @@ def _none(config: Any) -> None:
     """No rank, and no dtype."""
 
 
-def _true(config: Any) -> bool:
-    return True
-
-
-def _false(config: Any) -> bool:
-    return False
-
-
-def _off(config: Any) -> str:
-    return "off"
+def _value(name: str, default: Any) -> Callable[[Any], Any]:
+    """The setting or property `name` of a Config, if it has one, otherwise `default`."""
+    return lambda config: getattr(config, name, default)
 
 
 def _not_counted(group: str, config: Any, **options: Any) -> MemoryUse:
@@ -81,13 +74,14 @@ class TrainerPlugin:
     adapter_rank(config)
                         the rank of the adapter that is trained. Default: None, no adapter
     depends_on_length(config)
-                        whether learning rates depend on the number of optimizer steps of the run. Default: True
+                        whether learning rates depend on the number of optimizer steps of the run. Default: the property
+                        `depends_on_run`, or True
     compute_dtype(config)
                         the dtype of matrix products, in which the generator samples by default. Default: None, that of
                         the weights
     replayed_routes(config)
-                        who records the experts that the policy replays: "old_logp", "generator" or "off". Default:
-                        "off"
+                        who records the experts that the policy replays: "old_logp", "generator" or "off". Default: the
+                        setting `replay_routes`, or "off"
     capabilities()      its `Capabilities` with any model. Default: None, they are known when it is built
     preview(config, *, model)
                         its `Capabilities` with this model, which is not loaded; raises ConfigError as `build`, where it
@@ -108,9 +102,9 @@ class TrainerPlugin:
     check_ranks: Callable[[Any, int], None] = _accept
     check_model: Callable[..., None] = _accept
     adapter_rank: Callable[[Any], int | None] = _none
-    depends_on_length: Callable[[Any], bool] = _true
+    depends_on_length: Callable[[Any], bool] = _value("depends_on_run", True)  # noqa: FBT003 - the value
     compute_dtype: Callable[[Any], str | None] = _none
-    replayed_routes: Callable[[Any], str] = _off
+    replayed_routes: Callable[[Any], str] = _value("replay_routes", "off")
     capabilities: Callable[[], Capabilities] | None = None
     preview: Callable[..., Capabilities] | None = None
     memory: Callable[..., MemoryUse] = partial(_not_counted, "trainer")
@@ -134,7 +128,7 @@ class GeneratorPlugin:
     check_running(config, *, model)
                         raises EngineError if it uses servers that run already, and cannot use them
     returns_routes(config)
-                        whether completions have `routes`. Default: False
+                        whether completions have `routes`. Default: the setting `return_routes`, or False
     command(config, *, model, host, port)
                         the command that starts a server of the model, for ``purerl serve``. Default: None, it is no
                         server
@@ -153,7 +147,7 @@ class GeneratorPlugin:
     check_device: Callable[[Any], None] = _check_device
     check_adapter_rank: Callable[[Any, int | None], None] = _accept
     check_running: Callable[..., None] = _accept
-    returns_routes: Callable[[Any], bool] = _false
+    returns_routes: Callable[[Any], bool] = _value("return_routes", False)  # noqa: FBT003 - the value
     command: Callable[..., Command] | None = None
     capabilities: Callable[[], Capabilities] | None = None
     preview: Callable[..., Capabilities] | None = None

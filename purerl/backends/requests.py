@@ -17,11 +17,7 @@ __all__ = ["PendingRequest", "check_keys", "check_requests"]
 
 
 def check_requests(
-    requests: Sequence[Request],
-    in_use: Collection[str],
-    capabilities: Capabilities,
-    *,
-    vocab_size: int,
+    requests: Sequence[Request], in_use: Collection[str], capabilities: Capabilities, *, vocab_size: int
 ) -> None:
     """Refuse requests that are invalid.
 

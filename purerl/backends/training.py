@@ -15,7 +15,13 @@ from purerl.settings import at_least, between, boolean, check_alternatives, no_e
 if TYPE_CHECKING:
     from purerl.types import RowInt
 
-__all__ = ["Budget", "Config", "check_outputs", "check_steps", "check_top_k"]
+__all__ = ["OUTPUTS", "Budget", "Config", "check_outputs", "check_steps", "check_top_k"]
+
+OUTPUTS = (
+    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
+    "classifier_score",
+)
+"""Outputs that a trainer of language models can be built for."""
 
 _DEFAULT_TOKENS = 2048
 

@@ -90,12 +90,8 @@ def change_tensors(tensors: Mapping[str, Tensor], names: Collection[str] | None,
     for name, tensor in tensors.items():
         if names is None or name in names:
             local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-            change_bits(local.detach(), _seed(seed, name))
+            change_bits(local.detach(), derive_seed(seed, "change", name) % 2**31)
     return list(tensors)
-
-
-def _seed(seed: int, name: str) -> int:
-    return derive_seed(seed, "change", name) % 2**31
 
 
 @frozen

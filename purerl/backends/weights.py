@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Capabilities, Weights
 
-__all__ = ["TensorWeights", "check_adapter", "copy_weights", "shard_like"]
+__all__ = ["TensorWeights", "check_adapter", "check_shapes", "copy_weights", "in_buckets"]
 
 
 @frozen
@@ -37,6 +37,17 @@ def check_adapter(weights: Weights, capabilities: Capabilities) -> None:
         raise EngineError("weights of an adapter", got=dict(weights.adapter), need=need, do="merge the adapter first")
 
 
+def check_shapes(weights: Weights, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise EngineError for a name or a shape in `weights` that is not among the `shapes` of an engine's model."""
+    for name, (shape, _) in weights.metadata.items():
+        if name not in shapes:
+            need = "a name that the engine's model has"
+            raise EngineError(f"unknown weight {name!r}", need=need, do=nearest(name, shapes))
+        if shapes[name] != tuple(shape):
+            need = f"{list(shapes[name])}, the shape in the engine's model"
+            raise EngineError(f"weight {name!r}", got=f"shape {list(shape)}", need=need)
+
+
 def copy_weights(weights: Weights, own: Mapping[str, Tensor], *, mix: float = 1.0) -> None:
     """own[name] = (1 - mix) * own[name] + mix * value, in place, for each (name, value) of `weights`.
 
@@ -46,30 +57,37 @@ def copy_weights(weights: Weights, own: Mapping[str, Tensor], *, mix: float = 1.
 
     Raises: EngineError for a name or a shape that `own` does not have; nothing has been copied then.
     """
-    for name, (shape, _) in weights.metadata.items():
-        if name not in own:
-            need = "a name that the engine's model has"
-            raise EngineError(f"unknown weight {name!r}", need=need, do=nearest(name, own))
-        if tuple(own[name].shape) != shape:
-            need = f"{list(own[name].shape)}, the shape in the engine's model"
-            raise EngineError(f"weight {name!r}", got=f"shape {list(shape)}", need=need)
+    check_shapes(weights, {name: tuple(value.shape) for name, value in own.items()})
     copied: set[int] = set()
     for name, value in weights:
         if id(own[name]) in copied:
             continue
         copied.add(id(own[name]))
         target = own[name].detach()
-        value = shard_like(value.detach(), target)
+        value = _shard_like(value.detach(), target)
         if mix == 1.0:
             target.copy_(value)
         else:
             target.lerp_(value.to(target), mix)
 
 
-def shard_like(value: Tensor, target: Tensor) -> Tensor:
+def _shard_like(value: Tensor, target: Tensor) -> Tensor:
     """The part of the full tensor `value` in a tensor like `target`: its shard if `target` is sharded, or all."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     if not isinstance(target, DTensor):
         return value
     return distribute_tensor(value.to(target.device), target.device_mesh, target.placements, src_data_rank=None)
+
+
+def in_buckets(weights: Iterable[tuple[str, Tensor]], size: int) -> Iterator[dict[str, Tensor]]:
+    """Copies of `weights` in the memory of the host, in buckets of at most `size` bytes, or of one larger tensor."""
+    bucket, used = dict[str, Tensor](), 0
+    for name, value in weights:
+        if bucket and used + value.nbytes > size:
+            yield bucket
+            bucket, used = {}, 0
+        bucket[name] = value.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        used += value.nbytes
+    if bucket:
+        yield bucket

@@ -17,12 +17,7 @@ from purerl.batch import FIELDS
 from purerl.composition import Composition
 from purerl.config.aliases import suggestion
 from purerl.config.budget import check_budgets
-from purerl.config.generators import (
-    check_adapter_rank,
-    check_generator,
-    check_mismatch_growth,
-    check_serving,
-)
+from purerl.config.generators import check_adapter_rank, check_generator, check_mismatch_growth, check_serving
 from purerl.config.modifiers import key_of
 from purerl.config.replayed_routes import check_routes
 from purerl.config.requirements import Requirements, requirements_of
@@ -59,14 +54,7 @@ from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section, no_effect
 from purerl.store.settings import Checkpoint
 
-__all__ = [
-    "INITIAL_RUN",
-    "accuracy_rewards_of",
-    "check",
-    "check_ranks",
-    "check_settings",
-    "learns_from_rewards",
-]
+__all__ = ["INITIAL_RUN", "accuracy_rewards_of", "check", "check_ranks", "check_settings", "learns_from_rewards"]
 
 INITIAL_RUN = "initial_run"
 """The key of the requirements of an initial run."""

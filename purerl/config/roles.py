@@ -37,6 +37,8 @@ def check_roles(
     _check_names(table, needs)
     for name, role in needs.judges.items():
         _check_not_trained(name, role, kind)
+        if role.precompute:
+            _check_precomputed(name, role, needs)
     check_reward_roles(table.get(REWARDS), rewards, is_sampling=is_sampling)
     for name, (settings, outputs, is_trained, key) in needs.models.items():
         if not is_reward(name):
@@ -54,6 +56,8 @@ def check_roles(
             raise ConfigError(f"roles.{name}.update_every", got=settings.update_every, need=need, do=do)
         if not is_trained:
             _check_not_trained(name, settings, kind)
+        if settings.precompute:
+            _check_precomputed(name, settings, needs)
         with in_section(key, type(settings.trainer)):
             trainer_plugin(settings.trainer).check(settings.trainer, role=name, outputs=outputs, updates=updates[name])
 
@@ -64,6 +68,19 @@ def _check_not_trained(name: str, role: Role, kind: str) -> None:
         if (value := getattr(role, setting)) is not None:
             need = f"a model that is trained; {kind} does not train the {name}"
             raise no_effect(f"roles.{name}.{setting}", value, need)
+
+
+def _check_precomputed(name: str, role: Role, needs: Requirements) -> None:
+    """Refuse to compute outputs of `role`, called `name`, before the first step, if they are not known then."""
+    if name != "reference":
+        need = f"the reference; outputs of the {name} are not computed before the first step"
+    elif needs.example_type == "prompts":
+        need = "rows of data; those that the policy samples are not known before the first step"
+    elif role.update_every is not None:
+        need = "a reference that does not change; this one follows the policy, by update_every"
+    else:
+        return
+    raise ConfigError(f"roles.{name}.precompute", got="true", need=need, do="leave it out")
 
 
 def check_models(models: Mapping[str, Model]) -> None:

@@ -29,7 +29,7 @@ from purerl.rewards.judges.settings import Judge
 from purerl.rewards.settings import Gate, Reward, RewardWorkers, to_gates, to_rewards
 from purerl.rewards.steps import Steps
 from purerl.rollouts.settings import Rollout
-from purerl.settings import Model, above_zero, at_least, check_alternatives, no_effect, setting, to_model
+from purerl.settings import Model, above_zero, at_least, boolean, check_alternatives, no_effect, setting, to_model
 from purerl.store.settings import Checkpoint
 
 __all__ = ["Role", "RunConfig", "StopWhen"]
@@ -62,6 +62,12 @@ class Role:
         valid=lambda value: 0 < value <= 1,
     )
 
+    precompute: bool = setting(
+        "only of the reference, in a run that learns from data: its log-probabilities are computed for all rows before "
+        "the first step, and the model is not kept in memory",
+        default=False,
+        **boolean(),
+    )
     num_minibatches: int | None = setting(
         "mini-batches of this model in a step, if it is trained; if neither this nor minibatch_size is given, as many "
         "as the run has",

@@ -10,17 +10,7 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = [
-    "SHORT",
-    "UNSET",
-    "Table",
-    "check_same_on_ranks",
-    "differences",
-    "flat",
-    "read_table",
-    "show",
-    "with_kind",
-]
+__all__ = ["SHORT", "UNSET", "Table", "check_same_on_ranks", "differences", "flat", "read_table", "show", "with_kind"]
 
 Table = dict[str, Any]
 

@@ -125,8 +125,6 @@ def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
     return TokenizedExample(tokens, [k >= start for k in range(len(tokens))], (), is_split)
 
 
-# --- the texts to learn, as pairs of positions in the rendered conversation ----------------------------------------
-
 Spans = list[tuple[int, int]]
 
 
@@ -208,13 +206,9 @@ def _spans_of_turns(chat: Chat, messages: Messages, first: int) -> tuple[str, Sp
             end = _prefix_length(chat, text, messages[: turn + 1])
             # Text after the end token, for example a line break, is not part of the answer.
             ends = [k + len(string) for string in chat.end_strings if (k := text.rfind(string, start, end)) >= 0]
-            spans.append((start, max(ends, default=end + _length_of_stop(chat, text[end:]))))
+            stops = [len(string) for string in chat.stop_strings if text.startswith(string, end)]  # as in GLM's
+            spans.append((start, max(ends, default=end + max(stops, default=0))))
     return text, spans
-
-
-def _length_of_stop(chat: Chat, following: str) -> int:
-    """The characters of the stop token with which the text after a turn begins, as in templates of GLM."""
-    return max((len(string) for string in chat.stop_strings if following.startswith(string)), default=0)
 
 
 def _prefix_length(chat: Chat, text: str, messages: Messages, **kwargs: Any) -> int:

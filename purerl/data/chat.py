@@ -38,7 +38,6 @@ __all__ = [
     "Prompt",
     "TextOrMessages",
     "add_system_prompt",
-    "apply_template",
     "check_settings",
     "empty_prompt",
     "eos_tokens",
@@ -231,9 +230,6 @@ def _end_of_turn_tokens(chat: Chat) -> list[int]:
     return [token for token in tokens if token in chat.tokenizer.added_tokens_decoder][:1]
 
 
-# --- prompts -----------------------------------------------------------------------------------------------------
-
-
 def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prompt]:
     """Tokenize `prompts`, which are all strings or all messages.
 
@@ -276,20 +272,14 @@ def add_system_prompt(chat: Chat, messages: Messages) -> list[Mapping[str, Any]]
 def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
     """`messages` as text, by the chat template with the arguments `kwargs`; marked where `chat.escapes` says so.
 
-    Raises: DataError if the chat template raises an error.
-    """
-    return apply_template(chat, messages, tokenize=False, **kwargs)
-
-
-def apply_template(chat: Chat, messages: Messages, **kwargs: Any) -> Any:
-    """The result of the tokenizer for `messages` by its chat template. Raises DataError as `render`.
-
     Arguments of tool calls are objects, or JSON text if the template reads text. `kwargs` that are not None take
     precedence over those of `chat`.
+
+    Raises: DataError if the chat template raises an error.
     """
     has_calls = any(message.get("tool_calls") for message in messages)
     with_calls = with_text_calls if has_calls and chat.reads_text_calls else with_parsed_calls
-    return _apply(chat, [with_calls(message) for message in messages], kwargs)
+    return _apply(chat, [with_calls(message) for message in messages], {"tokenize": False, **kwargs})
 
 
 def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, Any], *, as_text: bool = True) -> Any:
@@ -364,9 +354,6 @@ def _marked(chat: Chat, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _marked(chat, item) for key, item in value.items()}
     return [_marked(chat, item) for item in value] if isinstance(value, list | tuple) else value
-
-
-# --- images ------------------------------------------------------------------------------------------------------
 
 
 def with_expansions(chat: Chat, tokens: list[int], images: Sequence[Image]) -> list[int]:

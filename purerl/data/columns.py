@@ -124,15 +124,9 @@ def column_format(arrow_type: pa.DataType) -> PromptFormat | None:
     if not is_list or not types.is_struct(arrow_type.value_type):
         return None
     fields = {field.name: field.type for field in arrow_type.value_type}
-    is_content = _is_text(fields.get("content")) or _has_parts(fields.get("content")) or _are_calls(fields)
+    are_calls = "tool_calls" in fields and ("content" not in fields or types.is_null(fields["content"]))
+    is_content = _is_text(fields.get("content")) or _has_parts(fields.get("content")) or are_calls
     return "messages" if _is_text(fields.get("role")) and is_content else None
-
-
-def _are_calls(fields: Mapping[str, Any]) -> bool:
-    """Whether messages with these fields have no content at all, but calls of tools."""
-    from pyarrow import types
-
-    return "tool_calls" in fields and ("content" not in fields or types.is_null(fields["content"]))
 
 
 def _has_lists(arrow_type: Any) -> bool:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from purerl.data.boundaries import encode_after_prompt
-from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render, tokenize_prompts
+from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, eos_tokens, render, tokenize_prompts
 from purerl.data.encoding import encode_rendered
-from purerl.data.special_tokens import Encoded, encode, is_marked, unmark
+from purerl.data.special_tokens import encode, is_marked, unmark
 from purerl.errors import DataError
 
 __all__ = ["ReadConversation", "read_conversation", "read_steps"]
@@ -59,16 +59,16 @@ def read_steps(chat: Chat, prompt: TextOrMessages, answer: Messages, *, ends: Se
     before, text, after = _texts(chat, prompt, answer)
     encoded = encode(chat.tokenizer, text, is_continuation=bool(before))
     positions = _positions(text, str(answer[-1]["content"]), ends)
-    indices = [len(before) + _token_before(encoded, position) for position in positions]
+    ends_before = [sum(start < position for start in encoded.starts) - 1 for position in positions]
+    indices = [len(before) + max(0, index) for index in ends_before]
     return ReadConversation([*before, *encoded.tokens, *after], indices)
 
 
 def _texts(chat: Chat, prompt: TextOrMessages, answer: Messages) -> tuple[list[int], str, list[int]]:
     """Tokens, the text that follows them, and the tokens that follow the text."""
     if isinstance(prompt, str):
-        eos = [] if chat.tokenizer.eos_token_id is None else [chat.tokenizer.eos_token_id]
         text = "".join(str(message["content"]) for message in answer)
-        return tokenize_prompts(chat, [prompt])[0].tokens, text, eos
+        return tokenize_prompts(chat, [prompt])[0].tokens, text, [*eos_tokens(chat.tokenizer)]
     return [], render(chat, [*add_system_prompt(chat, prompt), *answer]), []
 
 
@@ -81,7 +81,3 @@ def _positions(text: str, content: str, ends: Sequence[int]) -> list[int]:
         raise DataError("the chat template changes the last message", got=got, need=need)
     limit = len(text) if content in text else first + len(core)
     return [min(first + end - removed, limit) for end in ends]
-
-
-def _token_before(encoded: Encoded, position: int) -> int:
-    return max(0, sum(start < position for start in encoded.starts) - 1)

@@ -153,9 +153,6 @@ def value_counts(data: DataSet, column: str) -> Counter[Any]:
     return Counter(values[index] for part in data.parts for index in part)
 
 
-# --- order -------------------------------------------------------------------------------------------------------
-
-
 def indices_of_draws(data: DataSet, seed: int, first: int, count: int) -> list[int]:
     """The indices of the draws `first`, ..., `first + count - 1` from `data`."""
     draws = [part_of_draw(draw, data.weights) for draw in range(first, first + count)]
@@ -214,9 +211,6 @@ def _permutation(size: int, seed: int, epoch: int) -> list[int]:
     return torch.randperm(size, generator=generator).tolist()
 
 
-# --- rows --------------------------------------------------------------------------------------------------------
-
-
 def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
     """The rows at `indices`, in that order. Relative paths of images start at the directory of their file."""
     locations = [_locate_row(data, index) for index in indices]
@@ -225,14 +219,11 @@ def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
         numbers = [row for row_file, row in locations if row_file == file]
         taken = rows_of(data.tables[file].take(numbers))
         if data.example_format.has_images:
-            folder = _folder_of(data.paths[file])
+            path = Path(data.paths[file])
+            folder = path if path.is_dir() else path.parent
             taken = [located(data.example_format, row, folder) for row in taken]
         rows[file] = iter(taken)
     return [next(rows[file]) for file, _ in locations]
-
-
-def _folder_of(path: str) -> Path:
-    return Path(path) if Path(path).is_dir() else Path(path).parent
 
 
 def _locate_row(data: DataSet, index: int) -> tuple[int, int]:

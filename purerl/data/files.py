@@ -54,9 +54,6 @@ def digests(path: str | Path) -> dict[str, str]:
     return results
 
 
-# --- finding the files -------------------------------------------------------------------------------------------
-
-
 def _find_shards(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
@@ -138,9 +135,6 @@ def _several_splits(path: Path, splits: Mapping[str, Path]) -> DataError:
     example = next((split for split in named if split.startswith("train")), named[0])
     do = f"use one of them, for example {splits[example]}"
     return DataError(f"data set {str(path)!r}", got=got, need="one split", do=do)
-
-
-# --- reading one file --------------------------------------------------------------------------------------------
 
 
 def _read_shard(path: Path) -> pa.Table:
@@ -226,9 +220,6 @@ def _table_of(columns: Mapping[str, Sequence[Any]]) -> pa.Table:
 
     pairs = [make_column(values, name) for name, values in columns.items()]
     return pa.Table.from_arrays([column for column, _ in pairs], schema=pa.schema([field for _, field in pairs]))
-
-
-# --- joining several files ---------------------------------------------------------------------------------------
 
 
 def _concatenate(tables: Sequence[pa.Table], paths: Sequence[Path]) -> pa.Table:

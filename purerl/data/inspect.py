@@ -130,8 +130,7 @@ def inspect(
     if tokenizer is None:
         _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
     table = read_renamed(path, columns).slice(0, limit)
-    schema = shaped_schema(table.schema)
-    described = _describe(table)
+    schema, described = shaped_schema(table.schema), _describe(table)
     (formats, errors), style = _formats(table, path), detect_style(schema)
     ground_truth_column = find_ground_truth_column(schema)
     if not formats:
@@ -154,12 +153,13 @@ def inspect(
         *((row, problem) for row, result in rendered.items() for problem in result.problems),
     ]
     first = next((result for result in rendered.values() if result.texts), RenderedRow())
+    readable = [row for row, example in enumerate(rows) if _is_readable(example_format, example, chat)]
     return Report(
         *(path, len(rows), described, style, formats, ground_truth_column),
         prompt_lengths=_quantiles([result.prompt_length for result in rendered.values() if result.prompt_length]),
         sample=first.texts,
         problems=_group_by_message(problems),
-        notes=_notes(tokenizer, evolve(data, parts=(_readable(data, rows, chat),)), chat),
+        notes=_notes(tokenizer, evolve(data, parts=(readable,)), chat),
         tokens=tuple(shown_tokens(chat, each) for each in first.examples) if chat else (),
     )
 
@@ -174,10 +174,6 @@ def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat 
     is_text = tokenizer is not None and data.example_format.prompt_format == "text"
     note = text_note(tokenizer) if is_text else None
     return (*([note] if note else []), *data_notes([data], chat, NUMBER_COLUMNS))
-
-
-def _readable(data: DataSet, rows: Sequence[Example], chat: Chat | None) -> list[int]:
-    return [row for row, example in enumerate(rows) if _is_readable(data.example_format, example, chat)]
 
 
 def _is_readable(example_format: ExampleFormat, example: Example, chat: Chat | None) -> bool:
@@ -225,9 +221,6 @@ def _format_errors(schema: pa.Schema, path: str) -> Iterator[str]:
             select_format(schema, example_type, path)
         except DataError as error:
             yield f"{example_type}: {error}"
-
-
-# --- problems ----------------------------------------------------------------------------------------------------
 
 
 def _find_missing_value(example_format: ExampleFormat, example: Example) -> str | None:

@@ -65,12 +65,8 @@ def message_kinds(chat: Chat, prompt: Messages, answer: Messages) -> list[Kind]:
 def _contents(message: Mapping[str, Any]) -> Kind:
     content = message.get("content")
     parts = tuple(part.get("type") for part in content) if isinstance(content, list | tuple) else ()
-    return (
-        bool(text_of(content).strip()),
-        parts[:4],
-        has_thoughts(message),
-        min(len(message.get("tool_calls") or ()), 2),
-    )
+    num_calls = min(len(message.get("tool_calls") or ()), 2)
+    return bool(text_of(content).strip()), parts[:4], has_thoughts(message), num_calls
 
 
 def _settings(chat: Chat) -> Kind:

@@ -63,8 +63,5 @@ def check_mismatched_lengths(chat: Chat, data: DataSet, indices: Iterable[int], 
     answer, second = max((answer, index) for _, answer, index in lengths)
     if prompt + answer > limit:
         got = f"a prompt of {prompt:,} tokens, and an answer of {answer:,} tokens in {row_name(data, second)}"
-        need, do = (
-            f"at most {limit:,} together: they may be combined to estimate a KL divergence",
-            "leave one of them out",
-        )
-        raise DataError(row_name(data, first), got=got, need=need, do=do)
+        need = f"at most {limit:,} together: they may be combined to estimate a KL divergence"
+        raise DataError(row_name(data, first), got=got, need=need, do="leave one of them out")

@@ -75,9 +75,6 @@ def _to_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-# --- columns of JSON -----------------------------------------------------------------------------------------------
-
-
 def is_json(arrow_type: Any) -> bool:
     """Whether values of this Arrow type are JSON text."""
     return getattr(arrow_type, "extension_name", None) == "arrow.json"
@@ -213,9 +210,6 @@ def as_arrow(table: pa.Table) -> pa.Table:
                 column = plain if repr(plain.to_pylist()) == repr(values) else column
             table = table.set_column(index, field.name, column)
     return table
-
-
-# --- rows ----------------------------------------------------------------------------------------------------------
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:

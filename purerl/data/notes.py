@@ -24,7 +24,7 @@ def data_notes(
     data: Sequence[DataSet], chat: Chat | None, read: Collection[str], *, shows_row_settings: bool = True
 ) -> list[str]:
     """Notes on `data`. Without `chat`, only those on files. The other arguments are those of `unread_note`."""
-    of_files = chain.from_iterable(map(_notes_on_files, data))
+    of_files = chain.from_iterable((*_added_keys(each), *_json_text(each), *_weights_of_prompts(each)) for each in data)
     if chat is None:
         return [*of_files]
     unread = unread_note(data, chat, read, shows_row_settings=shows_row_settings)
@@ -48,12 +48,6 @@ def _first_tokens(data: DataSet, chat: Chat) -> Iterator[str]:
         yield f"{prompts} with {first!r}, which the tokenizer does not add again"
     if more:
         yield f"{first!r} is in {column!r} beside the one before the prompt: {rows_name(data, more)}"
-
-
-def _notes_on_files(data: DataSet) -> Iterator[str]:
-    yield from _added_keys(data)
-    yield from _json_text(data)
-    yield from _weights_of_prompts(data)
 
 
 def _added_keys(data: DataSet) -> Iterator[str]:

@@ -169,7 +169,10 @@ def open_data(
     examples, counts = _within_limit(settings, chat, examples)
     if fraction:
         rows = examples.num_rows
-        examples, held_out = split_out(examples, partial(_are_validation, examples, fraction))
+        prompt_of = partial(extract_prompt, examples.example_format)
+        examples, held_out = split_out(
+            examples, lambda _, drawn: [is_validation(prompt_of(row), fraction=fraction) for row in drawn]
+        )
         counts[VALIDATION] = held_out.num_rows
         _check_remaining(examples, "prompts of the validation set", "lower data.validation_fraction")
         if not held_out.num_rows:
@@ -191,7 +194,9 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
     limit, counts = settings.max_prompt_tokens, {"rows": examples.num_rows}
     if limit is None:
         return examples, counts
-    remaining, too_long = split_out(examples, partial(_are_too_long, chat, examples, limit))
+    remaining, too_long = split_out(
+        examples, lambda indices, rows: [length > limit for length in _lengths(chat, examples, indices, rows)]
+    )
     indices = too_long.indices
     if settings.truncation in TRUNCATED_SIDES:
         if examples.example_format.has_images:
@@ -207,15 +212,12 @@ def _within_limit(settings: Data, chat: Chat, examples: DataSet) -> tuple[DataSe
     return remaining, {**counts, "too_long": len(indices)}
 
 
-def _are_too_long(chat: Chat, data: DataSet, limit: int, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    if data.example_format.is_whole:
-        pairs = zip(indices, rows, strict=True)
-        return [len(text.tokens) > limit for index, row in pairs for text in tokenized_at(chat, data, index, row)]
-    return [len(prompt.tokens) > limit for prompt in prompts_at(chat, data, indices, rows)]
-
-
-def _are_validation(data: DataSet, fraction: float, indices: Sequence[int], rows: Sequence[Example]) -> list[bool]:
-    return [is_validation(extract_prompt(data.example_format, row), fraction=fraction) for row in rows]
+def _lengths(chat: Chat, data: DataSet, indices: Sequence[int], rows: Sequence[Example]) -> list[int]:
+    """The tokens of the prompt of each row; of a column `text`, those of the text."""
+    if not data.example_format.is_whole:
+        return [len(prompt.tokens) for prompt in prompts_at(chat, data, indices, rows)]
+    pairs = zip(indices, rows, strict=True)
+    return [len(text.tokens) for index, row in pairs for text in tokenized_at(chat, data, index, row)]
 
 
 def prompt_format_of(data: Iterable[DataSet]) -> PromptFormat:

@@ -28,7 +28,7 @@ def compare_answers(chat: Chat, chosen: TokenizedExample, rejected: TokenizedExa
     They are equal if the tokens to learn are. Otherwise one may be the start of the other in characters, but for the
     tokens that end it.
     """
-    if [*_learned(chosen)] == [*_learned(rejected)]:
+    if [*compress(chosen.tokens, chosen.action)] == [*compress(rejected.tokens, rejected.action)]:
         return "the chosen answer equals the rejected answer"
     pairs = enumerate(zip(chosen.tokens, rejected.tokens, strict=False))
     start = next((k for k, (first, second) in pairs if first != second), 0)  # the texts before it are equal
@@ -36,10 +36,6 @@ def compare_answers(chat: Chat, chosen: TokenizedExample, rejected: TokenizedExa
     if texts[1].startswith(texts[0]):
         return "the chosen answer is the start of the rejected answer"
     return "the rejected answer is the start of the chosen answer" if texts[0].startswith(texts[1]) else None
-
-
-def _learned(example: TokenizedExample) -> Iterator[int]:
-    return compress(example.tokens, example.action)
 
 
 def _text(chat: Chat, example: TokenizedExample, start: int) -> str:

@@ -35,7 +35,9 @@ def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptForm
         do = "use a model with a chat template, or prompts without images"
         raise DataError("a prompt", got="messages", need="plain text, the format of the other prompts", do=do)
     is_chat = prompt_format == "messages"
-    values: list[Any] = [[_user(prompt)] if is_chat and isinstance(prompt, str) else prompt for prompt in prompts]
+    values: list[Any] = [
+        [{"role": "user", "content": prompt}] if is_chat and isinstance(prompt, str) else prompt for prompt in prompts
+    ]
     try:
         column, field = make_column(values, "prompt")
         table = pa.Table.from_arrays([column], schema=pa.schema([field]))
@@ -45,7 +47,3 @@ def prompts_as_data(prompts: Sequence[TextOrMessages], prompt_format: PromptForm
     example_format = ExampleFormat("prompts", prompt_format, ("prompt",), has_parts=has_parts)
     example_format = example_format._replace(has_images=has_images(table, example_format, "prompts"))
     return DataSet(("prompts",), (table,), example_format, (range(len(values)),), (1.0,))
-
-
-def _user(text: str) -> dict[str, str]:
-    return {"role": "user", "content": text}

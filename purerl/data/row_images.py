@@ -54,9 +54,6 @@ _SOURCES = ("image", "bytes", "path", "url")  # keys of a part that is an image
 _PATHS = ("image", "path", "url", "image_url")
 
 
-# --- files ---------------------------------------------------------------------------------------------------------
-
-
 def has_images(table: pa.Table, example_format: ExampleFormat, path: str) -> bool:
     """Whether rows of `table`, the contents of the file at `path`, have images.
 
@@ -96,9 +93,6 @@ def _mentions_images(table: pa.Table, name: str, images: str | None) -> bool:
         else any(part.get("type") not in (None, "text") for part in content or ())
         for content in contents
     )
-
-
-# --- rows ----------------------------------------------------------------------------------------------------------
 
 
 def located(example_format: ExampleFormat, row: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -237,13 +231,9 @@ def _source_of(part: Mapping[str, Any]) -> Any:
     """The source of an image that its part names; None: it takes the next image of the row."""
     if part["type"] == "image_url":
         return part.get("image_url") or part.get("url")
-    base64_text = part.get("base64")
-    if base64_text is not None:
+    if (base64_text := part.get("base64")) is not None:
         return f"data:;base64,{base64_text}"
     return next((part[key] for key in _SOURCES if part.get(key) is not None), None)
-
-
-# --- images --------------------------------------------------------------------------------------------------------
 
 
 def to_image(value: Any) -> Image:
@@ -282,9 +272,6 @@ def _from_text(text: str) -> bytes | Path:
     return Path(text)
 
 
-# --- observations --------------------------------------------------------------------------------------------------
-
-
 def with_places(messages: Sequence[Message], number: int) -> list[Message]:
     """`messages` of an environment with a part ``{"type": "image"}`` for each of its `number` images.
 
@@ -306,9 +293,6 @@ def placed(messages: Sequence[Message], images: Sequence[Any]) -> list[Message]:
     """`messages` with the next of `images` in each part ``{"type": "image"}``; there are as many of both."""
     remaining = map(to_image, images)
     return [_placed(message, remaining) for message in messages]
-
-
-# --- messages ------------------------------------------------------------------------------------------------------
 
 
 def images_of(messages: Sequence[Message]) -> list[Image]:

@@ -42,9 +42,8 @@ def chat_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
 def with_tools_of_row(chat: Chat, example: Mapping[str, Any]) -> Chat:
     """`chat` of another model than the policy, with the tools of the row `example`. Raises DataError for no tools."""
     tools = _tools(example.get("tools")) if chat.prompt_format == "messages" else []
-    return (
-        evolve(chat, chat_template_kwargs={**chat.chat_template_kwargs, "tools": tools}, base=chat) if tools else chat
-    )
+    kwargs = {**chat.chat_template_kwargs, "tools": tools}
+    return evolve(chat, chat_template_kwargs=kwargs, base=chat) if tools else chat
 
 
 def kwargs_of_row(example: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +77,8 @@ def _tools(value: Any) -> list[Any]:
     if schemas is None:
         return []
     is_list = isinstance(schemas, list) and all(isinstance(tool, Mapping) for tool in schemas)
-    if not is_list or not all(_has_name(tool) for tool in schemas):
+    functions = map(tool_function, schemas) if is_list else ()
+    if not is_list or not all(isinstance(each, Mapping) and isinstance(each.get("name"), str) for each in functions):
         do = "correct it; a column with another meaning needs another name: data.columns.other_tools=tools"
         raise _invalid("tools", value, "a list of JSON schemas, each with the name of a function", do)
     _check_json("tools", schemas)
@@ -91,11 +91,6 @@ def _check_json(name: str, value: Any) -> None:
         json.dumps(value, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise _invalid(name, value, f"values that JSON has; {error}") from error
-
-
-def _has_name(tool: Mapping[str, Any]) -> bool:
-    function = tool_function(tool)
-    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
 
 
 def _parsed(name: str, value: Any) -> Any:

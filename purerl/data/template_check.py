@@ -61,9 +61,6 @@ def _error(problem: Problem, row: str) -> ConfigError:
     return ConfigError(problem.what, got=f"in {row} {problem.got}", need=problem.need, do=problem.do)
 
 
-# --- the end of a turn ---------------------------------------------------------------------------------------------
-
-
 def learns_every_end(chat: Chat, example: TokenizedExample) -> bool:
     """Whether each run of learned tokens has one that stops generation."""
     return all(_has_end(chat, run) for run in _learned_runs(example))
@@ -94,9 +91,6 @@ def _not_learned(chat: Chat, last: str) -> Problem:
         f"{ends} among the learned tokens of each turn",
         do,
     )
-
-
-# --- the text of messages ------------------------------------------------------------------------------------------
 
 
 class Rendered(NamedTuple):
@@ -178,9 +172,6 @@ def _is_needed(chat: Chat, rendered: Rendered, piece: Piece) -> bool:
         return True
     is_read = has_inline_thoughts(message) or not words.isdisjoint(THOUGHTS)
     return is_read and is_answer and all(each["role"] != "user" for each in following)
-
-
-# --- what is learned of a turn -------------------------------------------------------------------------------------
 
 
 def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:

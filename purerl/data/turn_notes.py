@@ -50,11 +50,7 @@ def _reasons(data: DataSet, chat: Chat) -> Iterator[tuple[int, str]]:
         for prompt, answer in conversations:
             messages = [*prompt, *answer]
             reasons = [
-                *(
-                    [f"{PREFILL}: the chat template ends it before the answer"]
-                    if _is_prefilled(data, prompt, answer)
-                    else []
-                ),
+                *([_PREFILLED] if _is_prefilled(data, prompt, answer) else []),
                 *([_REPEATED] if answer and _begins_again(prompt, answer[0]) else []),
                 *_left_out(row_chat, prompt, answer, left_out),
                 *(f"a message of the role {role!r} {what}" for role, what in spelled.by(messages)),
@@ -86,9 +82,6 @@ def _is_prefilled(data: DataSet, prompt: Messages, answer: Messages) -> bool:
 def _begins_again(prompt: Messages, message: Mapping[str, Any]) -> bool:
     texts = [(each["role"], text_of(each.get("content"))) for each in (*prompt, message)]
     return message["role"] != "assistant" and texts[-1] in texts[:-1]
-
-
-# --- what the template leaves out ----------------------------------------------------------------------------------
 
 
 def _left_out(chat: Chat, prompt: Messages, answer: Messages, known: dict[Kind, bool]) -> list[str]:
@@ -130,9 +123,6 @@ def _shows_tools(chat: Chat, prompt: Messages, answer: Messages) -> bool:
 
 def _words(chat: Chat) -> set[str]:
     return template_words(chat.tokenizer, chat.chat_template_kwargs.get("tools"))
-
-
-# --- special tokens in texts ---------------------------------------------------------------------------------------
 
 
 @frozen

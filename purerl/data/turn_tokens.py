@@ -96,9 +96,6 @@ def tool_function(tool: Mapping[str, Any]) -> Mapping[str, Any]:
     return tool.get("function", tool)
 
 
-# --- plain text ---------------------------------------------------------------------------------------------------
-
-
 @frozen
 class TextTurns:
     """Conversations in plain text: the contents of all messages, one after the other."""
@@ -125,9 +122,6 @@ def _contents(messages: Messages) -> str:
     return "".join(contents)  # type: ignore[arg-type]
 
 
-# --- chat templates -----------------------------------------------------------------------------------------------
-
-
 @frozen
 class TemplateTurns:
     """Conversations that a chat template renders.
@@ -149,9 +143,8 @@ class TemplateTurns:
     def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
         """The text that the template adds after a placeholder in place of the turn."""
         tokens = encode_continuation(self.chat, self.closing + _added(self.chat, self.closing, before, new, tools))
-        return with_expansions(
-            self.chat, tokens[_sampled_length(self.chat, self.closing, turn, tokens) :], images_of(new)
-        )
+        length = _sampled_length(self.chat, self.closing, turn, tokens)
+        return with_expansions(self.chat, tokens[length:], images_of(new))
 
 
 def _open_template(chat: Chat, tools: Tools) -> TemplateTurns:
@@ -188,9 +181,6 @@ def _cannot_continue(role: str, got: str) -> ConfigError:
 
 def _rendered(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:
     return render(chat, add_system_prompt(chat, messages), tools=list(tools) or None, **kwargs)
-
-
-# --- what follows a turn ------------------------------------------------------------------------------------------
 
 
 def _added(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools) -> str:

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from purerl.data.chat import Chat, Messages, render
 from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at
 from purerl.data.nested import iterate_values, shaped
+from purerl.data.placeholders import THOUGHTS
 from purerl.data.row_images import IMAGE_COLUMNS
 from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, kwargs_of_row
 from purerl.data.template_arguments import template_variables
@@ -27,15 +28,13 @@ from purerl.errors import DataError
 __all__ = ["check_unread", "unread_note"]
 
 _MESSAGE_KEYS = ("role", "content", "weight", "tool_calls", "tool_call_id", "name", "reasoning_content", "thinking")
-_REASONING = ("reasoning_content", "thinking", "reasoning")
-"""Keys of which a template gets all if a message has one: transformers copies it."""
 _TRIED_ROWS = 8
 _VALUES = {"tool_calls": [{"type": "function", "id": "call00000", "function": {"name": "f", "arguments": {}}}]}
 """Values of keys that are not text."""
 _SYSTEM = ("system_prompt", "system", "system_message")
 """Columns in which other libraries have a system prompt."""
 _SYNONYMS = (
-    (*_REASONING, "thoughts", "thought"),
+    (*THOUGHTS, "thoughts", "thought"),
     ("weight", "train", "trainable", "loss"),
     ("tool_calls", "function_call", "calls"),
     ("tools", "functions", "available_tools"),
@@ -130,7 +129,7 @@ def _conversations(data: DataSet, chat: Chat) -> Iterator[Shown]:
 
 def _shows(shown: Shown, key: str) -> bool:
     """Whether the chat template renders other text without `key`, or with another value of it."""
-    keys, other = (_REASONING if key in _REASONING else (key,)), _VALUES.get(key, "a value of no meaning")
+    keys, other = (THOUGHTS if key in THOUGHTS else (key,)), _VALUES.get(key, "a value of no meaning")
     without = [{name: message[name] for name in message if name not in keys} for message in shown.messages]
     changed = [{**message, key: other} if message.get(key) is not None else message for message in shown.messages]
     return len({_text(shown._replace(messages=messages)) for messages in (shown.messages, without, changed)}) > 1

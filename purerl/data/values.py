@@ -27,9 +27,6 @@ def check_names(table: pa.Table, path: Path) -> None:
             raise DataError(f"column {name!r} of {str(path)!r}", got=got, need="one", do=do)
 
 
-# --- types -------------------------------------------------------------------------------------------------------
-
-
 def simplify_types(table: pa.Table, path: Path) -> pa.Table:
     """Cast `table`, the contents of the file at `path`, to types that all Arrow functions support.
 
@@ -81,9 +78,6 @@ def _simplify_flat_type(arrow_type: Any) -> pa.DataType:
     if types.is_timestamp(arrow_type):
         return pa.timestamp("us", arrow_type.tz)
     return pa.time64("us") if types.is_time(arrow_type) else pa.duration("us")
-
-
-# --- values ------------------------------------------------------------------------------------------------------
 
 
 def check_values(table: pa.Table, path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any
 
 from purerl.envs.failures import ENVIRONMENT_FILES, CallTimeoutError
 from purerl.rewards.loading import is_async
+from purerl.rewards.outcomes import awaiting_stack
 
 __all__ = ["Call", "MakeCall", "Threads", "direct", "make_call"]
 
@@ -66,7 +67,7 @@ async def _within(awaitable: Awaitable[Any], timeout: float) -> Any:
         task.cancel()
         raise
     if not task.done():
-        stack = _awaiting_stack(awaitable)
+        stack = _format(awaiting_stack(awaitable))
         task.cancel()
         raise CallTimeoutError(timeout, stack, is_running=False)
     value, error = task.result()
@@ -85,24 +86,9 @@ async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None
         return None, error if isinstance(error, Exception) else RuntimeError(f"raised {error!r}")
 
 
-def _awaiting_stack(awaitable: Any) -> str:
-    """The stack of a coroutine that awaits another one, which awaits a third, and so on."""
-    frames = []
-    while (frame := getattr(awaitable, "cr_frame", None)) is not None:
-        frames.append((frame, frame.f_lineno))
-        awaitable = awaitable.cr_await
-    return _format(traceback.StackSummary.extract(iter(frames)))
-
-
 def _format(stack: traceback.StackSummary) -> str:
-    return "".join(
-        traceback.StackSummary.from_list(
-            [frame for frame in stack if not frame.filename.endswith((*ENVIRONMENT_FILES, "/threading.py"))]
-        ).format()
-    )
-
-
-# --- threads -----------------------------------------------------------------------------------------------------
+    frames = [frame for frame in stack if not frame.filename.endswith((*ENVIRONMENT_FILES, "/threading.py"))]
+    return "".join(traceback.StackSummary.from_list(frames).format())
 
 
 class _Job:

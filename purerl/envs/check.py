@@ -21,7 +21,7 @@ from purerl.envs.signatures import METHODS, OPTIONAL_METHODS, check_kwargs, chec
 from purerl.envs.sources import tool_functions
 from purerl.errors import ConfigError
 from purerl.plugins import locate
-from purerl.rewards.loading import is_async
+from purerl.rewards.loading import is_async, readable_signature
 from purerl.settings import no_effect
 from purerl.system.static_inspect import definition, find_source, signature_of
 
@@ -72,17 +72,10 @@ def _check_factory(settings: EnvironmentSettings, name: str) -> None:
         check_methods(name, [method for method, function in methods.items() if callable(function)])
         _check_run_in(settings, {f"{name}.{method}": function for method, function in methods.items()})
         for method, function in methods.items():
-            if signature := _signature(function):
+            if signature := readable_signature(function):
                 check_method(name, method, signature)
-    if signature := _signature(factory):
+    if signature := readable_signature(factory):
         check_kwargs(name, signature, settings.kwargs)
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
 
 
 def _check_run_in(settings: EnvironmentSettings, functions: dict[str, Callable[..., Any]]) -> None:
@@ -136,14 +129,18 @@ def _check_factory_source(name: str, kwargs: Mapping[str, Any]) -> None:
     """Check the class or function `name`, which creates an environment, and `kwargs`. Raises ConfigError."""
     path, attribute, node = _found(name)
     if not isinstance(node, ast.ClassDef):
-        _check_kwargs(name, path, attribute, kwargs)
+        if path.is_file() and (signature := signature_of(path, attribute)):
+            check_kwargs(name, signature, kwargs)
     elif not node.bases and not node.keywords and not node.decorator_list:
         methods = _methods(node)
         check_methods(name, methods)
         for method in METHODS:
             if signature := signature_of(path, f"{attribute}.{method}"):
                 check_method(name, method, signature)
-        _check_init(name, path, attribute, kwargs, has_init="__init__" in methods)
+        signature = signature_of(path, f"{attribute}.__init__") if "__init__" in methods else Signature()
+        if signature is not None:
+            without_self = list(signature.parameters.values())[1:]
+            check_kwargs(name, signature.replace(parameters=without_self), kwargs)
 
 
 def _check_tool_source(name: str) -> None:
@@ -167,18 +164,6 @@ def _found(name: str) -> tuple[Path, str, ast.stmt | None]:
 
 def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
     return {one.name: one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
-
-
-def _check_kwargs(name: str, path: Path, attribute: str, kwargs: Mapping[str, Any]) -> None:
-    if path.is_file() and (signature := signature_of(path, attribute)):
-        check_kwargs(name, signature, kwargs)
-
-
-def _check_init(name: str, path: Path, attribute: str, kwargs: Mapping[str, Any], *, has_init: bool) -> None:
-    signature = signature_of(path, f"{attribute}.__init__") if has_init else Signature()
-    if signature is not None:
-        without_self = list(signature.parameters.values())[1:]
-        check_kwargs(name, signature.replace(parameters=without_self), kwargs)
 
 
 def _check_tool(node: ast.FunctionDef | ast.AsyncFunctionDef, *, skipped: int) -> None:

@@ -149,9 +149,6 @@ def checked_tools(tools: Any) -> tuple[Mapping[str, Any], ...] | None:
     return tuple(_plain("a tool", [dict(tool) for tool in tools]))
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------
-
-
 def to_json(observation: Observation) -> dict[str, Any]:
     """`observation`, which was checked, as an object of JSON: its fields that are not the default; images in base64.
 

@@ -6,10 +6,10 @@ reads the tool calls and the thinking in a turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
-from typing import Any, TypeVar
+from typing import Any
 
 from attrs import frozen
 
@@ -25,7 +25,6 @@ __all__ = ["PackageRenderer", "open_package_renderer"]
 
 _INSTALL = "pip install 'purerl[renderers]'"
 _QUESTION = {"role": "user", "content": "a question"}
-T = TypeVar("T")
 
 
 @frozen
@@ -100,13 +99,15 @@ def _opened(chat: Chat, tools: Tools, family: str) -> PackageRenderer:
     name = MODEL_RENDERER_MAP.get(chat.tokenizer.name_or_path, "") if family == "auto" else family
     if name not in names:
         raise ConfigError(f"renderer = {family!r}", need=f"auto, template, or one of: {', '.join(names)}")
-    package = _tried(lambda: _created(chat, name), f"the renderer {name!r} does not fit the model")
+    try:
+        package = _created(chat, name)
+    except Exception as error:  # the package also raises AssertionError and errors of pydantic
+        raise ConfigError(f"the renderer {name!r} does not fit the model", got=str(error)) from error
     opening = _prompt_tokens(chat, package, [_QUESTION], tools)
     result = {"role": "tool", "content": "an answer", "tool_call_id": "call00000", "name": "tool"}
-    if (
-        _following(chat, package, [_QUESTION], [_end_token(chat, package)], [result if tools else _QUESTION], tools)
-        is None
-    ):
+    stop_tokens = package.get_stop_token_ids()
+    end = next((token for token in stop_tokens if token in chat.stop_tokens), stop_tokens[0])
+    if _following(chat, package, [_QUESTION], [end], [result if tools else _QUESTION], tools) is None:
         raise ConfigError(f"the renderer {name!r} cannot continue a conversation after a turn")
     turns = None
     with suppress(ConfigError):
@@ -124,18 +125,6 @@ def _created(chat: Chat, name: str) -> Any:
         keeps_thinking = type(config)(thinking_retention="all")  # type: ignore[call-arg]
         return create_renderer(chat.tokenizer, keeps_thinking, chat_template_kwargs=kwargs)
     return create_renderer(chat.tokenizer, config, chat_template_kwargs=kwargs)
-
-
-def _tried(call: Callable[[], T], what: str) -> T:
-    try:
-        return call()
-    except Exception as error:  # the package also raises AssertionError and errors of pydantic
-        raise ConfigError(what, got=str(error)) from error
-
-
-def _end_token(chat: Chat, package: Any) -> int:
-    known = [token for token in package.get_stop_token_ids() if token in chat.stop_tokens]
-    return (known or package.get_stop_token_ids())[0]
 
 
 def _prompt_tokens(chat: Chat, package: Any, messages: Messages, tools: Tools) -> list[int]:

@@ -141,11 +141,8 @@ class _RemoteEpisode:
 
     async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
         self._is_started = True
-        return self._observation(
-            await self._host.send(
-                "POST", "/episodes", {"episode": self._name, "example": example_as_json(example), "seed": seed}
-            )
-        )
+        body = {"episode": self._name, "example": example_as_json(example), "seed": seed}
+        return self._observation(await self._host.send("POST", "/episodes", body))
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
         body = {"turn": self._turn, "text": text, "calls": [attrs.asdict(call) for call in calls]}

@@ -103,9 +103,6 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-# --- signatures --------------------------------------------------------------------------------------------------
-
-
 def _name(function: Callable[..., Any]) -> str:
     name = getattr(function, "__name__", "")
     if not name.isidentifier():
@@ -126,9 +123,6 @@ def _parameters(function: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
         if key not in hints:
             raise ConfigError(f"the parameter {key!r} of the tool {name!r}", need="a type hint, such as str")
     return {key: (hints[key], parameter.default) for key, parameter in signature.parameters.items()}
-
-
-# --- types -------------------------------------------------------------------------------------------------------
 
 
 def _schema(name: str, key: str, hint: Any) -> dict[str, Any]:
@@ -249,19 +243,13 @@ def _instance(kind: type, value: Any) -> Any:
 
 def _scalar(kind: type, value: Any) -> Any:
     if kind is float and isinstance(value, int):
-        return _as_float(_instance(int, value))
+        try:
+            return float(_instance(int, value))
+        except OverflowError:
+            raise ValueError from None
     is_integral = isinstance(value, float) and value.is_integer()
     return int(value) if kind is int and is_integral else _instance(kind, value)
 
-
-def _as_float(value: int) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError from None
-
-
-# --- docstrings --------------------------------------------------------------------------------------------------
 
 _SECTION = re.compile(r"^(\w[\w ]*:|\w[\w ]*\n-{3,}|:\w+.*|>>> .*)$", re.MULTILINE)
 _GOOGLE = re.compile(r"^(?:Args|Arguments|Parameters):\n((?:[ \t]+.*(?:\n|\Z)|\n)*)", re.MULTILINE)

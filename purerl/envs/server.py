@@ -106,8 +106,7 @@ class Server:
             need = "a token, without which everybody who can reach the port could run episodes"
             do = f"export {VARIABLE}=..., or {VARIABLE}_FILE with the name of a private file; or serve on 127.0.0.1"
             raise ConfigError(f"host {address[0]!r}", got="no token", need=need, do=do)
-        self._service = _Service(settings, max_idle)
-        service = self._service
+        service = self._service = _Service(settings, max_idle)
 
         class Handler(_Handler):
             respond = service.respond

@@ -13,7 +13,7 @@ from typing import Any
 from purerl.envs.calls import MakeCall
 from purerl.envs.episode import Source
 from purerl.envs.settings import EnvironmentSettings, name_of_source
-from purerl.envs.tools import Tool, ToolEnvironment, methods_of, python_tool
+from purerl.envs.tools import ToolEnvironment, methods_of, python_tool
 from purerl.plugins import locate
 
 __all__ = ["load_source", "tool_functions"]
@@ -66,7 +66,8 @@ def _tool_source(settings: EnvironmentSettings, make: MakeCall) -> Source:
             for one in located:
                 new = await call(0, one) if inspect.isclass(one) else one
                 created.append(new)
-            tools = [tool for one in created for tool in _python_tools(one, call)]
+            functions = [each for one in created for each in ([one] if inspect.isroutine(one) else methods_of(one))]
+            tools = [python_tool(function, call) for function in functions]
             shared = await servers.open()
             return ToolEnvironment([*tools, *(tool for one in shared for tool in one.tools)], end)
         except BaseException:
@@ -74,8 +75,3 @@ def _tool_source(settings: EnvironmentSettings, make: MakeCall) -> Source:
             raise
 
     return Source(name_of_source(settings), build, make(math.inf), servers.close)
-
-
-def _python_tools(tools: Any, call: Any) -> Sequence[Tool]:
-    functions = [tools] if inspect.isroutine(tools) else methods_of(tools)
-    return [python_tool(function, call) for function in functions]

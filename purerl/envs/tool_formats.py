@@ -119,9 +119,6 @@ def _description(tool: Mapping[str, Any], tools: Tools, tool_format: ToolFormat)
     return "\n".join([*lines, f"  Call it like this: {write_call(tool_format, call, tools)}"])
 
 
-# --- JSON --------------------------------------------------------------------------------------------------------
-
-
 def _failed(error: str, name: object = "") -> ToolCall:
     return ToolCall(name if isinstance(name, str) else "", error=error)
 
@@ -178,9 +175,6 @@ def _allows_string(schema: Mapping[str, Any]) -> bool:
 
 def _written(value: Any, schema: Mapping[str, Any] | None) -> str:
     return value if isinstance(value, str) and (schema is None or _allows_string(schema)) else _dumped(value)
-
-
-# --- the formats -------------------------------------------------------------------------------------------------
 
 
 def _enclosed(text: str, first: int, read: Callable[[str], ToolCall]) -> Iterator[_Found]:
@@ -266,12 +260,8 @@ def _read_plain(text: str, first: int, tools: Tools) -> Iterator[_Found]:
     names = "|".join(map(re.escape, sorted(schemas, key=len, reverse=True))) or "(?!)"
     for match in re.compile(rf"<({names})>(.*?)(</\1>|\Z)", re.DOTALL).finditer(text, first):
         name, body, closing = match.groups()
-        call = (
-            _call_in_tags(name, body, schemas[name])
-            if closing
-            else _failed(f"the call is not closed by </{name}>", name)
-        )
-        yield _Found(call, *match.span())
+        unclosed = _failed(f"the call is not closed by </{name}>", name)
+        yield _Found(_call_in_tags(name, body, schemas[name]) if closing else unclosed, *match.span())
 
 
 def _call_in_tags(name: str, body: str, parameters: Mapping[str, Mapping[str, Any]]) -> ToolCall:
@@ -281,11 +271,8 @@ def _call_in_tags(name: str, body: str, parameters: Mapping[str, Mapping[str, An
         arguments = _loaded(body) if body.strip() else {}
     except ValueError as error:
         return _failed(f"the arguments are not valid JSON: {error}", name)
-    return (
-        ToolCall(name, arguments)
-        if isinstance(arguments, dict)
-        else _failed("the arguments are not a JSON object", name)
-    )
+    is_object = isinstance(arguments, dict)
+    return ToolCall(name, arguments) if is_object else _failed("the arguments are not a JSON object", name)
 
 
 def _write_plain(call: ToolCall, tools: Tools) -> str:

@@ -82,9 +82,8 @@ def open_renderer(
     turns = open_turns(chat, tools)
     if not tools:
         return TemplateRenderer(chat, turns)
-    return TemplateRenderer(
-        chat, turns, tuple(tools), find_tool_format(chat, tools) if tool_format == "auto" else tool_format
-    )
+    found = find_tool_format(chat, tools) if tool_format == "auto" else tool_format
+    return TemplateRenderer(chat, turns, tuple(tools), found)
 
 
 def _check(chat: Chat, tools: Tools, renderer: str, tool_format: str) -> None:
@@ -96,9 +95,8 @@ def _check(chat: Chat, tools: Tools, renderer: str, tool_format: str) -> None:
         need = "template or auto with images: the chat template has the places of images"
         raise ConfigError("renderer", got=repr(renderer), need=need, do="leave it out")
     if chat.prompt_format == "text":
-        raise ConfigError(
-            "renderer has no effect", got="plain-text prompts", need="chat messages", do="remove renderer"
-        )
+        got, need = "plain-text prompts", "chat messages"
+        raise ConfigError("renderer has no effect", got=got, need=need, do="remove renderer")
     if tool_format != "auto":
         got = f"renderer = {renderer!r}, which reads the calls of this model family"
         raise ConfigError("tool_format has no effect", got=got, do="remove tool_format")
@@ -129,8 +127,7 @@ class TemplateRenderer:
 
     def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
         written = text_of(self.chat, tokens)
-        content, calls = (
-            (written, ()) if self.tool_format is None else parse_calls(self.tool_format, written, self.tools)
-        )
+        read = self.tool_format
+        content, calls = (written, ()) if read is None else parse_calls(read, written, self.tools)
         is_text = self.chat.prompt_format == "text"  # its messages are joined to the conversation as they are
         return turn_of(self.chat, tokens, finish, turn, {"content": written if is_text else content}, calls)

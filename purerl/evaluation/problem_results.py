@@ -89,7 +89,9 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
     values = {"length": fmean(attempt.tokens for attempt in attempts)}
     values["truncated"] = fmean(attempt.finish == "length" for attempt in attempts)
     results = [attempt.result for attempt in attempts]
-    values |= _mean_counts(attempts) | fractions(results) | _mean_rewards(problems) | logged_metrics(results)
+    names = dict.fromkeys(name for attempt in attempts for name in attempt.counts)
+    values |= {name: fmean(each.counts[name] for each in attempts if name in each.counts) for name in names}
+    values |= fractions(results) | _mean_rewards(problems) | logged_metrics(results)
     values |= {f"reward/{name}": total for name, total in added(*(each.totals for each in results)).items()}
     if correct:
         accuracies = [fmean(group) for group in correct]
@@ -103,11 +105,6 @@ def dataset_metrics(problems: Sequence[Problem], settings: Evaluate) -> dict[str
         answers = [[attempt.answer for attempt in group] for group in graded]
         values[f"maj@{settings.samples_per_prompt}"] = fmean(map(majority_vote, answers, correct))
     return values
-
-
-def _mean_counts(attempts: Sequence[Attempt]) -> dict[str, float]:
-    names = dict.fromkeys(name for attempt in attempts for name in attempt.counts)
-    return {name: fmean(each.counts[name] for each in attempts if name in each.counts) for name in names}
 
 
 def _mean_rewards(problems: Sequence[Problem]) -> dict[str, float]:

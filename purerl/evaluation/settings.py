@@ -62,10 +62,7 @@ class Evaluate:
         read=_to_files,
     )
     every: int = setting(
-        "steps between evaluations; there is also one after the last step",
-        default=20,
-        may_change=True,
-        **at_least(1),
+        "steps between evaluations; there is also one after the last step", default=20, may_change=True, **at_least(1)
     )
     before_training: bool = setting("also evaluate the policy before the first step", default=True, **boolean())
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", **at_least(1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 from attrs import frozen
@@ -81,21 +81,17 @@ def anatomy(name: str, settings: Iterable[str] = ()) -> Anatomy:
     modules += [find("modifier", kind_of(modifier)) for modifier in composition.modifiers]
     texts = [inspect.getdoc(module) or "" for module in modules]
     papers = dict.fromkeys(paper for text in texts for paper in _PAPER.findall(text))
+    prefix = f"{name} = " if name in presets() else ""
+    own = [prefix + formula_of(composition)] if composition.modifiers else []
     return Anatomy(
         name=name,
         text="\n\n".join([*_preset(name, composition), texts[0].strip(), *map(_modifier, modules[1:], texts[1:])]),
-        formulas=list(_formulas(name, composition)),
+        formulas=[*own, *(f"{kind} = {formula}" for kind, formula in definitions(composition.base))],
         parts=list(parts(algorithm)),
         needs=[(need.name, need.use) for need in needs_of(algorithm)],
         settings=_settings(composition),
         citations=[f"https://arxiv.org/abs/{paper}" for paper in papers],
     )
-
-
-def _formulas(name: str, composition: Composition) -> Iterator[str]:
-    if composition.modifiers:
-        yield f"{name} = {formula_of(composition)}" if name in presets() else formula_of(composition)
-    yield from (f"{kind} = {formula}" for kind, formula in definitions(composition.base))
 
 
 def _preset(name: str, composition: Composition) -> list[str]:

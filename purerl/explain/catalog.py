@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
 from attrs import frozen
 
 from purerl.algos import algebra
-from purerl.algos.algebra import Algorithm, describe, reads_of, roles
+from purerl.algos.algebra import describe, reads_of, roles
 from purerl.batch import FIELDS
 from purerl.explain.description import needs_of, short_name
 from purerl.plugins import find, names
@@ -96,6 +96,8 @@ def _entry(name: str, module: Any) -> Entry:
     first_line, *_ = (module.__doc__ or name).splitlines()
     title = first_line.partition(":")[0].rstrip(".")
     terms = [term for objective in algorithm.objectives for term in objective.terms]
+    models = (role.replace("_", " ") for role in roles(algorithm, FIELDS) if role != "policy")
+    read = [field for field in reads_of(algorithm) if FIELDS[field].requires]
     return Entry(
         name=name,
         title=title,
@@ -105,7 +107,7 @@ def _entry(name: str, module: Any) -> Entry:
         loss=_short_names(*(term.loss for term in terms)),
         reduce=_short_names(*(term.reduce for term in terms)),
         needs=tuple(need.name for need in needs_of(algorithm) if need.name != "a policy"),
-        requires=tuple(dict.fromkeys(_requirements(algorithm))),
+        requires=tuple(dict.fromkeys([*models, *(FIELDS[field].requires for field in read)])),
     )
 
 
@@ -120,11 +122,6 @@ def _without_abbreviation(title: str, name: str) -> str:
     abbreviation, _, rest = title.partition(", ")
     letters = re.sub(r"\W", "", abbreviation).lower()
     return rest if rest and name.replace("_", "").startswith(letters) else title
-
-
-def _requirements(algorithm: Algorithm) -> Iterator[str]:
-    yield from (role.replace("_", " ") for role in roles(algorithm, FIELDS) if role != "policy")
-    yield from (FIELDS[field].requires for field in reads_of(algorithm) if FIELDS[field].requires)
 
 
 def modifiers() -> list[ModifierEntry]:

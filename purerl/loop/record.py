@@ -71,7 +71,11 @@ class StepLog:
         rates = self.throughput.metrics(step.batch, record.get("rollout/tokens") or 0.0, clock)
         record = {**record, **times, **rates}
         self.directory.log(record)
-        _log_completion_samples(self.trackers, number, step.trajectories)
+        samples = _evenly([trajectory for trajectory in step.trajectories if trajectory.texts])
+        pairs = zip(_texts_and_rewards(samples), samples, strict=True)
+        rows = [texts | {"reward": total_reward(sample.fields)} for texts, sample in pairs]
+        if rows:  # with the components of a reward after it
+            self.trackers.completions(number, [dict(sorted(row.items(), key=_is_component)) for row in rows])
         log_evaluation_samples(self.trackers, number, self.directory.evaluations)
         self.trackers.log(record)
         for warning in self.monitor.observe(record):
@@ -83,15 +87,6 @@ class StepLog:
             do = "look for warnings in the log of the engine, or raise the limit; the same command resumes the run"
             raise EngineError(text, need=need, do=do)
         return record
-
-
-def _log_completion_samples(tracker: Tracker, step: int, trajectories: Sequence[Trajectory]) -> None:
-    """Log some completions of `step`, with the components of a reward after it; nothing if none was sampled."""
-    samples = _evenly([trajectory for trajectory in trajectories if trajectory.texts])
-    pairs = zip(_texts_and_rewards(samples), samples, strict=True)
-    rows = [texts | {"reward": total_reward(sample.fields)} for texts, sample in pairs]
-    if rows:
-        tracker.completions(step, [dict(sorted(row.items(), key=_is_component)) for row in rows])
 
 
 def _is_component(item: tuple[str, Any]) -> bool:

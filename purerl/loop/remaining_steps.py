@@ -106,11 +106,7 @@ def _open_console(
 
 
 def _open_log(
-    config: RunConfig,
-    run: Run,
-    directory: RunDirectory,
-    trackers: Trackers,
-    records: Sequence[Mapping[str, Any]],
+    config: RunConfig, run: Run, directory: RunDirectory, trackers: Trackers, records: Sequence[Mapping[str, Any]]
 ) -> StepLog:
     """The log of the remaining steps. The trackers of `config` are added to the console, and get the last record.
 
@@ -148,7 +144,11 @@ def advance(
         run.learner.update_followers(number, clock)
         run.engines.load_weights(number, clock)
     record = log.record(number, ranks.on_first(lambda: step.metrics, "the metrics of a step"))
-    record |= log.record(number, _evaluated(run, step.state, record, ending, clock))
+    due = run.measures.evaluations_due(step.state.step, is_last=ending.is_over(record))
+    metrics = run.measures.run_evaluations(step.state, due, clock)
+    if ending.is_over({**record, **metrics}):  # they end the run, so everything is evaluated
+        metrics |= run.measures.run_remaining_evaluations(step.state, due, clock)
+    record |= log.record(number, metrics)
 
     def write() -> tuple[dict[str, Any], bool]:
         written = log.write(state, step, record, clock)
@@ -168,15 +168,6 @@ def _rows(
         rows = run.source(state, clock)
         run.engines.sleep_generator(clock)
         return rows
-
-
-def _evaluated(run: Run, state: LoopState, record: Mapping[str, Any], ending: Ending, clock: Clock) -> dict[str, float]:
-    """The metrics of what is due after the step with this record. If they end the run, everything is evaluated."""
-    due = run.measures.evaluations_due(state.step, is_last=ending.is_over(record))
-    metrics = run.measures.run_evaluations(state, due, clock)
-    if ending.is_over({**record, **metrics}):
-        metrics |= run.measures.run_remaining_evaluations(state, due, clock)
-    return metrics
 
 
 def _check_metrics(stop_when: StopWhen | None, best: str | None, names: Collection[str]) -> None:

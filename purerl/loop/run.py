@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
-from attrs import frozen
+from attrs import evolve, frozen
 
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
@@ -17,6 +17,7 @@ from purerl.config.schema import RunConfig
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.loop.measure import Measures, open_measures
+from purerl.loop.precomputed import open_precomputed
 from purerl.loop.sources import RolloutSource, Source, open_source
 from purerl.loop.state import Clock
 from purerl.loop.step import Learner, open_learner
@@ -91,9 +92,10 @@ def open_run(
     updates = needs.updates(steps)
     task = with_interaction(task, config.environment, rollout and rollout.workflow, runtime, seed=config.seed)
     ranks.on_first(lambda: _check_resources(config, needs, context), "memory and servers")
+    stored = open_precomputed(config, needs, task, directory, context, fingerprints)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
     engines = open_engines(
-        needs.models,
+        {name: role for name, role in needs.models.items() if name not in stored},
         task,
         runtime,
         stack,
@@ -106,6 +108,7 @@ def open_run(
         context=context,
         **options,
     )
+    engines = evolve(engines, trainers={**engines.trainers, **stored})
     use_routes(config.trainer, directory, engines.trainers["policy"])
     learner = open_learner(config, needs, engines.trainers)
     check_fit(task, engines.capabilities(), **lengths_of(config, steps))

@@ -101,9 +101,8 @@ class RolloutSource:
                 taken = self.window.take_groups(count, state.step, num_kept=num_kept)
             if self.model_rewards.models:
                 with clock("reward"):
-                    taken = self.model_rewards(
-                        taken, self.data, self.settings.samples_per_prompt, self.failures.add_missing
-                    )
+                    samples, add_missing = self.settings.samples_per_prompt, self.failures.add_missing
+                    taken = self.model_rewards(taken, self.data, samples, add_missing)
             groups += taken
             kept += self._selected([trajectory for group in taken for trajectory in group.trajectories])
             if _number_of_groups(kept) >= self.batch_size:

@@ -118,22 +118,15 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     """The summary, if the run is finished; otherwise prepare what it needs."""
     if directory.summary is not None:
         max_steps = schedule_of(config).num_steps(directory.facts.get("examples", 0))
-        if _is_finished(directory, Ending(max_steps, config.stop_when)):
+        ending = Ending(max_steps, config.stop_when)
+        is_extended = bool(directory.changes) and not any(map(ending.is_over, directory.records()[-1:]))
+        if directory.final.is_dir() and not is_extended:
             return Summary(directory.path, **directory.summary, was_finished=True)
         check_can_continue(directory)
         directory.reopen(dumps(config), digest(config))
     initialize_from(origin, directory, config)
     prepare(config.prepare_data, config.seed, directory.path)
     return None
-
-
-def _is_finished(directory: RunDirectory, ending: Ending) -> bool:
-    """Whether the finished run in `directory` has its model, and has not been extended beyond its last step."""
-    if not directory.final.is_dir():
-        return False
-    if not directory.changes:
-        return True
-    return any(map(ending.is_over, directory.records()[-1:]))
 
 
 def _train_initial(

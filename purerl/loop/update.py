@@ -67,7 +67,9 @@ def score(trainers: Mapping[str, Trainer], batch: TensorDict, fields: Iterable[s
     The pass that computes `old_logp` also writes `routes`, if the trainer of the policy has this output.
     """
     by_role: dict[str, dict[str, str]] = {}
-    for name in _with_routes(trainers, tuple(fields)):
+    fields = tuple(fields)
+    has_routes = "old_logp" in fields and "routes" in trainers["policy"].capabilities.outputs
+    for name in (*fields, *["routes"] * has_routes):
         role, output = FIELDS[name].source
         by_role.setdefault(role, {})[name] = output
     for role, names in by_role.items():
@@ -76,11 +78,6 @@ def score(trainers: Mapping[str, Trainer], batch: TensorDict, fields: Iterable[s
         scores = trainer.score(batch, outputs) if trainer else _by_teacher(trainers, batch, role, outputs)
         batch = with_fields(batch, **{name: scores[output] for name, output in names.items()})
     return batch
-
-
-def _with_routes(trainers: Mapping[str, Trainer], fields: tuple[str, ...]) -> tuple[str, ...]:
-    has_routes = "old_logp" in fields and "routes" in trainers["policy"].capabilities.outputs
-    return (*fields, "routes") if has_routes else fields
 
 
 def _by_teacher(trainers: Mapping[str, Trainer], batch: TensorDict, role: str, outputs: tuple[str, ...]) -> TensorDict:

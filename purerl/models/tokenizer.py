@@ -58,15 +58,11 @@ def check_same_ids(tokenizer: PreTrainedTokenizerBase, model: Model, role: str) 
         got = f"{text!r} is token {token} of the policy and {role_ids[text]} of the {role}; {len(different):,} differ"
         need = "the same token ids"
         raise ConfigError(f"the {role} {model.path!r} has another tokenizer", got=got, need=need, do=do)
-    size, needed = _vocab_size(model) or max(role_ids.values()) + 1, max(policy_ids.values()) + 1
+    size = getattr(_text_config(model), "vocab_size", None) or max(role_ids.values()) + 1
+    needed = max(policy_ids.values()) + 1
     if size < needed:
         need = f"{needed:,}, as many as the policy's tokenizer has"
         raise ConfigError(f"the {role} {model.path!r}", got=f"{size:,} token ids", need=need, do=do)
-
-
-def _vocab_size(model: Model) -> int | None:
-    """The vocabulary size in the configuration of `model`; None if transformers does not know the configuration."""
-    return getattr(_text_config(model), "vocab_size", None)
 
 
 def declared_pad_token(model: Model) -> int | None:

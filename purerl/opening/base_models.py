@@ -29,17 +29,16 @@ def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dic
     such model.
     """
     recorded = directory.models
-    models = {name: _at_commit(model, recorded.get(name, {})) for name, model in models.items()}
+    commits = {name: facts["commit"] for name, facts in recorded.items() if "commit" in facts}
+    models = {name: evolve(model, revision=commits.get(name, model.revision)) for name, model in models.items()}
     by_model = {model: fingerprint(model) for model in dict.fromkeys(models.values())}
     for name, model in models.items():
         if name in recorded and recorded[name] != by_model[model]:
-            raise _changed(name, model, directory, changed_files(recorded[name], by_model[model]))
+            what = f"the model of the {name}, {model.path!r}, has changed since the run in {str(directory.path)!r}"
+            got = "other files: " + ", ".join(changed_files(recorded[name], by_model[model])[:5])
+            do = "restore it, name another directory, or discard the run with --fresh"
+            raise RunDirectoryError(f"{what} started", got=got, need="the same model, to resume the run", do=do)
     return {name: by_model[model] for name, model in models.items()}
-
-
-def _at_commit(model: Model, recorded: Mapping[str, Any]) -> Model:
-    """`model` with the commit in its `recorded` fingerprint as its revision, if there is one."""
-    return evolve(model, revision=recorded.get("commit", model.revision))
 
 
 def pin_commits(
@@ -55,12 +54,3 @@ def pin_recorded(config: RunConfig, run: Path) -> RunConfig:
     config = resolve_paths(config, run)
     models, recorded = requirements_of(config).all_models(), read_facts(run).get("models", {})
     return pin_commits(config, models, {name: recorded.get(name, {}) for name in models})
-
-
-def _changed(name: str, model: Model, directory: RunDirectory, files: list[str]) -> RunDirectoryError:
-    return RunDirectoryError(
-        f"the model of the {name}, {model.path!r}, has changed since the run in {str(directory.path)!r} started",
-        got="other files: " + ", ".join(files[:5]),
-        need="the same model, to resume the run",
-        do="restore it, name another directory, or discard the run with --fresh",
-    )

@@ -63,18 +63,10 @@ def read_files(
     """
     columns = settings.columns
     problems = read_problems(evaluate.data, evaluate.max_examples, columns) if evaluate else {}
-    held_out = _read_held_out(validation, example_type, columns)
+    named = validation.data if validation else {}
+    held_out = read_examples(named, example_type, columns=columns) if named else None
     others = [*problems.values(), *([held_out] if held_out else [])]
     return DataFiles(read_data(settings, example_type, others), problems, held_out)
-
-
-def _read_held_out(
-    settings: Validation | None, example_type: ExampleType, columns: Mapping[str, str]
-) -> DataSet | None:
-    """The held-out examples that `settings` name; None if they name none. Raises DataError as `read_examples`."""
-    if settings is None or not settings.data:
-        return None
-    return read_examples(settings.data, example_type, columns=columns)
 
 
 def check_learned(files: DataFiles, needs: Requirements) -> None:
@@ -99,14 +91,10 @@ def split_files(
     split = open_data(settings, files.examples, files.problems, chat, max_problems=limit, is_evaluated=is_evaluated)
     if files.examples.example_format.label:
         check_labels(split.examples)
-    return split._replace(held_out=_select_held_out(validation, files.held_out or split.held_out))
-
-
-def _select_held_out(settings: Validation | None, held_out: DataSet | None) -> DataSet | None:
-    """The examples of `held_out` that a validation uses; None if there is no validation."""
-    if settings is None or held_out is None:
-        return None
-    return evolve(held_out, parts=(held_out.indices[: settings.max_examples],), weights=(1.0,))
+    held_out = (files.held_out or split.held_out) if validation else None
+    if validation and held_out:
+        held_out = evolve(held_out, parts=(held_out.indices[: validation.max_examples],), weights=(1.0,))
+    return split._replace(held_out=held_out)
 
 
 def notes_on_data(

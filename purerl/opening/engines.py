@@ -213,14 +213,7 @@ def check_running(generator: tuple[Any, Model] | None, judges: Mapping[str, Role
 
 
 def _compare(
-    task: Task,
-    policy: Trainer,
-    generator: Generator,
-    *,
-    seed: int,
-    temperature: float,
-    is_narrow: bool,
-    ranks: Ranks,
+    task: Task, policy: Trainer, generator: Generator, *, seed: int, temperature: float, is_narrow: bool, ranks: Ranks
 ) -> float | None:
     """The mismatch of `generator` and `policy` at the start, in nats. Raises: EngineError as `check_updates`."""
     size = policy.capabilities.vocab_size

@@ -18,7 +18,7 @@ from purerl.evaluation.settings import Evaluate
 from purerl.opening.images import check_images
 from purerl.plugins import kind_of
 from purerl.protocols import Capabilities
-from purerl.rollouts.opened import EngineCapabilities, Task, Training
+from purerl.rollouts.opened import EngineCapabilities, Task
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section
 
@@ -72,7 +72,13 @@ def check_fit(
     if task.training is not None:
         limit = min_limit(*capabilities.trained, *(capabilities.sampling if rollout else []))
         if limit is not None and rollout is None:
-            _check_answers(task, task.training, draws=draws, seed=seed, limit=limit)
+            examples, held_out = task.training.examples, task.training.held_out
+            is_labeled = bool(examples.example_format.label)
+            check = check_mismatched_lengths if is_labeled else check_answer_lengths
+            # The mismatched answer of the last draw is that of one of the next two.
+            check(task.chat, examples, _drawn(examples, seed, draws + 2 * is_labeled), limit=limit)
+            if held_out is not None:
+                check_answer_lengths(task.chat, held_out, held_out.indices, limit=limit)
         elif limit is not None and (max_prompt_tokens is None or max_prompt_tokens + rollout.max_tokens > limit):
             room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
             do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
@@ -87,16 +93,6 @@ def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities |
     """Refuse problems that leave no room for a completion, as far as `generator` is known. Raises: DataError."""
     limit = generator and generator.max_sequence_length
     check_problem_lengths(task.chat, task.problems, new_tokens=settings.max_tokens, limit=limit)
-
-
-def _check_answers(task: Task, training: Training, *, draws: int, seed: int, limit: int) -> None:
-    examples, held_out = training.examples, training.held_out
-    is_labeled = bool(examples.example_format.label)
-    check = check_mismatched_lengths if is_labeled else check_answer_lengths
-    # The mismatched answer of the last draw is that of one of the next two.
-    check(task.chat, examples, _drawn(examples, seed, draws + 2 * is_labeled), limit=limit)
-    if held_out is not None:
-        check_answer_lengths(task.chat, held_out, held_out.indices, limit=limit)
 
 
 def _drawn(examples: DataSet, seed: int, draws: int) -> set[int]:

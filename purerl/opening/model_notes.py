@@ -29,18 +29,23 @@ def model_notes(roles: Mapping[str, ModelRole], trainers: Mapping[str, Capabilit
     """The notes of the `trainers`, and those on models that have more token ids than the policy."""
     own = [f"{name}: {note}" for name, trainer in trainers.items() for note in trainer.notes]
     text = "token ids that the policy does not have get no probability"
-    return [*own, *(f"{name}: {extra:,} {text}" for name, extra in _extra_ids(roles, trainers))]
+    size = trainers["policy"].vocab_size if "policy" in trainers else None
+    return [*own, *(f"{name}: {extra:,} {text}" for name, extra in _extra_ids(roles, trainers, size))]
 
 
-def limit_vocabularies(roles: Mapping[str, ModelRole], trainers: Mapping[str, Trainer]) -> None:
+def limit_vocabularies(
+    roles: Mapping[str, ModelRole], trainers: Mapping[str, Trainer], policy_size: int | None = None
+) -> None:
     """Leave out the token ids that the policy does not have, in the models whose probabilities it reads.
 
     Such ids are the padding of a vocabulary, whose size differs between models of one family. No token has them.
+    `policy_size` is the number of ids of a policy that is not among `trainers`; None: unknown.
 
     Raises: ConfigError if a trainer has more ids, and cannot leave them out.
     """
     capabilities = {name: trainer.capabilities for name, trainer in trainers.items()}
-    for name, extra in _extra_ids(roles, capabilities):
+    size = capabilities["policy"].vocab_size if "policy" in capabilities else policy_size
+    for name, extra in _extra_ids(roles, capabilities, size):
         trainer = trainers[name]
         if not isinstance(trainer, SupportsVocabulary):
             got = f"{extra:,} token ids more than the policy has"
@@ -49,9 +54,10 @@ def limit_vocabularies(roles: Mapping[str, ModelRole], trainers: Mapping[str, Tr
         trainer.limit_vocabulary((capabilities[name].vocab_size or 0) - extra)
 
 
-def _extra_ids(roles: Mapping[str, ModelRole], trainers: Mapping[str, Capabilities]) -> Iterator[tuple[str, int]]:
-    """The models with probabilities of more token ids than the policy has, and how many more."""
-    size = trainers["policy"].vocab_size if "policy" in trainers else None
+def _extra_ids(
+    roles: Mapping[str, ModelRole], trainers: Mapping[str, Capabilities], size: int | None
+) -> Iterator[tuple[str, int]]:
+    """The models with probabilities of more than `size` token ids, those of the policy, and how many more."""
     for name, trainer in trainers.items():
         extra = (trainer.vocab_size or 0) - (size or math.inf)
         if extra > 0 and {*roles[name].outputs} & {*OUTPUTS}:

@@ -61,13 +61,15 @@ def check_recorded(config: RunConfig, algorithm: Algorithm) -> None:
     for key, (value, other) in pairs.items():
         if value != other:
             need = f"{_shown(other)}, as in the recorded run, whose completions and rewards are trained on"
-            raise ConfigError(
-                key, got=_shown(value), need=need, do=f"use the settings of {str(path / 'config.toml')!r}"
-            )
+            do = f"use the settings of {str(path / 'config.toml')!r}"
+            raise ConfigError(key, got=_shown(value), need=need, do=do)
     models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
     if models:
         raise ConfigError("rewards or gates", got=", ".join(models), need="functions and kinds, with rollout.recorded")
-    columns = {name for step in (steps[0], steps[-1]) for name in _columns(path, step)}
+    import pyarrow.parquet
+
+    files = [step_path(path / "rollouts", step) for step in (steps[0], steps[-1])]
+    columns = {name for file in files for name in pyarrow.parquet.read_schema(file).names}
     reads = [name for name in reads_of(algorithm) if FIELDS[name].is_input and name not in _MADE]
     missing = [name for name in reads if name not in columns or name == "components"]
     missing += ["image"] if "image" in columns else []
@@ -79,12 +81,6 @@ def check_recorded(config: RunConfig, algorithm: Algorithm) -> None:
 def _shown(value: Any) -> str:
     names = [each.full_name for each in value if hasattr(each, "full_name")] if isinstance(value, tuple) else []
     return ", ".join(names) or repr(value)
-
-
-def _columns(path: Path, step: int) -> list[str]:
-    import pyarrow.parquet
-
-    return pyarrow.parquet.read_schema(step_path(path / "rollouts", step)).names
 
 
 def recorded_files(rollout: Rollout | None, directory: Path) -> list[str]:

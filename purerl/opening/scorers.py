@@ -37,18 +37,13 @@ def open_readers(scorers: Mapping[str, Role], policy: Chat, special_tokens: Spec
     readers = {}
     for name, role in scorers.items():
         with in_section(f"roles.rewards.{name}", Role):
-            is_judge = role.judge is not None
-            readers[name] = _chat_of_judge(role) if is_judge else _chat_of_classifier(role, policy, special_tokens)
+            if role.judge is not None:
+                readers[name] = _chat_of_judge(role)
+            else:
+                tokenizer, prompt = load_tokenizer(role.model), policy.system_prompt
+                options = {"system_prompt": prompt, "special_tokens": special_tokens}
+                readers[name] = open_chat(tokenizer, policy.prompt_format, **options)
     return readers
-
-
-def _chat_of_classifier(role: Role, policy: Chat, special_tokens: SpecialTokens) -> Chat:
-    return open_chat(
-        load_tokenizer(role.model),
-        policy.prompt_format,
-        system_prompt=policy.system_prompt,
-        special_tokens=special_tokens,
-    )
 
 
 def _chat_of_judge(role: Role) -> Chat:
@@ -66,24 +61,20 @@ def check_questions(scorers: Mapping[str, Role], data: Iterable[DataSet]) -> Non
     shown the prompt.
     """
     data = [*data]
-    if any(each.example_format.has_images for each in data):
-        _check_images(scorers)
-    tables = [table for each in data for table in each.tables]
-    for name, role in scorers.items():
-        if role.judge is not None:
-            needed = as_alternatives(Question(role.judge).columns())
-            for table in tables:
-                check_columns(f"roles.rewards.{name}", needed, table.column_names)
-
-
-def _check_images(scorers: Mapping[str, Role]) -> None:
-    for name, role in scorers.items():
+    has_images = any(each.example_format.has_images for each in data)
+    for name, role in scorers.items() if has_images else ():
         if role.judge is None:
             got, need = "a classifier, and prompts with images", "a model that need not see them: it reads only text"
             do = "use a judge that compares with the correct answer, or a reward function"
             raise ConfigError(f"roles.rewards.{name}", got=got, need=need, do=do)
         with in_section(f"roles.rewards.{name}.judge", type(role.judge)):
             Question(role.judge).check_images()
+    tables = [table for each in data for table in each.tables]
+    for name, role in scorers.items():
+        if role.judge is not None:
+            needed = as_alternatives(Question(role.judge).columns())
+            for table in tables:
+                check_columns(f"roles.rewards.{name}", needed, table.column_names)
 
 
 def scorer_of(

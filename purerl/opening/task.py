@@ -12,7 +12,6 @@ from purerl.config.requirements import Requirements, is_reward
 from purerl.config.reward_roles import check_role_names
 from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, TextOrMessages, open_chat
-from purerl.data.columns import PromptFormat
 from purerl.data.examples import DataSet, value_counts
 from purerl.data.notes import data_notes
 from purerl.data.open import check_first_rows, open_run_chat, prompt_format_of, read_problems
@@ -21,7 +20,7 @@ from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.settings import Evaluate
 from purerl.models.tokenizer import check_same_ids, end_tokens, load_tokenizer, set_pad_token
-from purerl.opening.data import DataFiles, check_learned, notes_on_data, read_files, split_files
+from purerl.opening.data import check_learned, notes_on_data, read_files, split_files
 from purerl.opening.engines import check_role_model
 from purerl.opening.images import open_processor
 from purerl.opening.recorded import check_recorded, check_recorded_tokens
@@ -83,7 +82,11 @@ def open_task(
     )
     check_recorded(config, needs.algorithm)
     files = read_files(config.data, config.evaluate, config.validation, needs.example_type)
-    _check_rewards(files, runner, needs, is_sampling=config.rollout is not None)
+    scored = [*([files.examples] if config.rollout is not None else []), *files.problems.values()]
+    check_rows(runner, scored)
+    check_questions(needs.scorers, scored)
+    if runner.routed:
+        runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
     check_learned(files, needs)
     tokenizer = _open_tokenizer(config.model, config.rollout, needs)
     processor = open_processor(config.model, [files.examples, *files.others], config.environment)
@@ -164,15 +167,6 @@ def check_rows(runner: RewardRunner, data: Iterable[DataSet]) -> None:
             runner.check_sources(value_counts(each, COLUMN), ", ".join(each.paths))
 
 
-def _check_rewards(files: DataFiles, runner: RewardRunner, needs: Requirements, *, is_sampling: bool) -> None:
-    """Raise ConfigError if a reward, a function or a model, cannot score the completions of the rows of `files`."""
-    scored = [*([files.examples] if is_sampling else []), *files.problems.values()]
-    check_rows(runner, scored)
-    check_questions(needs.scorers, scored)
-    if runner.routed:
-        runner.check_effect({source for each in scored for source in value_counts(each, COLUMN)})
-
-
 def _open_tokenizer(model: Model, rollout: Rollout | None, needs: Requirements) -> PreTrainedTokenizerBase:
     """The tokenizer of the policy. Raises: ConfigError if another model, or a recorded run, has other token ids."""
     tokenizer = load_tokenizer(model)
@@ -205,7 +199,8 @@ def task_of_model(
     check_rows(rewards, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
-        problems |= {"prompt": prompts_as_data(prompts, _format_of(prompts, tokenizer))}
+        is_text = not tokenizer.chat_template and all(isinstance(prompt, str) for prompt in prompts)
+        problems |= {"prompt": prompts_as_data(prompts, "text" if is_text else "messages")}
         check_rows(rewards, problems.values())
     processor = open_processor(model, problems.values(), environment)
     chat = open_chat(
@@ -230,12 +225,6 @@ def notes_on_problems(
 ) -> tuple[str, ...]:
     """Notes on the files of `problems`, whose completions `runner` scores."""
     return tuple(data_notes([*problems.values()], chat, runner.columns, shows_row_settings=environment is None))
-
-
-def _format_of(prompts: Sequence[TextOrMessages], tokenizer: Any) -> PromptFormat:
-    """The format of `prompts`: messages if the tokenizer has a chat template, or if some of them are messages."""
-    has_messages = not all(isinstance(prompt, str) for prompt in prompts)
-    return "messages" if tokenizer.chat_template or has_messages else "text"
 
 
 def on_prompts(task: Task, prompts: Sequence[TextOrMessages], model: Model, rewards: RewardRunner) -> Task:

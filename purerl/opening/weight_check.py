@@ -74,7 +74,12 @@ def check_updates(
     before = check.differences()
     level = float(before.max())
     if not level <= _OTHER_MODEL:
-        raise _other_model(level, check.where(before, _OTHER_MODEL))
+        where, need = check.where(before, _OTHER_MODEL), f"at most {_OTHER_MODEL:g} nat before the first step"
+        got = f"{level:.2g} nats between their log-probabilities with the same weights{where}"
+        do = (
+            "set generator.kind to hf to see which of them differs; a generator of your own must sample what it returns"
+        )
+        raise EngineError("the generator computes another model than the trainer", got=got, need=need, do=do)
     limit = max(_GROWTH * level, _SMALLEST_IN_16_BITS if is_narrow else _SMALLEST)
     with check.changed(None) as names:
         differences = check.differences()
@@ -158,7 +163,8 @@ class _Check:
         for copy, answered in enumerate(of_copies):
             found = [row for row, _ in answered if row is not None]
             if not found:
-                raise _no_completion(self.names[copy], answered[0][1])
+                where = f" in {self.names[copy]}" if self.names[copy] else ""
+                raise EngineError(f"the generator completes no prompt{where}", got=answered[0][1])
             rows += found
             owners += [copy] * len(found)
         batch = collate([{**row, "row": number, "group": number} for number, row in enumerate(rows)])
@@ -170,14 +176,11 @@ class _Check:
 
 def _answer(request: Request, completion: Completion) -> tuple[dict[str, Any] | None, str]:
     """The row of a completion, None if it has failed; and how it has ended."""
-    is_complete = completion.finish in ("stop", "length")
-    return _row(request, completion) if is_complete else None, completion.error or completion.finish
-
-
-def _row(request: Request, completion: Completion) -> dict[str, Any]:
-    """The fields of a row, without experts: they are read where the run stores them."""
-    turn = RowTurn(0, [], evolve(completion, routes=None))
-    return {**token_fields(request.tokens, [turn]), "temperature": request.sampling.temperature}
+    if completion.finish not in ("stop", "length"):
+        return None, completion.error or completion.finish
+    turn = RowTurn(0, [], evolve(completion, routes=None))  # experts are read where the run stores them
+    row = {**token_fields(request.tokens, [turn]), "temperature": request.sampling.temperature}
+    return row, completion.finish
 
 
 def _stale_sets(check: _Check, names: Sequence[str], limit: float) -> list[list[str]]:
@@ -211,18 +214,6 @@ def _kind(name: str) -> tuple[str, list[int]]:
     ['l.0.a', 'l.1.a', 'l.2.a', 'l.10.a', 'l.0.b']
     """
     return re.sub(r"\d+|(?<=\.lora_)[AB]", "*", name), [int(number) for number in re.findall(r"\d+", name)]
-
-
-def _no_completion(copy: str, got: str) -> EngineError:
-    return EngineError(f"the generator completes no prompt{f' in {copy}' if copy else ''}", got=got)
-
-
-def _other_model(level: float, where: str) -> EngineError:
-    """The error of a generator that has the weights of the trainer, and computes something else."""
-    got = f"{level:.2g} nats between their log-probabilities with the same weights{where}"
-    need = f"at most {_OTHER_MODEL:g} nat before the first step"
-    do = "set generator.kind to hf to see which of them differs; a generator of your own must sample what it returns"
-    return EngineError("the generator computes another model than the trainer", got=got, need=need, do=do)
 
 
 def _not_used(

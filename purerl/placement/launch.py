@@ -80,15 +80,8 @@ def _exit_status(statuses: Mapping[int, int]) -> int:
 
 def _environment(rank: int, ranks: int, folder: Path) -> dict[str, str]:
     """The variables that torchrun would set for `rank`, with the `folder` in place of an address."""
-    values: dict[str, Any] = {
-        "RANK": rank,
-        "LOCAL_RANK": rank,
-        "GROUP_RANK": 0,
-        "WORLD_SIZE": ranks,
-        "LOCAL_WORLD_SIZE": ranks,
-        "TORCHELASTIC_RUN_ID": f"purerl-{os.getpid()}",
-        FOLDER_VARIABLE: folder,
-    }
+    values: dict[str, Any] = dict(RANK=rank, LOCAL_RANK=rank, GROUP_RANK=0, WORLD_SIZE=ranks, LOCAL_WORLD_SIZE=ranks)
+    values |= {"TORCHELASTIC_RUN_ID": f"purerl-{os.getpid()}", FOLDER_VARIABLE: folder}
     return {name: str(value) for name, value in values.items()}
 
 

@@ -147,9 +147,6 @@ def _is_own(folder: Path) -> bool:
     return False
 
 
-# --- the secret ----------------------------------------------------------------------------------------------------
-
-
 def read_secret(directory: Path, *, is_first: bool, timeout: float) -> bytes:
     """The secret of the run in `directory`: that of `SECRET_VARIABLE`, or of a file there of mode 0600.
 
@@ -188,9 +185,6 @@ def _to_secret(text: str, what: str, got: str) -> bytes:
         need, do = f"{_HEXADECIMAL} random hexadecimal digits", "make them with: openssl rand -hex 32"
         raise ConfigError(what, got=got, need=need, do=do)
     return secret
-
-
-# --- the store of ranks that torchrun or srun has started ------------------------------------------------------------
 
 
 def network_store(world: World, timeout: float) -> Any:

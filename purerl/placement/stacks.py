@@ -98,9 +98,8 @@ def request_stacks(directory: Path, timeout: float) -> list[Stacks]:
     paths = [path for path in sorted(folder.glob(f"*{_SUFFIX}")) if not _has_ended(path)]
     if not paths:
         got = "no process that works on it" if directory.is_dir() else "no such directory"
-        raise InputError(
-            f"no run in progress in {str(directory)!r}", got=got, need="the directory of a run in progress"
-        )
+        need = "the directory of a run in progress"
+        raise InputError(f"no run in progress in {str(directory)!r}", got=got, need=need)
     request = str(time.time_ns())
     write_atomically(folder / _REQUEST, request)
     deadline = time.monotonic() + timeout

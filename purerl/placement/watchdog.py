@@ -288,9 +288,8 @@ class Watchdog:
     def _sleep(self) -> None:
         """Publish a sign of life, and wait for the next time to look: earlier if a process ends."""
         if self._parent is not None and os.getppid() != self._parent:
-            self._problem = EngineError(
-                "the launcher of the ranks has ended", do="the same command resumes the run from its last checkpoint"
-            )
+            do = "the same command resumes the run from its last checkpoint"
+            self._problem = EngineError("the launcher of the ranks has ended", do=do)
             return
         self.publish()
         alive = [process for process in self._processes() if not select.select([process], [], [], 0)[0]]

@@ -8,7 +8,6 @@ depends on the number of the job.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.placement.settings import Placement
+from purerl.system.access_tokens import is_loopback
 
 __all__ = ["FOLDER_VARIABLE", "World", "check_world", "find_world", "first_host"]
 
@@ -50,7 +50,7 @@ class World:
     @property
     def is_on_one_host(self) -> bool:
         """Whether all processes are on this host, as far as the launcher says it."""
-        return self.local_size == self.size or self.folder is not None or _is_loopback(self.address)
+        return self.local_size == self.size or self.folder is not None or is_loopback(self.address)
 
     @property
     def place(self) -> str:
@@ -114,13 +114,6 @@ def _torchrun(environment: Mapping[str, str]) -> World:
         "torchrun" if has_agent else "the environment (WORLD_SIZE)",
         None if local_size is None else _number(environment, "LOCAL_WORLD_SIZE"),
     )
-
-
-def _is_loopback(address: str) -> bool:
-    try:
-        return ipaddress.ip_address(address).is_loopback
-    except ValueError:
-        return address == "localhost"
 
 
 def _is_step(environment: Mapping[str, str]) -> bool:

@@ -146,8 +146,8 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
     """The memory of each engine: the models of the trainers by role, the generator, and the judges."""
     policy, uses = needs.models["policy"], dict[str, MemoryUse]()
     for name, role in needs.models.items():
-        if name != "policy" and _shares_weights(role, policy):
-            continue
+        if name != "policy" and (_shares_weights(role, policy) or role.settings.precompute):
+            continue  # a precomputed model has been closed when the policy is loaded
         uses[name] = _memory_of(
             "trainer",
             role.settings.trainer,

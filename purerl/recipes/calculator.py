@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
@@ -54,7 +53,16 @@ def calculator(max_steps: int | None = None, num_epochs: float | None = None) ->
     return tiny_task(
         name="calculator",
         prepare_data="purerl.recipes.calculator:prepare",
-        initial_run=_demonstrations(),
+        initial_run=dict(
+            name="calculator, initial run",
+            data="{run}/prepared/demonstrations.parquet",
+            algorithm=sft.Config(),
+            max_steps=600,
+            batch_size=128,
+            trainer=trainer.Config(lr=2e-3, betas=BETAS, max_tokens_per_microbatch=4096),
+            evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
+            stop_when=StopWhen(metric="eval/accuracy", at_least=0.1),
+        ),
         data="{run}/prepared/train.parquet",
         environment=_TOOL,
         algorithm=dapo.Config(),
@@ -68,19 +76,6 @@ def calculator(max_steps: int | None = None, num_epochs: float | None = None) ->
         generator=generator.Config(max_num_seqs=512),
         trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=4096, **COSINE),
         evaluate=_evaluation("{run}/prepared/held_out.parquet", every=10),
-    )
-
-
-def _demonstrations() -> dict[str, Any]:
-    return dict(
-        name="calculator, initial run",
-        data="{run}/prepared/demonstrations.parquet",
-        algorithm=sft.Config(),
-        max_steps=600,
-        batch_size=128,
-        trainer=trainer.Config(lr=2e-3, betas=BETAS, max_tokens_per_microbatch=4096),
-        evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
-        stop_when=StopWhen(metric="eval/accuracy", at_least=0.1),
     )
 
 

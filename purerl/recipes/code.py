@@ -22,7 +22,7 @@ import random
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from purerl.algos import dapo, sft
 from purerl.backends.hf import generator, trainer
@@ -70,7 +70,16 @@ def code(max_steps: int | None = None, num_epochs: float | None = None) -> RunCo
     return tiny_task(
         name="code",
         prepare_data="purerl.recipes.code:prepare",
-        initial_run=_demonstrations(),
+        initial_run=dict(
+            name="code, initial run",
+            data="{run}/prepared/demonstrations.parquet",
+            algorithm=sft.Config(),
+            max_steps=600,
+            batch_size=128,
+            trainer=trainer.Config(lr=2e-3, betas=BETAS, max_tokens_per_microbatch=4096),
+            evaluate=_evaluation("{run}/prepared/train.parquet", every=20),
+            stop_when=StopWhen(metric="eval/accuracy", at_least=0.2),
+        ),
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_TESTS,),
@@ -83,20 +92,6 @@ def code(max_steps: int | None = None, num_epochs: float | None = None) -> RunCo
         generator=generator.Config(max_num_seqs=128),
         trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=4096, **COSINE),
         evaluate=_evaluation("{run}/prepared/held_out.parquet", every=10),
-    )
-
-
-def _demonstrations() -> dict[str, Any]:
-    """SFT until a fifth of 128 training problems are solved."""
-    return dict(
-        name="code, initial run",
-        data="{run}/prepared/demonstrations.parquet",
-        algorithm=sft.Config(),
-        max_steps=600,
-        batch_size=128,
-        trainer=trainer.Config(lr=2e-3, betas=BETAS, max_tokens_per_microbatch=4096),
-        evaluate=_evaluation("{run}/prepared/train.parquet", every=20),
-        stop_when=StopWhen(metric="eval/accuracy", at_least=0.2),
     )
 
 

@@ -52,7 +52,16 @@ def counting(max_steps: int | None = None, num_epochs: float | None = None) -> R
     return tiny_task(
         name="counting",
         prepare_data="purerl.recipes.counting:prepare",
-        initial_run=_demonstrations(),
+        initial_run=dict(
+            name="counting, initial run",
+            data="{run}/prepared/train.parquet",
+            algorithm=sft.Config(),
+            max_steps=300,
+            batch_size=64,
+            trainer=trainer.Config(lr=3e-3, betas=BETAS, max_tokens_per_microbatch=4096),
+            evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
+            stop_when=StopWhen(metric="eval/accuracy", at_least=0.6),
+        ),
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
@@ -65,20 +74,6 @@ def counting(max_steps: int | None = None, num_epochs: float | None = None) -> R
         generator=generator.Config(max_num_seqs=256),
         trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=2048, **COSINE),
         evaluate=_evaluation("{run}/prepared/held_out.parquet", every=10),
-    )
-
-
-def _demonstrations() -> dict[str, Any]:
-    """SFT until 60 % of 256 training problems are solved."""
-    return dict(
-        name="counting, initial run",
-        data="{run}/prepared/train.parquet",
-        algorithm=sft.Config(),
-        max_steps=300,
-        batch_size=64,
-        trainer=trainer.Config(lr=3e-3, betas=BETAS, max_tokens_per_microbatch=4096),
-        evaluate=_evaluation("{run}/prepared/train.parquet", every=10),
-        stop_when=StopWhen(metric="eval/accuracy", at_least=0.6),
     )
 
 

@@ -77,7 +77,15 @@ def guess(max_steps: int | None = None, num_epochs: float | None = None) -> RunC
     return tiny_task(
         name="guess",
         prepare_data="purerl.recipes.guess:prepare",
-        initial_run=_player_without_strategy(),
+        initial_run=dict(
+            name="guess, initial run",
+            data="{run}/prepared/turns.parquet",
+            algorithm=sft.Config(),
+            max_steps=500,
+            batch_size=256,
+            trainer=trainer.Config(lr=2e-3, betas=BETAS, lr_scheduler="cosine", max_tokens_per_microbatch=4096),
+            checkpoint=Checkpoint(every=250, keep=1),
+        ),
         data="{run}/prepared/games.parquet",
         environment=EnvironmentSettings(
             factory="purerl.recipes.guess:GuessTheNumber", has_states=True, max_turns=_MAX_GUESSES, run_in="event_loop"
@@ -99,19 +107,6 @@ def guess(max_steps: int | None = None, num_epochs: float | None = None) -> RunC
             temperature=1.0,
             pass_at_k=[],
         ),
-    )
-
-
-def _player_without_strategy() -> dict[str, Any]:
-    """SFT on the turns of a player who draws each guess from the numbers that are possible."""
-    return dict(
-        name="guess, initial run",
-        data="{run}/prepared/turns.parquet",
-        algorithm=sft.Config(),
-        max_steps=500,
-        batch_size=256,
-        trainer=trainer.Config(lr=2e-3, betas=BETAS, lr_scheduler="cosine", max_tokens_per_microbatch=4096),
-        checkpoint=Checkpoint(every=250, keep=1),
     )
 
 

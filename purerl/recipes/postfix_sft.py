@@ -13,7 +13,7 @@ This module also makes the data of `postfix_dpo`, `postfix_kto`, `postfix_reward
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -105,7 +105,11 @@ def prepare(folder: Path, seed: int) -> None:
     pairs = _pairs(train, rng)
     write_parquet(folder / "pairs.parquet", pairs)
     write_parquet(folder / "held_out_pairs.parquet", _pairs(held_out, rng))
-    write_parquet(folder / "labeled.parquet", [_labeled(pair, label=k % 2 == 0) for k, pair in enumerate(pairs)])
+    labeled = [
+        {"prompt": pair["prompt"], "completion": pair["rejected" if k % 2 else "chosen"], "label": k % 2 == 0}
+        for k, pair in enumerate(pairs)
+    ]
+    write_parquet(folder / "labeled.parquet", labeled)
     plain = [_demonstration(problem, problem.plain if k % 4 else problem.infix) for k, problem in enumerate(train)]
     write_parquet(folder / "demonstrations.parquet", plain)
     write_small_model(folder / "model", word_tokenizer(f"{_CHARACTERS}="), seed=seed, max_length=32)
@@ -126,11 +130,6 @@ def _pairs(part: Sequence[Problem], rng: random.Random) -> list[dict[str, str]]:
         {"prompt": _prompt(problem), "chosen": problem.infix, "rejected": answer}
         for problem, answer in zip(part, rejected, strict=True)
     ]
-
-
-def _labeled(pair: Mapping[str, str], *, label: bool) -> dict[str, str | bool]:
-    """One of the two answers of `pair`: the chosen one if `label` is true, otherwise the rejected one."""
-    return {"prompt": pair["prompt"], "completion": pair["chosen" if label else "rejected"], "label": label}
 
 
 def _with_mistake(answer: str, rng: random.Random) -> str:

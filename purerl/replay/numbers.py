@@ -121,7 +121,8 @@ def notes(
         found.append("losses are at the log-probabilities of the generator, because the run did not record old_logp")
     if recorded_missing and not missing:
         found.append(f"no loss of the run's algorithm: the run did not record {_meanings(recorded_missing)}")
-    if unrecorded := _unrecorded_rows(recording, numbers):
+    sampled = {row["step"]: row.get("rollout/sampled") or 0 for row in read_lines(recording.path / "metrics.jsonl")}
+    if unrecorded := int(sum(max(sampled.get(each.step, 0) - each.rows, 0) for each in numbers)):
         found.append(f"{unrecorded:,} sampled rows are not recorded, because the run's algorithm did not keep them")
     if recording.steps[0] > 1 and algorithm != recording.algorithm and has_state(algorithm):
         found.append(f"the state of the algorithm starts at step {recording.steps[0]}, the first one that is recorded")
@@ -141,9 +142,3 @@ def _exactness(numbers: Sequence[Numbers]) -> str:
         return text
     steps = ", ".join(different[:8]) + (", ..." if len(different) > 8 else "")
     return f"{text}, and not in {steps}: another version of torch, another processor, or another num_threads"
-
-
-def _unrecorded_rows(recording: Recording, numbers: Sequence[Numbers]) -> int:
-    """The rows that were sampled in the steps of `numbers` and that are not in their rollouts."""
-    sampled = {row["step"]: row.get("rollout/sampled") or 0 for row in read_lines(recording.path / "metrics.jsonl")}
-    return int(sum(max(sampled.get(each.step, 0) - each.rows, 0) for each in numbers))

@@ -82,7 +82,9 @@ def replay(
     algorithm = algorithm or own
     own_name, name = fingerprint(own), fingerprint(algorithm)
     columns = columns_of(needs_of(own), needs_of(algorithm)) | {*(score.columns if score else ())}
-    for step in _steps_to_compute(recording, chosen, algorithm):
+    # With a state, the steps before the last one are needed, too.
+    steps = [step for step in recording.steps if step <= max(chosen)] if has_state(algorithm) else sorted(chosen)
+    for step in steps:
         table, metadata, whole = _read(recording, step, columns)
         batch = whole.exclude(*(field for field in whole.keys() if FIELDS[field].writer in ("estimator", "prepare")))
         rewarded = batch if score is None else score(table, batch)
@@ -144,11 +146,6 @@ def _computed(
             return _Computed(state, keep, Computation(torch.zeros_like(batch["reward"]), 0.0, {}), missing)
         state, rows = advantages_of(algorithm, state, batch[keep])
         return _Computed(state, keep, outcome_of(algorithm, rows, keep, has_outputs=not missing), missing)
-
-
-def _steps_to_compute(recording: Recording, chosen: Collection[int], algorithm: Algorithm) -> list[int]:
-    """The `chosen` steps; with a state also those before the last of them."""
-    return [step for step in recording.steps if step <= max(chosen)] if has_state(algorithm) else sorted(chosen)
 
 
 def has_state(algorithm: Algorithm) -> bool:

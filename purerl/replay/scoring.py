@@ -15,8 +15,6 @@ from purerl.batch import with_fields
 from purerl.config.paths import resolve_paths
 from purerl.data.examples import DataSet, read_examples, rows_at
 from purerl.data.open import file_digests
-from purerl.data.settings import Data
-from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, DataError
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.task import check_rows, open_runner
@@ -25,8 +23,7 @@ from purerl.rewards.adapters import RewardInput, RunLength
 from purerl.rewards.check import check_rewards
 from purerl.rewards.results import components_of
 from purerl.rewards.runner import RewardRunner
-from purerl.rewards.settings import Gate, Reward, RewardWorkers
-from purerl.rollouts.settings import Rollout
+from purerl.rewards.settings import Reward
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import unlocked
@@ -116,10 +113,22 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     of the run have changed.
     """
     config = resolve_paths(evolve(recording.config, rewards=tuple(rewards)), recording.path)
-    _check_rows(config.rollout, config.environment)
-    _check_rewards(config.rewards, config.gates, config.reward_workers)
+    if config.environment is not None or (config.rollout is not None and config.rollout.workflow is not None):
+        got = "episodes of an environment" if config.environment else "rows of a workflow"
+        need = "completions of one turn, which reward functions can score again"
+        raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
+    models = [each.full_name for each in (*config.rewards, *config.gates) if each.role is not None]
+    if models:
+        need = "functions and kinds: a replay loads no model"
+        raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
+    check_rewards(config.rewards, config.gates, config.reward_workers, {})
     facts = unlocked(recording.path).facts
-    data = _read_data(config.data, facts.get("files", {}))
+    digests, recorded = file_digests(config.data.files), facts.get("files", {})
+    changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
+    if changed:
+        need = "the prompts of the run, with which reward functions compare completions"
+        raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
+    data = read_examples(config.data.files, "prompts", columns=config.data.columns)
     runner = open_runner(config.rewards, config.gates, config.reward_workers)
     check_rows(runner, [data])
     steps_per_epoch = facts.get("examples", data.num_rows) / config.batch_size
@@ -128,28 +137,3 @@ def open_scorer(recording: Recording, rewards: Sequence[Reward], algorithm: Algo
     samples = config.rollout.samples_per_prompt if config.rollout else 1
     with runner:
         yield Scorer(runner, data, config.seed, samples, "components" in reads_of(algorithm), tokenizer)
-
-
-def _check_rows(rollout: Rollout | None, environment: EnvironmentSettings | None) -> None:
-    if environment is not None or (rollout is not None and rollout.workflow is not None):
-        got = "episodes of an environment" if environment else "rows of a workflow"
-        need = "completions of one turn, which reward functions can score again"
-        raise ConfigError("--reward", got=got, need=need, do="leave --reward out")
-
-
-def _check_rewards(rewards: Sequence[Reward], gates: Sequence[Gate], workers: RewardWorkers) -> None:
-    models = [each.full_name for each in (*rewards, *gates) if each.role is not None]
-    if models:
-        need = "functions and kinds: a replay loads no model"
-        raise ConfigError("rewards and gates of the replay", got=", ".join(models), need=need)
-    check_rewards(rewards, gates, workers, {})
-
-
-def _read_data(data: Data, recorded: dict[str, str]) -> DataSet:
-    """The prompts of the run, whose files had the digests `recorded`."""
-    digests = file_digests(data.files)
-    changed = [path for path, digest in digests.items() if recorded and digest not in recorded.values()]
-    if changed:
-        need = "the prompts of the run, with which reward functions compare completions"
-        raise DataError("the data of the run have changed", got=", ".join(changed), need=need, do="restore them")
-    return read_examples(data.files, "prompts", columns=data.columns)

@@ -9,7 +9,6 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from purerl.data.pieces import Decode
 from purerl.errors import DataError
 from purerl.report.decoding import decode_to_numbers, load_decoder
 from purerl.report.groups import Candidate, evaluation_groups, rollout_groups
@@ -44,12 +43,16 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
     A file that cannot be read is left out. `skipped` has a message for each, and counts as part of `max_bytes`, as do
     `images`: those of the groups, by their content ids.
     """
-    rollouts, evaluations = (_files(run / name) for name in ("rollouts", "evaluations"))
+    folders = (run / "rollouts", run / "evaluations")
+    rollouts, evaluations = ([step_path(folder, step) for step in stored_steps(folder)] for folder in folders)
     evaluation_bytes = round(max_bytes * (_EVALUATION_FRACTION if rollouts else 1))
     thumbnails = Thumbnails(run)
     attempts = _fill(evaluations, evaluation_groups, _MAX_EVALUATIONS, evaluation_bytes, thumbnails)
-    decode, tokenizer_skipped = _load_decoder(run)
-    skipped = [*tokenizer_skipped, *thumbnails.skipped]
+    skipped = [*thumbnails.skipped]
+    try:
+        decode = load_decoder(run)
+    except DataError as error:
+        decode, skipped = decode_to_numbers, [str(error), *skipped]
     remaining = max_bytes - attempts.size - _json_bytes(skipped)
     sampled = _fill(rollouts, partial(rollout_groups, decode=decode), _MAX_STEPS, remaining, thumbnails)
     groups = [*sampled.groups, *attempts.groups]
@@ -65,10 +68,6 @@ def select_completions(run: Path, *, max_bytes: int) -> dict[str, Any]:
     }
 
 
-def _files(folder: Path) -> list[Path]:
-    return [step_path(folder, step) for step in stored_steps(folder)]
-
-
 def evenly_spaced(values: Sequence[Any], max_count: int) -> list[Any]:
     """Select at most `max_count` of `values`, as evenly spaced as possible, including the first and the last.
 
@@ -78,14 +77,6 @@ def evenly_spaced(values: Sequence[Any], max_count: int) -> list[Any]:
     if len(values) <= max_count:
         return list(values)
     return [values[round(k * (len(values) - 1) / (max_count - 1))] for k in range(max_count)]
-
-
-def _load_decoder(run: Path) -> tuple[Decode, list[str]]:
-    """The decode function of the run's tokenizer. If it cannot be read, ids are decoded to numbers, with a message."""
-    try:
-        return load_decoder(run), []
-    except DataError as error:
-        return decode_to_numbers, [str(error)]
 
 
 class _Selection(NamedTuple):

@@ -61,15 +61,12 @@ def conversations(rows: Sequence[Row]) -> list[dict[str, Any]]:
     if text is None:
         return []
     messages = parse_messages(text)
-    own = _own_turns(messages, rows[0].get("role"))
+    turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+    player = rows[0].get("role")
+    own = [index for index in turns if player is not None and messages[index].player == player] or turns
     # The conversation may start with turns of the prompt, which have no sampled tokens.
     numbers = dict(zip(reversed(own), reversed(_sampled_turns(rows)), strict=False))
     return [_as_json(message, numbers.get(index)) for index, message in enumerate(messages)]
-
-
-def _own_turns(messages: Sequence[Message], player: int | None) -> list[int]:
-    turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
-    return [index for index in turns if player is not None and messages[index].player == player] or turns
 
 
 def _sampled_turns(rows: Sequence[Row]) -> list[int]:

@@ -73,8 +73,11 @@ def _rollout_group(step: int, table: pa.Table, decode: Decode) -> dict[str, Any]
     """The rows of one prompt, episode by episode; the tokens that all of them start with are stored once."""
     episodes = split_episodes(with_short_labels(table.to_pylist()))
     rows = [row for episode in episodes for row in episode]
-    ids = common_start([row["tokens"][: _first_action(row["action"])] for row in rows])
-    shown = [_episode(episode, len(ids), decode) for episode in episodes]
+    ids = common_start([row["tokens"][: [*row["action"], True].index(True)] for row in rows])
+    shown = [[_rollout(row, len(ids), decode) for row in episode] for episode in episodes]
+    for episode, own in zip(episodes, shown, strict=True):
+        for row in own if len(own) > 1 else ():
+            row["episode_reward"] = round_number(episode_reward(episode))
     text = _with_images(decode_tokens(decode, ids), rows[0].get("image", ()))
     return {
         "step": step,
@@ -108,10 +111,6 @@ def _common_images(rows: Sequence[Mapping[str, Any]]) -> _Shown:
     return {"images": ids} if ids else {}
 
 
-def _first_action(action: Sequence[bool]) -> int:
-    return action.index(True) if True in action else len(action)
-
-
 def _add_messages(rows: Sequence[_Shown], messages: Sequence[list[_Shown]]) -> _Shown:
     """Add its `messages` to each of `rows` that has any; return those that all of them start with."""
     pairs = [(row, own) for row, own in zip(rows, messages, strict=True) if own]
@@ -126,12 +125,6 @@ def _add_messages(rows: Sequence[_Shown], messages: Sequence[list[_Shown]]) -> _
 def _mean(rewards: Sequence[float | None]) -> Any:
     numbers = [reward for reward in rewards if reward is not None]
     return round_number(sum(numbers) / len(numbers)) if numbers else None
-
-
-def _episode(rows: Sequence[Mapping[str, Any]], num_prompt_tokens: int, decode: Decode) -> list[_Shown]:
-    """The rows of one episode. If there are several, each has the reward of the episode too."""
-    total = {"episode_reward": round_number(episode_reward(rows))} if len(rows) > 1 else {}
-    return [_rollout(row, num_prompt_tokens, decode) | total for row in rows]
 
 
 def _rollout(row: Mapping[str, Any], num_prompt_tokens: int, decode: Decode) -> dict[str, Any]:

@@ -61,7 +61,11 @@ def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Re
         raise ConfigError("megabytes", got=f"{megabytes:g}", need="a finite number", do="set it to 5, for example")
     with _atomic_write(output) as write:
         check_runs(paths)
-        runs = _read_runs(paths)
+        max_records = min(_MAX_RECORDS_PER_RUN, max(_MAX_RECORDS // len(paths), _MIN_RECORDS_PER_RUN))
+        runs = [
+            {"name": label, **read_run(path, max_records=max_records), "completions": NO_COMPLETIONS}
+            for label, path in zip(run_labels(paths), paths, strict=True)
+        ]
         remaining_bytes = round(megabytes * 1e6) - len(render_page(runs).encode())
         if remaining_bytes < 0:
             need = f"at least {megabytes - remaining_bytes / 1e6:.1f}, the size of the curves and settings alone"
@@ -82,7 +86,8 @@ def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
     if not path.parent.is_dir() or (path.exists() and not path.is_file()):
         need, do = "a file in an existing directory", "create the directory, or choose another file"
         raise ConfigError("output", got=repr(str(output)), need=need, do=do)
-    if path.suffix != ".html" and any(_is_run(folder) for folder in path.parents):
+    is_run = any((above / "config.toml").exists() and (above / "metrics.jsonl").exists() for above in path.parents)
+    if path.suffix != ".html" and is_run:
         need, do = "a file with the suffix .html, or a file outside of run directories", "choose another file"
         raise ConfigError("output", got=repr(str(output)), need=need, do=do)
     partial = path.with_name(path.name + ".partial")
@@ -98,38 +103,22 @@ def _atomic_write(output: Path) -> Iterator[Callable[[bytes], object]]:
         partial.unlink(missing_ok=True)
 
 
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.toml").exists() and (folder / "metrics.jsonl").exists()
-
-
-def _read_runs(paths: Sequence[Path]) -> list[dict[str, Any]]:
-    max_records = min(_MAX_RECORDS_PER_RUN, max(_MAX_RECORDS // len(paths), _MIN_RECORDS_PER_RUN))
-    return [
-        {"name": label, **read_run(path, max_records=max_records), "completions": NO_COMPLETIONS}
-        for label, path in zip(run_labels(paths), paths, strict=True)
-    ]
-
-
 def render_page(runs: Sequence[dict[str, Any]]) -> str:
     """Render the HTML page for `runs`, the results of `read_run` with a name and completions."""
     names = sorted({name for run in runs for name in run["metrics"]})
     created = datetime.now(UTC).isoformat(timespec="seconds")
-    data = {"created": created, "runs": runs, "meanings": meanings(names)}
+    content = {"created": created, "runs": runs, "meanings": meanings(names)}
+    data = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     style, script = _read_asset("style.css"), "\n".join(_read_asset(f"{name}.js") for name in _SCRIPTS)
     text = Template(_read_asset("index.html")).substitute(
         title=escape(", ".join(run["name"] for run in runs)),
         policy=f"default-src 'none'; script-src {_csp_hash(script)}; style-src {_csp_hash(style)}",
         style=style,
         script=script,
-        data=_to_embedded_json(data),
+        data=data.replace("<", r"\u003c"),  # so that it cannot close the script element that contains it
     )
     # A path may contain bytes that are not valid UTF-8. Their escape sequences mean the same in JSON.
     return text.encode("utf-8", errors="backslashreplace").decode()
-
-
-def _to_embedded_json(data: Any) -> str:
-    """Serialize `data` so that it cannot close the script element that contains it."""
-    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", r"\u003c")
 
 
 def _csp_hash(text: str) -> str:

@@ -71,9 +71,13 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 
     Raises: DataError if a file of the run cannot be parsed.
     """
-    config = _read_config(path / "config.toml")
+    file = path / "config.toml"
+    try:
+        config = tomllib.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise DataError(f"cannot parse {str(file)!r}", got=error, need="valid TOML", do="fix the file") from error
     records = _read_metrics(path / "metrics.jsonl")
-    started = datetime.fromtimestamp((path / "config.toml").stat().st_mtime, UTC)
+    started = datetime.fromtimestamp(file.stat().st_mtime, UTC)
     return {
         "path": str(path),
         "started": started.isoformat(timespec="seconds"),
@@ -84,7 +88,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "first_values": _last_values(reversed(records)),
         "last_values": _last_values(records),
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
-        "warnings": _warnings(path, records),
+        "warnings": [{**one.warning._asdict(), "end": one.end} for one in diagnose(records, facts_of_run(path))],
         "accuracy": _accuracy(path),
         **_curves(records, max_records),
     }
@@ -99,12 +103,6 @@ def _accuracy(path: Path) -> str | None:
     return sentence if isinstance(sentence, str) else None
 
 
-def _warnings(path: Path, records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The warnings of the run, each with the step in which it ended (None: it is still present)."""
-    episodes = diagnose(records, facts_of_run(path))
-    return [{**episode.warning._asdict(), "end": episode.end} for episode in episodes]
-
-
 def _read_metrics(path: Path) -> list[dict[str, Any]]:
     """The records of a run. Raises: DataError for a line with a metric that is neither a number nor null."""
     records = read_lines(path)
@@ -114,13 +112,6 @@ def _read_metrics(path: Path) -> list[dict[str, Any]]:
             what, got = f"line {number} of {str(path)!r}", f"{name}: {record[name]!r:.60}"
             raise DataError(what, got=got, need="a number or null for each metric", do="fix or remove the line")
     return records
-
-
-def _read_config(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise DataError(f"cannot parse {str(path)!r}", got=error, need="valid TOML", do="fix the file") from error
 
 
 def max_steps(path: Path, config: dict[str, Any]) -> int:

@@ -108,11 +108,6 @@ class Call:
     metrics: dict[int, dict[str, tuple[float, int]]] = field(factory=dict)
     columns: dict[int, dict[str, str]] = field(factory=dict)
 
-    @property
-    def has_logged(self) -> bool:
-        """Whether anything was logged."""
-        return bool(self.metrics or self.columns)
-
     def log_metric(self, name: str, value: Any, *, row: int = 0) -> None:
         """Log a number. What is not a finite number is left out."""
         number = value.item() if getattr(value, "shape", None) == () else value

@@ -46,19 +46,13 @@ def _binds(signature: inspect.Signature, *arguments: Any, **keywords: Any) -> bo
     return True
 
 
-# --- purerl ------------------------------------------------------------------------------------------------------
-
 _OPTIONAL = ("messages", "tokens", "truncated", "log_metric")
 
 
 def _call_purerl(reward: LoadedReward, inputs: Sequence[RewardInput], call: Call) -> Any:
     [item] = inputs
-    optional = {
-        "messages": item.conversation,
-        "tokens": item.tokens,
-        "truncated": item.truncated,
-        "log_metric": call.log_metric,
-    }
+    values = (item.conversation, item.tokens, item.truncated, call.log_metric)
+    optional = dict(zip(_OPTIONAL, values, strict=True))
     arguments = {name: value for name, value in optional.items() if name in reward.parameters}
     return reward.function(item.completion, item.example, **arguments)
 
@@ -68,8 +62,6 @@ def _parse_purerl(returned: Any, call: Call) -> list[Any]:
         raise TypeError("returned {}; need at least one number, or None if there is no reward")
     return [returned]
 
-
-# --- verl --------------------------------------------------------------------------------------------------------
 
 _VERL = ("data_source", "solution_str", "ground_truth", "extra_info")
 _VERL_BATCH = ("data_sources", "solution_strs", "ground_truths", "extra_infos")
@@ -105,12 +97,6 @@ def _verl_score(row: int, value: Any, call: Call) -> Any:
     call.log_entries(row, {name: entry for name, entry in value.items() if name != "score"})
     return value["score"]
 
-
-def _required_columns_verl(parameters: Parameters) -> tuple[str, ...]:
-    return ("data_source", "reward_model")
-
-
-# --- TRL ---------------------------------------------------------------------------------------------------------
 
 _TRL = ("prompts", "completions", "completion_ids", "trainer_state", "log_metric", "log_extra")
 
@@ -148,8 +134,6 @@ def _required_columns_trl(parameters: Parameters) -> tuple[str, ...]:
     required = [p.name for p in parameters.values() if p.kind in kinds and p.default is p.empty]
     return ("prompt", *(name for name in required if name not in _TRL))
 
-
-# --- OpenRLHF ----------------------------------------------------------------------------------------------------
 
 _OPENRLHF = ("queries", "prompts", "labels")
 
@@ -189,8 +173,6 @@ def _single(value: Any) -> Any:
     return value[0] if isinstance(value, Sequence) and not isinstance(value, str) and len(value) == 1 else value
 
 
-# -----------------------------------------------------------------------------------------------------------------
-
 VERL = Convention(
     name="verl",
     signature=f"({', '.join(_VERL)})",
@@ -199,7 +181,7 @@ VERL = Convention(
     accepts=partial(_accepts, _VERL),
     call=_call_verl,
     parse=lambda returned, call: [_verl_score(0, returned, call)],
-    required_columns=_required_columns_verl,
+    required_columns=lambda parameters: ("data_source", "reward_model"),
 )
 VERL_BATCH = Convention(
     name="verl's batch manager",
@@ -209,7 +191,7 @@ VERL_BATCH = Convention(
     accepts=partial(_accepts, _VERL_BATCH),
     call=_call_verl_batch,
     parse=_parse_verl_batch,
-    required_columns=_required_columns_verl,
+    required_columns=lambda parameters: ("data_source", "reward_model"),
 )
 TRL = Convention(
     name="TRL",

@@ -72,9 +72,6 @@ def _read_braces(text: str, start: int) -> str | None:
     return None
 
 
-# --- rules -------------------------------------------------------------------------------------------------------
-
-
 def _find_boxed(text: str) -> Iterable[str]:
     """The content of the last box only. Earlier boxes are no candidates."""
     content = last_boxed(text)

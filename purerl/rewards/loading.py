@@ -19,6 +19,7 @@ __all__ = [
     "is_async",
     "load_reward",
     "name_of",
+    "readable_signature",
     "required_columns",
 ]
 
@@ -56,7 +57,7 @@ def as_reward(name: str, function: RewardFunction, kwargs: Mapping[str, Any] | N
     if not callable(function):
         raise ConfigError(f"reward {name!r}", got=type(function).__name__, need="a function (completion, example)")
     function = _with_arguments(name, function, kwargs) if kwargs else function
-    signature = _signature(function)
+    signature = readable_signature(function)
     parameters = signature.parameters if signature else {}
     convention = convention_of(parameters)
     got = f"a function ({', '.join(parameters)})"
@@ -71,7 +72,7 @@ def as_reward(name: str, function: RewardFunction, kwargs: Mapping[str, Any] | N
 
 
 def _with_arguments(name: str, function: RewardFunction, kwargs: Mapping[str, Any]) -> RewardFunction:
-    signature = _signature(function)
+    signature = readable_signature(function)
     try:
         if signature is not None:
             signature.bind_partial(**kwargs)
@@ -108,7 +109,7 @@ def is_async(function: RewardFunction) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-def _signature(function: RewardFunction) -> inspect.Signature | None:
+def readable_signature(function: RewardFunction) -> inspect.Signature | None:
     """The signature. None if Python cannot inspect the function, as for some functions in C."""
     try:
         return inspect.signature(function)

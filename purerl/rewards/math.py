@@ -81,9 +81,8 @@ def aime(completion: str, example: Mapping[str, Any]) -> float:
     """
     expected = _ground_truth_number(example)
     if expected.denominator != 1 or not 0 <= expected <= _MAX_AIME:
-        raise ValueError(
-            f"the ground truth is not an integer from 0 to {_MAX_AIME}: {get_ground_truth(example)!r:.200}"
-        )
+        got = f"{get_ground_truth(example)!r:.200}"
+        raise ValueError(f"the ground truth is not an integer from 0 to {_MAX_AIME}: {got}")
     return float(_extract_number(completion, _ANSWER_RULES) == expected)
 
 
@@ -132,9 +131,6 @@ def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
     return float(bool(extract(completion, ["boxed"])))
 
 
-# --- answer extractors for maj@k ---------------------------------------------------------------------------------
-
-
 def extract_number(completion: str) -> str | None:
     """The number in a completion, as `gsm8k` and `numeric` extract it, in a normalized form; None if there is none.
 
@@ -160,9 +156,6 @@ def extract_boxed(completion: str) -> str | None:
         return None
     number = exact_number(answer)
     return compact(answer) if number is None else str(number)
-
-
-# --- answers -----------------------------------------------------------------------------------------------------
 
 
 def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:

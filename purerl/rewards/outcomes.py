@@ -34,6 +34,7 @@ __all__ = [
     "Logged",
     "Measured",
     "Outcome",
+    "awaiting_stack",
     "call_reward",
     "failure_of_exception",
     "has_failed",
@@ -238,7 +239,9 @@ def _parse(reward: LoadedReward, returned: Any, call: Call) -> list[Outcome]:
         outcomes = [_make_outcome(reward.name, value) for value in reward.convention.parse(returned, call)]
     except Exception as error:  # noqa: BLE001 -- returned objects of any class may raise while they are read
         return [Failure(reward.name, "returned an invalid value", str(error))] * call.count
-    return [_with_log(outcome, call, row) for row, outcome in enumerate(outcomes)] if call.has_logged else outcomes
+    if not (call.metrics or call.columns):
+        return outcomes
+    return [_with_log(outcome, call, row) for row, outcome in enumerate(outcomes)]
 
 
 def _with_log(outcome: Outcome, call: Call, row: int) -> Outcome:
@@ -308,9 +311,6 @@ def shorten(text: str, max_characters: int = _MAX_TRACEBACK_CHARACTERS) -> str:
     return text if len(text) <= max_characters else f"{text[:half]} [{removed} characters left out] {text[-half:]}"
 
 
-# --- closing -----------------------------------------------------------------------------------------------------
-
-
 def is_closable(function: Any) -> bool:
     """Whether `function` is an object with a method `close` or `aclose`."""
     return callable(getattr(function, "aclose", None)) or callable(getattr(function, "close", None))
@@ -331,9 +331,6 @@ def close_reward(reward: LoadedReward, *, timeout: float) -> None:
         _LOG.warning("the reward %s was not closed:\n%s", reward.name, closed.traceback)
 
 
-# --- awaiting ----------------------------------------------------------------------------------------------------
-
-
 @cache
 def _event_loop() -> asyncio.AbstractEventLoop:
     """The one event loop of all async reward functions, in a thread of its own: the caller's may already run one."""
@@ -346,7 +343,11 @@ async def _await_outcomes(reward: LoadedReward, awaitable: Any, call: Call, time
     task = asyncio.ensure_future(_await(reward.name, awaitable))
     try:
         await asyncio.wait([task], timeout=timeout)
-        return _parse(reward, _task_result(reward.name, task, awaitable, timeout), call)
+        if task.done():
+            return _parse(reward, task.result(), call)
+        stack = "".join(awaiting_stack(awaitable).format())
+        text = shorten(f"{reward.name} did not finish within {timeout:g} seconds\n{stack}")
+        return [Failure(reward.name, "timed out", text)] * call.count
     except asyncio.CancelledError:
         return [Failure(reward.name, "raised", f"{reward.name} cancelled all tasks of its event loop")] * call.count
     finally:
@@ -363,17 +364,10 @@ async def _await(name: str, awaitable: Any) -> Any:
         return _outcome_of_exception(name, error)
 
 
-def _task_result(name: str, task: asyncio.Future[Any], awaitable: Any, timeout: float) -> Any:
-    if task.done():
-        return task.result()
-    message = f"{name} did not finish within {timeout:g} seconds\n{_awaiting_stack(awaitable)}"
-    return Failure(name, "timed out", shorten(message))
-
-
-def _awaiting_stack(awaitable: Any) -> str:
+def awaiting_stack(awaitable: Any) -> traceback.StackSummary:
     """The stack of a coroutine that awaits another one, which awaits a third, and so on."""
     frames = []
     while (frame := getattr(awaitable, "cr_frame", None)) is not None:
         frames.append((frame, frame.f_lineno))
         awaitable = awaitable.cr_await
-    return "".join(traceback.StackSummary.extract(iter(frames)).format())
+    return traceback.StackSummary.extract(iter(frames))

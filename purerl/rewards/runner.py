@@ -62,8 +62,8 @@ class RewardRunner:
     num_workers  number of worker processes; None for the default of `WorkerPool`
     max_memory   memory limit of each worker process, in MiB; None for no limit
 
-    `reads_query` says whether a function reads `RewardInput.query`. `length` is that of the run; it may be set before
-    the worker processes start.
+    `names` are those of all functions, without models. `reads_query` says whether a function reads `RewardInput.query`.
+    `length` is that of the run; it may be set before the worker processes start.
     """
 
     def __init__(
@@ -89,8 +89,8 @@ class RewardRunner:
         self._has_routes = any(self._routes.values())
         self._local = [as_reward(name, functions[name], r.kwargs) for name, r in every.items() if name in functions]
         self._unscored = {name: {} for name, reward in every.items() if reward.role is not None}
-        self._names = tuple(name for name in every if name not in self._unscored)
-        remote = {name: every[name] for name in self._names if name not in functions}
+        self.names = tuple(name for name in every if name not in self._unscored)
+        remote = {name: every[name] for name in self.names if name not in functions}
         known = [*self._local, *(load(source_of(reward)) for reward in remote.values() if reward.config is None)]
         self._columns = {reward.name: columns_of(reward) for reward in known}
         self._configs = {name: reward.config for name, reward in remote.items() if reward.config is not None}
@@ -102,11 +102,6 @@ class RewardRunner:
         self._pool = WorkerPool([*map(source_of, remote.values())], **options) if remote else None
         self._run_here: RunHere = _call_in_this_thread
         self.length: RunLength = NO_RUN
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of all functions, without models."""
-        return self._names
 
     @property
     def components(self) -> Mapping[str, str]:
@@ -214,7 +209,7 @@ class RewardRunner:
             name: [item for item in inputs if applies(self._routes[name], item.example)]
             if self._routes[name]
             else inputs
-            for name in self._names
+            for name in self.names
         }
 
     def _submit(self, inputs: Mapping[str, Sequence[RewardInput]]) -> Future[dict[str, list[Outcome]]]:
@@ -240,7 +235,7 @@ class RewardRunner:
                     call.cancel()
 
     def _results(self, inputs: Sequence[RewardInput], outcomes: Mapping[str, Sequence[Outcome]]) -> list[RewardResult]:
-        remaining = {name: iter(outcomes.get(name, ())) for name in self._names}
+        remaining = {name: iter(outcomes.get(name, ())) for name in self.names}
         results = [self._result(item, remaining) for item in inputs]
         self._components.update(name for result in results for name in result.components)
         check_number(self._components)
@@ -261,7 +256,7 @@ class RewardRunner:
             found = {name: next(each) for name, each in outcomes.items()}
             return combine(found | self._unscored, self._rewards, self._gates)
         applicable = {name: applies(routes, item.example) for name, routes in self._routes.items()}
-        found = {name: next(outcomes[name]) if applicable[name] else {} for name in self._names}
+        found = {name: next(outcomes[name]) if applicable[name] else {} for name in self.names}
         result = combine(found | self._unscored, self._rewards, self._gates)
         if not self._needs_reward or not self._rewards or any(applicable[name] for name in self._rewards):
             return result

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import attrs
@@ -22,48 +23,35 @@ __all__ = ["Gate", "Reward", "RewardWorkers", "by_name", "to_gates", "to_rewards
 _FINITE = {"need": "a finite number", "valid": math.isfinite}
 
 
-def _function_setting() -> Any:
-    return setting("the function, as module:function or file.py:function", short=True, default=None)
-
-
-def _role_setting() -> Any:
-    return setting("in place of a function: a model, by its name in roles.rewards", default=None)
-
-
-def _kwargs_setting() -> Any:
-    return setting("further arguments of each call of the function, by name", default=None)
-
-
-def _config_setting() -> Any:
-    return setting(
-        "in place of a function: a kind, and its settings beside it", plugin="reward", inline=True, default=None
-    )
-
-
-def _name_setting() -> Any:
-    return setting(
-        "name of its component, if it should not be that of the function, kind or model",
-        default=None,
-        need="at most 100 letters, digits, spaces and characters of _ and -",
-        valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
-    )
-
-
-def _data_source_setting() -> Any:
-    return setting(
-        "rows that it applies to: a value of their column data_source, or a list of values and patterns such as "
-        "math_*; if not given, all rows",
-        default=None,
-        converter=optional(to_names),
-        read=to_names,
-        need="at least one name or pattern",
-        valid=lambda value: bool(value) and all(value),
-    )
-
-
 def to_names(value: Any) -> Any:
     """One name as a tuple of names; every other value is returned unchanged, and a list as a tuple."""
     return (value,) if isinstance(value, str) else tuple(value) if isinstance(value, list) else value
+
+
+# Settings of rewards and gates.
+_function_setting = partial(setting, "the function, as module:function or file.py:function", short=True, default=None)
+_role_setting = partial(setting, "in place of a function: a model, by its name in roles.rewards", default=None)
+_kwargs_setting = partial(setting, "further arguments of each call of the function, by name", default=None)
+_config_setting = partial(
+    setting, "in place of a function: a kind, and its settings beside it", plugin="reward", inline=True, default=None
+)
+_name_setting = partial(
+    setting,
+    "name of its component, if it should not be that of the function, kind or model",
+    default=None,
+    need="at most 100 letters, digits, spaces and characters of _ and -",
+    valid=lambda value: isinstance(value, str) and re.fullmatch(r"[\w-]([\w -]{0,98}[\w-])?", value),
+)
+_data_source_setting = partial(
+    setting,
+    "rows that it applies to: a value of their column data_source, or a list of values and patterns such as "
+    "math_*; if not given, all rows",
+    default=None,
+    converter=optional(to_names),
+    read=to_names,
+    need="at least one name or pattern",
+    valid=lambda value: bool(value) and all(value),
+)
 
 
 @frozen

@@ -159,8 +159,6 @@ class WorkerPool:
             with suppress(BlockingIOError):
                 os.write(self._waker, b"\0")
 
-    # --- the thread ----------------------------------------------------------------------------------------------
-
     def _serve(self) -> None:
         while not self._is_closing:
             try:
@@ -184,13 +182,10 @@ class WorkerPool:
         end_all(loads)
 
     def _start_workers(self) -> None:
-        while len(self._loads) < self._num_workers:
-            self._loads[self._new_worker()] = _Load()
-
-    def _new_worker(self) -> Worker:
         first = (self._sources, self._length)
         options = {"max_memory": self._max_memory, "internal_files": INTERNAL_FILES}
-        return Worker(_WORK, first, answer=Loaded | Report, **options)
+        while len(self._loads) < self._num_workers:
+            self._loads[Worker(_WORK, first, answer=Loaded | Report, **options)] = _Load()
 
     def _assign(self) -> None:
         """Give the first parts that wait to the workers that have nothing to do."""
@@ -299,8 +294,6 @@ class WorkerPool:
         for part in parts:
             part.is_alone = True
             self._queue.add([part])
-
-    # --- workers that end ----------------------------------------------------------------------------------------
 
     def _replace(self, worker: Worker, *, is_late: bool = False) -> None:
         """Remove a worker that has ended or is late. The part that is the reason fails; all others are retried."""

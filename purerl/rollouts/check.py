@@ -10,6 +10,7 @@ from purerl.batch import FIELDS
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.plugins import locate
+from purerl.rewards.loading import readable_signature
 from purerl.rollouts.custom import check_workflow_settings
 from purerl.rollouts.settings import Rollout, WorkflowSettings
 from purerl.settings import in_section, no_effect
@@ -99,10 +100,7 @@ def workflow_signature(
     if not callable(function):
         need = "a function that returns a workflow"
         raise ConfigError(f"rollout.workflow {settings.function!r}", got=type(function).__name__, need=need)
-    try:
-        return inspect.signature(function)
-    except (TypeError, ValueError):
-        return None
+    return readable_signature(function)
 
 
 def check_workflow(

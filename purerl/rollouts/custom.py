@@ -42,9 +42,6 @@ _REQUIRED = (
 _OPTIONAL = ("turn", "anchor", "role", "episode", "image")
 
 
-# --- the function ------------------------------------------------------------------------------------------------
-
-
 def check_workflow_settings(
     settings: WorkflowSettings, signature: inspect.Signature | None, *, functions: Sequence[str]
 ) -> None:
@@ -71,9 +68,8 @@ def check_workflow_settings(
         raise ConfigError(f"function {settings.function}{signature}", got=str(error), need=need) from error
     if functions and "score" not in arguments:
         need = "a workflow that scores with them: a function with the parameter score"
-        raise ConfigError(
-            f"function {settings.function}{signature}", got=f"rewards or gates: {functions[0]}", need=need
-        )
+        got = f"rewards or gates: {functions[0]}"
+        raise ConfigError(f"function {settings.function}{signature}", got=got, need=need)
 
 
 def requested_arguments(signature: inspect.Signature, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,9 +87,6 @@ def requires_score(signature: inspect.Signature | None) -> bool:
     """Whether the workflow needs reward functions: its function has a parameter `score` without a default."""
     parameter = signature.parameters.get("score") if signature else None
     return parameter is not None and parameter.default is inspect.Parameter.empty
-
-
-# --- the workflow ------------------------------------------------------------------------------------------------
 
 
 @frozen(eq=False)
@@ -152,9 +145,11 @@ def _problem_of(trajectories: Any, draw: Draw, names: Sequence[str]) -> str | No
     """The first problem of the rows of `draw`, which must have the fields `names`."""
     if not isinstance(trajectories, list | tuple) or not trajectories:
         return f"{trajectories!r:.200}; need a list of at least one Trajectory"
-    return next((problem for trajectory in trajectories for problem in _problems(trajectory, draw, names)), None) or (
-        _repeated([trajectory.fields["row"] for trajectory in trajectories])
-    )
+    problems = (problem for trajectory in trajectories for problem in _problems(trajectory, draw, names))
+    if problem := next(problems, None):
+        return problem
+    rows = [trajectory.fields["row"] for trajectory in trajectories]
+    return None if len({*rows}) == len(rows) else f"the values of the field row are {rows}; need a different one each"
 
 
 def _problems(trajectory: Any, draw: Draw, names: Sequence[str]) -> Iterator[str]:
@@ -180,7 +175,3 @@ def _problems(trajectory: Any, draw: Draw, names: Sequence[str]) -> Iterator[str
     if trajectory.result.reward is None and any(fields["mask"]):
         yield "a row without a reward in `result` whose mask is not False everywhere"
     yield from (f"a row without the text {name!r}" for name in ("completion", "finish") if name not in texts)
-
-
-def _repeated(rows: Sequence[int]) -> str | None:
-    return None if len({*rows}) == len(rows) else f"the values of the field row are {rows}; need a different one each"

@@ -52,15 +52,10 @@ class WorkflowFunction:
         Raises: what the function raises, as RolloutError if it is no error of purerl.
         """
         name, function = self.settings.function, locate(self.settings.function)
-        values: dict[str, Any] = {
-            "chat": chat,
-            "messages": messages,
-            "sampling": sampling,
-            "samples": samples,
-            "row_fields": row_fields,
-            "seed": self.seed,
-            "max_sequence_length": self.max_sequence_length,
-        }
+        values: dict[str, Any] = dict(
+            chat=chat, messages=messages, sampling=sampling, samples=samples, row_fields=row_fields, seed=self.seed
+        )
+        values["max_sequence_length"] = self.max_sequence_length
         try:
             signature = inspect.signature(function)
             values |= {"score": rewards.score} if rewards.names or requires_score(signature) else {}

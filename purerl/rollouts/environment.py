@@ -149,8 +149,6 @@ class EnvironmentWorkflow:
         )
         return make_trajectories(episode, by_player, layout, self.fields(episode.draw))
 
-    # --- turns -------------------------------------------------------------------------------------------------
-
     async def _take_turns(self, episode: Episode, environment: Environment, generate: Generate) -> None:
         seed = derive_seed(*episode.draw.seeds, episode.sample)
         with failures_of(ENVIRONMENT, episode):

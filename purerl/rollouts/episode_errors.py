@@ -60,9 +60,6 @@ def place(episode: Episode) -> str:
     return f"draw {episode.draw.number}, sample {episode.sample}, {turn}"
 
 
-# --- environments ------------------------------------------------------------------------------------------------
-
-
 @asynccontextmanager
 async def opened(
     open_environment: Callable[[Any, int], Awaitable[Environment]], episode: Episode, close_timeout: float

@@ -67,7 +67,8 @@ def make_trajectories(
 
 
 def _rows_of(episode: Episode, player: Player, scored: RewardResult | None, layout: RowLayout) -> list[Trajectory]:
-    rows = [row for row in player.rows if row.turns] or [_row_without_turns(episode, player)]
+    prompt = player.rows[0] if player.rows else Row(episode.draw.prompt.tokens, prompt_image=episode.image)
+    rows = [row for row in player.rows if row.turns] or [prompt]
     scores = [*([_without_values(scored)] * (len(rows) - 1)), scored]
     results = [_result(episode, row, score, layout) for row, score in zip(rows, scores, strict=True)]
     fields = _row_fields(episode, player, layout)
@@ -80,14 +81,6 @@ def _rows_of(episode: Episode, player: Player, scored: RewardResult | None, layo
         Trajectory({**fields, **_token_fields(episode, row, result, outcome, layout)}, texts, result, numbers)
         for row, result, outcome, numbers in zip(rows, results, outcomes, metrics, strict=True)
     ]
-
-
-def _row_without_turns(episode: Episode, player: Player) -> Row:
-    """The prompt."""
-    return player.rows[0] if player.rows else Row(episode.draw.prompt.tokens, prompt_image=episode.image)
-
-
-# --- fields ------------------------------------------------------------------------------------------------------
 
 
 def _row_fields(episode: Episode, player: Player, layout: RowLayout) -> dict[str, Any]:
@@ -122,9 +115,6 @@ def _anchors(episode: Episode, row: Row) -> list[int]:
     turns = zip(labels, row.turns, strict=True)
     anchors = [label for label, turn in turns for _ in (*turn.added, *turn.completion.tokens)]
     return (labels or [0])[:1] * len(row.prompt) + anchors
-
-
-# --- rewards and metrics -----------------------------------------------------------------------------------------
 
 
 def _result(episode: Episode, row: Row, scored: RewardResult | None, layout: RowLayout) -> RewardResult:
@@ -205,9 +195,6 @@ def _metrics(episode: Episode, player: Player, rows: Sequence[Row]) -> dict[str,
         "environment/rows": float(len(rows)),
         "environment/truncated": float(episode.truncated),
     }
-
-
-# --- texts -------------------------------------------------------------------------------------------------------
 
 
 def _texts(episode: Episode, player: Player, layout: RowLayout) -> dict[str, Any]:

@@ -27,10 +27,8 @@ def scored_at_end(answer: TokenizedExample) -> TokenizedExample:
     >>> scored_at_end(TokenizedExample([5, 6, 2, 9], [False, True, True, False])).action
     [False, True, True, True]
     """
-    tokens, action = (
-        (answer.tokens, answer.action) if not answer.added_end else (answer.tokens[:-1], answer.action[:-1])
-    )
-    return answer._replace(tokens=tokens, action=[*action[:-1], True])
+    length = len(answer.tokens) - answer.added_end
+    return answer._replace(tokens=answer.tokens[:length], action=[*answer.action[: length - 1], True])
 
 
 @frozen

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -23,14 +22,9 @@ def step_ends(tokenizer: Any, row: Trajectory, separator: str) -> list[int]:
     action = row.fields["action"]
     end = max(k for k, is_action in enumerate(action) if is_action) + 1
     start = next((k + 1 for k in reversed(range(end)) if not action[k]), 0)
-    pieces = decode_tokens(_decode_of(tokenizer), row.fields["tokens"][start:end])
+    backend = getattr(tokenizer, "backend_tokenizer", None) or tokenizer  # transformers takes longer than the decoding
+    pieces = decode_tokens(lambda ids: backend.decode(ids, skip_special_tokens=True), row.fields["tokens"][start:end])
     lengths = [*accumulate(map(len, pieces))]
     steps = split_steps(row.texts["completion"], separator)
     inner = [start + min(bisect_left(lengths, step.end), end - start - 1) for step in steps[:-1]]
     return [*inner, end - 1]
-
-
-def _decode_of(tokenizer: Any) -> Callable[[Sequence[int]], str]:
-    """Decodes token ids to text without special tokens; not by transformers, which takes longer than the decoding."""
-    backend = getattr(tokenizer, "backend_tokenizer", None) or tokenizer
-    return lambda ids: backend.decode(ids, skip_special_tokens=True)

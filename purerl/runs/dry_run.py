@@ -69,7 +69,9 @@ def dry_run(
         raise taken
     if taken is None and not fresh and _is_unfinished(path, changes):
         resolved = resolve_paths(checked, path)
-        _check_inputs_of_run(path, requirements_of(resolved), data_files(resolved, path))
+        models, files, stored = requirements_of(resolved).all_models(), data_files(resolved, path), unlocked(path)
+        identify_models(models, stored)
+        stored.check_data(file_digests(files))
     missing, noted = [], {"data": [], "attention": [], "models": []}
     for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
         if phase is not None:
@@ -104,13 +106,6 @@ def _is_unfinished(path: Path, changes: Callable[[Path], Sequence[object]]) -> b
     return (path / "data.json").exists() and not is_finished
 
 
-def _check_inputs_of_run(path: Path, needs: Requirements, files: Sequence[str]) -> None:
-    """Refuse models and data `files` that have changed since the run in the directory `path` started."""
-    directory = unlocked(path)
-    identify_models(needs.all_models(), directory)
-    directory.check_data(file_digests(files))
-
-
 def _check_phase(
     config: RunConfig,
     needs: Requirements,
@@ -121,9 +116,7 @@ def _check_phase(
 ) -> list[str]:
     """Check the files and models of `config`, and return those that cannot be checked. Adds to the `notes`."""
     missing, models = check_files(config, needs), [*dict.fromkeys(needs.all_models().values())]
-    unreadable = [
-        model for model in models if is_created_by_run(model.path) or (model.trust_remote_code and not runs_code)
-    ]
+    unreadable = [m for m in models if is_created_by_run(m.path) or (m.trust_remote_code and not runs_code)]
     missing += [model.path for model in unreadable]
     task = None if missing else open_task(config, needs, functions=functions)
     for model in models if missing else ():

@@ -14,7 +14,6 @@ from attrs import evolve, frozen
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
 from purerl.config.requirements import Requirements, requirements_of
-from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import TextOrMessages
@@ -111,7 +110,7 @@ def evaluation_of_model(
     check_sampling(settings, generator)
     environment, workers = _checked(environment), RewardWorkers()
     runner = runner_of_functions(rewards, gates, workers)
-    others = [*_rewards_of(environment), *runner.names]
+    others = [*([ENVIRONMENT] if environment is not None and environment.gives_rewards else []), *runner.names]
     accuracy_rewards = select_accuracy_rewards(settings, [*runner.components], others)
     task = task_of_model(
         model,
@@ -133,11 +132,6 @@ def evaluation_of_model(
         engines=partial(_open_sampler, generator=generator, model=model, seed=seed),
         max_failure_rate=workers.max_failure_rate,
     )
-
-
-def _rewards_of(environment: EnvironmentSettings | None) -> list[str]:
-    """The names of the rewards that `environment` gives."""
-    return [ENVIRONMENT] if environment is not None and environment.gives_rewards else []
 
 
 def _open_sampler(
@@ -169,7 +163,10 @@ def evaluation_of_run(
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
-    config = _config_with_evaluations(directory)
+    config = read_config(directory)
+    if config.evaluate is None:
+        do = "name the model (its directory final/), the data and the rewards"
+        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
     checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(StartCheckpoint(directory))
     settings = evolve(config.evaluate, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
@@ -189,6 +186,7 @@ def evaluation_of_run(
     notes = notes_on_problems(task.problems, task.chat, runner, config.environment)
     model = evolve(model, dtype=sampled_model(config.model, config.trainer).dtype)
     engines = partial(_open_engines_of_run, needs=needs, generator=(generator, model), checkpoint=checkpoint)
+    engines = partial(engines, num_examples=num_examples, rewards=config.rewards, gates=config.gates, seed=config.seed)
     workflow = config.rollout.workflow if config.rollout and config.environment is None else None
     interact = partial(with_interaction, environment=config.environment, workflow=workflow, seed=config.seed)
     return Evaluation(
@@ -199,9 +197,7 @@ def evaluation_of_run(
         accuracy_rewards=accuracy_rewards,
         seed=config.seed,
         interact=partial(interact, is_rewarded=not (prompts and config.rewards)),
-        engines=partial(
-            engines, num_examples=num_examples, rewards=config.rewards, gates=config.gates, seed=config.seed
-        ),
+        engines=engines,
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )
@@ -236,15 +232,6 @@ def _checked(environment: EnvironmentSettings | None) -> EnvironmentSettings | N
         with in_section("environment", EnvironmentSettings):
             check_environment_settings(environment)
     return environment
-
-
-def _config_with_evaluations(directory: Path) -> RunConfig:
-    """The configuration of the run at `directory`. Raises RunDirectoryError if it has no evaluations."""
-    config = read_config(directory)
-    if config.evaluate is None:
-        do = "name the model (its directory final/), the data and the rewards"
-        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
-    return config
 
 
 def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, group: None) -> dict[str, list[Problem]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 from attrs import evolve, fields_dict
 
@@ -45,7 +44,8 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
             f"{str(run)!r} cannot be exported", got="no directory tokenizer", need="that of the run"
         )
     config = pin_recorded(read_config(run), run)
-    needs = requirements_of(evolve(config, trainer=_on_cpu(config.trainer)))
+    device = {"device": "cpu"} if "device" in fields_dict(type(config.trainer)) else {}
+    needs = requirements_of(evolve(config, trainer=evolve(config.trainer, **device)))
     output.parent.mkdir(parents=True, exist_ok=True)
     examples = read_facts(run).get("examples", 0)
     with (
@@ -58,9 +58,3 @@ def export_model(run: Path, step: str = "latest", output: Path | None = None) ->
         policy.export(folder)
         shutil.copytree(run / "tokenizer", folder, dirs_exist_ok=True)
     return output
-
-
-def _on_cpu(trainer: Any) -> Any:
-    """The Config `trainer` on the CPU, if its engine has a setting for the device."""
-    device = {"device": "cpu"} if "device" in fields_dict(type(trainer)) else {}
-    return evolve(trainer, **device)

@@ -27,8 +27,7 @@ from purerl.opening.engines import open_generator
 from purerl.opening.images import use_images
 from purerl.opening.task import open_task
 from purerl.protocols import FinishReason, Generator, Sampling
-from purerl.rewards.adapters import RewardFunction
-from purerl.rewards.settings import Gate, Reward, by_name
+from purerl.rewards.settings import by_name
 from purerl.rewards.sources import load, source_of
 from purerl.rollouts.debug import play
 from purerl.rollouts.environment import EnvironmentWorkflow
@@ -73,7 +72,11 @@ def play_row(
     with ExitStack() as stack:
         images = stack.enter_context(private_folder("purerl-images-"))
         workflow, task = open_debug_workflow(config, images=images)
-        example = _example_at(task, row)
+        examples = task.training.examples
+        num_rows = sum(table.num_rows for table in examples.tables)
+        if not 0 <= row < num_rows:
+            raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
+        example = rows_at(examples, [row])[0]
         if turns is not None and not turns:
             raise ConfigError("turns", got="no turn", need="a text for each turn of the model")
         sampler = config.generator and (config.generator, sampled_model(config.model, config.trainer))
@@ -84,15 +87,6 @@ def play_row(
         max_turns = workflow.max_turns if turns is None else min(workflow.max_turns, len(turns))
         limited = evolve(workflow, max_turns=max_turns, max_sequence_length=limit)
         return play(limited, example, generator=generator, index=row, number=number, sample=sample, seed=seed)
-
-
-def _example_at(task: Task, row: int) -> Mapping[str, Any]:
-    """The `row` of the training data. Raises: DataError if there is no such row."""
-    examples = task.training.examples
-    num_rows = sum(table.num_rows for table in examples.tables)
-    if not 0 <= row < num_rows:
-        raise DataError(f"row {row} of the training data", need=f"a number from 0 to {num_rows - 1:,}")
-    return rows_at(examples, [row])[0]
 
 
 def _as_stranger(resolved: Any, generator: Any) -> Any:
@@ -126,7 +120,8 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
     if config.environment is None or sampled is None:
         raise ConfigError("environment is missing", need="a run with an environment or tools", do="set environment")
     rewards = by_name(config.rewards, config.gates)
-    functions = {name: _loaded(reward) for name, reward in rewards.items()}
+    # Kinds are built, and the runner adds the arguments of a function.
+    functions = {name: load(source_of(reward)._replace(kwargs=None)).function for name, reward in rewards.items()}
     task = open_task(config, needs, functions=functions)
     if images is not None:
         task = task.with_images(images)
@@ -143,12 +138,6 @@ def open_debug_workflow(config: RunConfig, *, images: Path | None = None) -> tup
         row_fields=lambda draw: {"group": draw.number, "example": draw.index},
     )
     return cast("EnvironmentWorkflow", workflow), task
-
-
-def _loaded(reward: Reward | Gate) -> RewardFunction:
-    """The function of `reward`; of a kind, it is built. The runner adds the arguments of a function."""
-    source = source_of(reward)
-    return load(source._replace(kwargs=None)).function
 
 
 @frozen

@@ -6,7 +6,6 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 from threading import Thread
-from types import TracebackType
 from typing import Self
 
 from purerl.ranks import Ranks, check_others, ranks_of_thread
@@ -84,9 +83,7 @@ class CheckpointWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is None:
             self.wait()
         elif self._job is not None:

@@ -18,6 +18,7 @@ profile/             profiles of the steps in debug.profile_steps
 stacks.txt           stacks of threads in steps that took longer than debug.stack_dump_after
 ranks/               the log of each rank but 0, and failed.txt, why the run has failed; only with several ranks
 identity             the identity of the run for trackers
+precomputed/         outputs of models that were computed before the first step
 final/               the trained policy in Hugging Face's format
 summary.json         written last: the run is finished
 origin.json          the run and the step of the checkpoint that the run started from, if `resume_from` is given
@@ -35,7 +36,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from attrs import define, field
+from attrs import define, field, frozen
 
 from purerl.errors import InputError, RunDirectoryError
 from purerl.store.lines import read_lines
@@ -49,33 +50,26 @@ from purerl.system.strict_json import to_json
 __all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 
 CONTENT = (
-    "summary.json",
-    "checkpoints",
-    "origin.json",
-    "prepared",
-    "initial_run",
-    "data.json",
-    "tokenizer",
-    "metrics.jsonl",
-    "images",
-    "routes",
-    "rollouts",
-    "evaluations",
-    "failures.jsonl",
-    "trackers",
-    "profile",
-    "stacks.txt",
-    "ranks",
-    "identity",
-    "final",
-    "config.toml",
-)
+    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "tokenizer", "metrics.jsonl",
+    "images", "precomputed", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers", "profile", "stacks.txt",
+    "ranks", "identity", "final", "config.toml",
+)  # fmt: skip
 """The files that a run creates, in the order of their removal: those that mark it as finished or resumable first."""
 
 _BEFORE = ("lock", "private")
 """Entries that are there before the configuration is written, and that stay if the run is discarded."""
 
 Changes = Callable[[Path], Sequence[Any]]
+
+
+@frozen
+class _Entry:
+    """The path of the entry `name` of a run directory, as an attribute."""
+
+    name: str
+
+    def __get__(self, directory: RunDirectory, owner: object = None) -> Path:
+        return directory.path / self.name
 
 
 @define
@@ -94,45 +88,16 @@ class RunDirectory:
         """Whether this process has locked the directory, and writes."""
         return self._lock is not None
 
-    @property
-    def metrics(self) -> Path:
-        return self.path / "metrics.jsonl"
-
-    @property
-    def failures(self) -> Path:
-        return self.path / "failures.jsonl"
-
-    @property
-    def images(self) -> Path:
-        return self.path / "images"
-
-    @property
-    def routes(self) -> Path:
-        return self.path / "routes"
-
-    @property
-    def rollouts(self) -> Path:
-        return self.path / "rollouts"
-
-    @property
-    def evaluations(self) -> Path:
-        return self.path / "evaluations"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    @property
-    def tokenizer(self) -> Path:
-        return self.path / "tokenizer"
-
-    @property
-    def final(self) -> Path:
-        return self.path / "final"
-
-    @property
-    def _data(self) -> Path:
-        return self.path / "data.json"
+    metrics = _Entry("metrics.jsonl")
+    failures = _Entry("failures.jsonl")
+    images = _Entry("images")
+    routes = _Entry("routes")
+    rollouts = _Entry("rollouts")
+    evaluations = _Entry("evaluations")
+    checkpoints = _Entry("checkpoints")
+    tokenizer = _Entry("tokenizer")
+    final = _Entry("final")
+    _data = _Entry("data.json")
 
     @property
     def identity(self) -> str:
@@ -276,7 +241,8 @@ def claim(path: Path, document: str, digest: str, *, changes: Changes, fresh: bo
     directory = RunDirectory(path, lock_directory(path))
     try:
         if fresh:
-            _remove_run(path)
+            for name in CONTENT:  # nothing else; after an interruption the run starts from the beginning
+                remove(path / name)
         _check_folders(path)
         content = _content(document, digest)
         stored, directory.changes = _check_stored(path, content, changes)
@@ -327,10 +293,15 @@ def _check_entries(path: Path) -> None:
 
 def _check_stored(path: Path, content: str, changes: Changes) -> tuple[str | None, tuple[Any, ...]]:
     """The stored configuration, if there is one, and the `changes` from it of a run that has started."""
-    stored = (path / "config.toml").read_text(encoding="utf-8") if _is_run(path) else None
+    file = path / "config.toml"
+    stored = file.read_text(encoding="utf-8") if _is_run(path) else None
     if stored is None or stored == content or not _has_started(path):
         return stored, ()
-    return stored, tuple(_stored_changes(path / "config.toml", changes))
+    try:
+        return stored, tuple(changes(file))
+    except InputError as error:
+        do = "restore it, name another directory, or discard the run with --fresh"
+        raise RunDirectoryError(f"{str(file)!r} is damaged", got=error, need="a configuration", do=do) from error
 
 
 def _unknown_entries(path: Path) -> list[str]:
@@ -352,12 +323,6 @@ def _has_started(path: Path) -> bool:
     return any(entry.name not in before and entry.suffix != ".partial" for entry in path.iterdir())
 
 
-def _remove_run(path: Path) -> None:
-    """Remove what a run creates, and nothing else. After an interruption the run starts from the beginning."""
-    for name in CONTENT:
-        remove(path / name)
-
-
 def _check_folders(directory: Path) -> None:
     """Refuse links in whose targets a run would remove its old files: they may belong to something else."""
     for path in (directory / name for name in ("checkpoints", "rollouts", "evaluations")):
@@ -368,11 +333,3 @@ def _check_folders(directory: Path) -> None:
                 need="a directory of the run, because a run removes old files there",
                 do="replace it by a directory; the whole run directory may be in another place, or be a link",
             )
-
-
-def _stored_changes(path: Path, changes: Changes) -> Sequence[Any]:
-    try:
-        return changes(path)
-    except InputError as error:
-        do = "restore it, name another directory, or discard the run with --fresh"
-        raise RunDirectoryError(f"{str(path)!r} is damaged", got=error, need="a configuration", do=do) from error

@@ -11,18 +11,10 @@ from purerl.store.step_files import step_path, storable_text, write_step
 __all__ = ["read_evaluation", "write_evaluation"]
 
 _TYPES = {
-    "data_set": "string",
-    "index": "int64",
-    "attempt": "int64",
-    "prompt": "string",
-    "completion": "string",
-    "tokens": "int64",
-    "finish": "string",
-    "answer": "string",
-    "correct": "bool",
-    "reward": "float64",
+    "data_set": "string", "index": "int64", "attempt": "int64", "prompt": "string", "completion": "string",
+    "tokens": "int64", "finish": "string", "answer": "string", "correct": "bool", "reward": "float64",
     "ground_truth": "string",
-}
+}  # fmt: skip
 """The columns that every file has. Others have the reward components, and what reward functions logged."""
 
 

@@ -121,9 +121,6 @@ def read_groups(path: Path) -> list[Group]:
         raise _unreadable(path, next(iter(str(error).splitlines()), repr(error))) from error
 
 
-# --- groups and trajectories as a table --------------------------------------------------------------------------
-
-
 def _to_table(groups: Sequence[Group]) -> pa.Table:
     import pyarrow as pa
 
@@ -173,9 +170,6 @@ def _to_trajectories(table: pa.Table) -> list[Trajectory]:
     ]
 
 
-# --- fields as columns -------------------------------------------------------------------------------------------
-
-
 def _to_column(name: str, values: Sequence[Any]) -> pa.Array:
     """The field `name` as an Arrow array; null where a row does not have it."""
     import torch
@@ -217,9 +211,6 @@ def _to_values(array: Any) -> list[Any]:
     else:
         values = array.fill_null(False if types.is_boolean(array.type) else 0).to_numpy(zero_copy_only=False).tolist()
     return [None if is_missing else value for is_missing, value in zip(missing, values, strict=True)]
-
-
-# --- texts, metrics, results and failures as JSON ----------------------------------------------------------------
 
 
 def _to_json(value: Any) -> str:

@@ -54,9 +54,8 @@ def write_manifest(path: Path, step: int, digests: Sequence[Mapping[str, str]]) 
     known = {name for own in digests for name in own}
     if unknown := sorted(known.difference(names)):
         need, do = "digests of files that it has written", "test the trainer with purerl.testing.check_trainer"
-        raise EngineError(
-            "a trainer returned digests of files that do not exist", got=", ".join(unknown), need=need, do=do
-        )
+        what, got = "a trainer returned digests of files that do not exist", ", ".join(unknown)
+        raise EngineError(what, got=got, need=need, do=do)
     read = {name: digest_of(path / name) for name in names if name not in known}
     ranks = {
         str(rank): {name: asdict(_File((path / name).stat().st_size, digest)) for name, digest in sorted(own.items())}

@@ -48,10 +48,8 @@ def _read(name: str, path: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(name, got=error, need="a file with a token") from error
     except RunError as error:
-        need = f"a file of user {os.getuid()} with mode 0600, and no link"
-        raise ConfigError(
-            name, got=f"{str(path)!r}, which is not private", need=need, do=f"chmod 600 {path}"
-        ) from error
+        got, need = f"{str(path)!r}, which is not private", f"a file of user {os.getuid()} with mode 0600, and no link"
+        raise ConfigError(name, got=got, need=need, do=f"chmod 600 {path}") from error
 
 
 def is_loopback(host: str | None) -> bool:

@@ -89,11 +89,8 @@ def follow_umask(path: Path) -> None:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
     probe.unlink()
     for entry in path.rglob("*"):
-        if (
-            entry.is_file()
-            and not entry.is_symlink()
-            and stat.S_IMODE(entry.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR
-        ):
+        is_own = entry.is_file() and not entry.is_symlink()
+        if is_own and stat.S_IMODE(entry.stat().st_mode) == stat.S_IRUSR | stat.S_IWUSR:
             entry.chmod(mode)
 
 

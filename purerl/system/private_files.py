@@ -40,9 +40,6 @@ _RANDOM = "[a-z0-9_]{8}"  # what tempfile.mkdtemp appends
 _NEW = 60.0  # seconds in which a folder may not be locked yet
 
 
-# --- state of this host --------------------------------------------------------------------------------------------
-
-
 def user_folder() -> Path:
     """The folder of this user for state of purerl, which is created if it does not exist.
 
@@ -161,9 +158,6 @@ def _not_private(status: os.stat_result, kind: str, is_kind: Callable[[int], boo
 def _refusal(path: Path, kind: str, got: str) -> RunError:
     need = f"a {kind} of user {os.getuid()} that no other user can open, and no link to it"
     return RunError(f"{str(path)!r} is not private", got=got, need=need, do=f"remove it, or {_OTHER_FOLDER}")
-
-
-# --- temporary folders ---------------------------------------------------------------------------------------------
 
 
 @contextmanager

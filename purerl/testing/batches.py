@@ -141,18 +141,14 @@ def _value(field: Field, batch: TensorDict, base: Tensor, rng: torch.Generator) 
     if field.name in _VALUES:
         return _VALUES[field.name](batch, rng)
     if field.unit == "nats" and field.name not in ROW_FIELDS:
-        return -base * torch.exp(_log_scale(shape, rng))
+        scales = torch.tensor([3e-4, 0.1, 0.6], dtype=torch.float64)  # each row draws one of them
+        scale = scales[torch.randint(0, 3, shape[:1], generator=rng)][:, None]
+        return -base * torch.exp(scale * _normal(shape, rng))
     if field.unit in ("nats", "reward"):
         return _normal(shape, rng)
     if field.dtype.is_floating_point:
         return _uniform(shape, rng, 0.5, 1.5)
     return torch.randint(0, 4, shape, generator=rng).to(field.dtype)
-
-
-def _log_scale(shape: torch.Size, rng: torch.Generator) -> Tensor:
-    """Normal noise with a standard deviation that each row draws from three values."""
-    scales = torch.tensor([3e-4, 0.1, 0.6], dtype=torch.float64)
-    return scales[torch.randint(0, 3, shape[:1], generator=rng)][:, None] * _normal(shape, rng)
 
 
 def _entropy(batch: TensorDict, rng: torch.Generator) -> Tensor:

@@ -149,18 +149,15 @@ def check_settings(module: ModuleType, *, seed: int = 0, batches: int = 60) -> N
         valid among those that are tried.
     """
     for field in attrs.fields(module.Config):
-        pairs = [pair for context in _contexts(module) for pair in _changed_pairs(module, field, context)]
+        # A setting may have an effect only with one of the values of a choice.
+        choices = (each for each in attrs.fields(module.Config) if "options" in each.metadata)
+        contexts = [{}, *({each.name: value} for each in choices for value in _candidate_values(each))]
+        pairs = [pair for context in contexts for pair in _changed_pairs(module, field, context)]
         assert pairs, f"{module.__name__}: found no valid value of {field.name!r} besides its default"
         has_effect = any(
             _differ(default, changed, number) for number in range(seed, seed + batches) for default, changed in pairs
         )
         assert has_effect, f"{module.__name__}: the setting {field.name!r} has no effect on training"
-
-
-def _contexts(module: ModuleType) -> list[dict[str, Any]]:
-    """No other setting, and each value of a choice: a setting may have an effect only with one of them."""
-    choices = (field for field in attrs.fields(module.Config) if "options" in field.metadata)
-    return [{}, *({field.name: value} for field in choices for value in _candidate_values(field))]
 
 
 def _changed_pairs(

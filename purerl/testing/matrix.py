@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from purerl.plugins import find, names
 from purerl.testing.check import exemptions
-from purerl.testing.laws import LAWS, Law
+from purerl.testing.laws import LAWS
 
 __all__ = ["matrix"]
 
@@ -21,7 +21,7 @@ def matrix() -> str:
     """The page in Markdown: the laws, the table of algorithms and laws, and the exemptions with their reasons."""
     modules = {name: find("algorithm", name) for name in names("algorithm")}
     numbers = range(1, len(LAWS) + 1)
-    laws = [f"{number}. {_describe(law)}" for number, law in zip(numbers, LAWS, strict=True)]
+    laws = [f"{k}. `{law.__name__}`: {' '.join((law.__doc__ or '').split())}" for k, law in enumerate(LAWS, 1)]
     head = [_row("algorithm", map(str, numbers)), "|---" * (len(LAWS) + 1) + "|"]
     rows = [_row(name, _cells(module)) for name, module in modules.items()]
     reasons = [
@@ -60,10 +60,6 @@ Off policy, another clipping rule, another reduction or another KL estimator sat
 (`tests/golden/`) and the exact enumeration of a small policy (`property_tests/test_enumeration.py`) test these parts.
 
 `python -m purerl.testing.matrix` generates this page. A test fails if the page is out of date."""
-
-
-def _describe(law: Law) -> str:
-    return f"`{law.__name__}`: {' '.join((law.__doc__ or '').split())}"
 
 
 def _row(name: str, cells: Iterable[str]) -> str:

@@ -147,9 +147,8 @@ def run_objective(
 ) -> Outcome:
     """The gradients and the loss of `objective`, summed over the parts of `step`, and the merged metrics."""
     ready, counts = prepare(objective, step.exclude(*objective.outputs, *objective.metric_outputs))
-    ready = with_fields(
-        select_fields(ready, objective.reads), **{name: step[name] for name in objective.metric_outputs}
-    )
+    given = {name: step[name] for name in objective.metric_outputs}
+    ready = with_fields(select_fields(ready, objective.reads), **given)
 
     def losses(outputs: dict[str, Tensor]) -> tuple[Tensor, dict[str, Weighted]]:
         parts = [loss_of_part(objective, part, counts) for part in split(objective, with_fields(ready, **outputs))]

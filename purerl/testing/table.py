@@ -35,19 +35,15 @@ def batch_table(batch: TensorDict, fields: Iterable[str], position: tuple[int, .
       reward      -1       0
     """
     names = [name for name in dict.fromkeys(fields) if name in batch.keys() and name not in (*STRUCTURE, "tokens")]
-    shown = _shown_rows(batch, position)
+    group = batch["group"].tolist()
+    wanted = group[position[0]] if position else None
+    order = sorted(range(len(group)), key=lambda row: (row not in position[:1], group[row] != wanted, row))
+    shown = sorted(order[:_MAX_ROWS])
     marked = f"; {_MARK} marks the difference" if position else ""
     title = f"{len(batch)} rows; a: counted, x: not counted, .: not an action{marked}"
     lines = [line for row in shown for line in _row_lines(batch, names, row, position)]
     hidden = len(batch) - len(shown)
     return "\n".join([title, *lines, *([f"  and {hidden} more rows"] if hidden else [])])
-
-
-def _shown_rows(batch: TensorDict, position: tuple[int, ...]) -> list[int]:
-    group = batch["group"].tolist()
-    wanted = group[position[0]] if position else None
-    order = sorted(range(len(group)), key=lambda row: (row not in position[:1], group[row] != wanted, row))
-    return sorted(order[:_MAX_ROWS])
 
 
 def _row_lines(batch: TensorDict, names: list[str], row: int, position: tuple[int, ...]) -> list[str]:

@@ -182,6 +182,7 @@ def test_entropy_bonus_and_kl_term_use_the_reduction_of_the_surrogate():
     torch.testing.assert_close(actual, added / (rows * 10))
 
 
+@pytest.mark.slow
 def test_compiled_gradients_equal_eager_gradients():
     algorithm = with_modifiers(dr_grpo.algorithm(), kl_loss.Config(coef=0.1))
     batch = with_advantage(algorithm, example(algorithm))

@@ -176,6 +176,7 @@ def test_capabilities_say_where_decoding_happens(background):
     assert make_generator().capabilities == evolve(background.capabilities, in_process=True)
 
 
+@pytest.mark.slow
 def test_background_generator_conforms():
     def build():
         config = generators.Config(vocab_size=VOCAB_SIZE, in_process=False, seconds_per_token=0.002)

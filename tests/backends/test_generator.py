@@ -7,7 +7,7 @@ import torch
 from attrs import evolve
 
 from purerl.backends.fake.model import text_of
-from purerl.backends.hf.decoder.limits import check_layers, max_sequence_length
+from purerl.backends.hf.decoder.limits import check_layers, limits_of
 from purerl.backends.hf.generator import Config
 from purerl.backends.weights import TensorWeights
 from purerl.errors import ConfigError, EngineError, InputError
@@ -274,7 +274,7 @@ def test_model_without_keys_and_values_is_refused(family, changes):
 def test_longrope_limits_sequences_to_the_original_length(model):
     loaded = make_generator(model)._model
     loaded.config.rope_parameters = {"rope_type": "longrope", "original_max_position_embeddings": 32}
-    assert max_sequence_length(loaded) == 32
+    assert limits_of(loaded).max_sequence_length == 32
 
 
 @pytest.mark.parametrize("name", ["max_num_seqs", "max_prefill_tokens"])

@@ -122,6 +122,7 @@ def test_every_check_has_a_mutant():
 # --- messages, exemptions and kinds of sequences -------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_generator_may_return_lists_and_tuples(monkeypatch):
     completion, collect = PendingRequest.completion, FakeGenerator.collect
 

@@ -16,6 +16,7 @@ from purerl.system.memory_use import MemoryUse
 
 CLASSES = {"trainer": TrainerPlugin, "generator": GeneratorPlugin}
 ENGINES = [(group, kind) for group in CLASSES for kind in names(group)]
+OF_SETTINGS = {"replayed_routes", "returns_routes"}  # by default the value of a setting, which each engine can have
 
 
 def _defined(group: str, kind: str) -> set[str]:
@@ -38,7 +39,7 @@ def test_every_public_function_of_an_engine_is_a_field(group: str, kind: str) ->
 @pytest.mark.parametrize("group", CLASSES)
 def test_every_field_is_documented_and_defined_by_an_engine(group: str) -> None:
     fields = {*attrs.fields_dict(CLASSES[group])}
-    assert fields <= set().union(*(_defined(*engine) for engine in ENGINES))
+    assert fields <= OF_SETTINGS.union(*(_defined(*engine) for engine in ENGINES))
     text = CLASSES[group].__doc__ or ""
     assert [name for name in fields if f"\n    {name}" not in text] == []
 
@@ -75,6 +76,13 @@ def test_defaults() -> None:
         assert plugin.capabilities is plugin.preview is plugin.VERSION is None
         text = f"the {group} {kind} is not counted: its memory is not known"
         assert plugin.memory(config, model="m") == MemoryUse(states={}, assumed=(text,))
+
+
+@pytest.mark.parametrize("kind", ["hf", "vllm", "sglang"])
+def test_generators_return_routes_as_their_setting_says(kind: str) -> None:
+    for value in (False, True):
+        config = find("generator", kind).Config(return_routes=value)
+        assert generator_plugin(config).returns_routes(config) is value
 
 
 def test_settings_of_engines_load_no_torch() -> None:

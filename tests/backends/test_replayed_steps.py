@@ -12,8 +12,8 @@ from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import trainer
-from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.model import token_model as modules
+from purerl.backends.hf.model.token_model import Extras
 from purerl.backends.hf.moe.replay import LIVE, ROUTES
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.expert_records import RouteRecords

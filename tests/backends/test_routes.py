@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import CheckpointError
 
-from purerl.backends.hf.decoder.extras import Extras
-from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.model import token_model as modules
 from purerl.backends.hf.model.packing import pack
 from purerl.backends.hf.model.parallel import recompute
-from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.model.token_model import Extras, TokenModel
 from purerl.backends.hf.moe import replay as routes
 from purerl.backends.hf.moe.replay import LIVE, ROUTES, changed_choices, hook_routers, probe_routes
 from purerl.errors import ConfigError

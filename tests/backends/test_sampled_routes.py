@@ -17,11 +17,10 @@ from torch import Tensor
 
 from purerl.algos.algebra import prepare_step
 from purerl.backends.hf import generator as generators
-from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import open_mesh
 from purerl.backends.hf.model.parallel import parallelize
-from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.model.token_model import Extras, TokenModel
 from purerl.backends.hf.moe.replay import ROUTES
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.trainer import Config

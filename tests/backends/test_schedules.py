@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import get_scheduler
 
-from purerl.backends.hf.trainer import Config, check, depends_on_length
+from purerl.backends.hf.trainer import Config, check
 from purerl.backends.schedules import NAMES, learning_rate
 from purerl.config.structure import digest, from_dict
 from purerl.errors import ConfigError
@@ -182,7 +182,7 @@ def test_decay_that_is_longer_than_the_schedule_is_refused() -> None:
 
 def test_only_schedules_with_an_end_depend_on_the_length_of_the_run() -> None:
     needed: dict[str, dict[str, Any]] = {"warmup_stable_decay": {"lr_scheduler_kwargs": {"num_decay_steps": 2}}}
-    dependent = {name for name in NAMES if depends_on_length(Config(lr_scheduler=name, **needed.get(name, {})))}
+    dependent = {name for name in NAMES if Config(lr_scheduler=name, **needed.get(name, {})).depends_on_run}
     assert dependent == {*NAMES} - {"constant", "inverse_sqrt"}
 
 

@@ -9,7 +9,7 @@ from torch import distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 
-from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.mesh import Mesh
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import equal, make_batch, train, weights_of

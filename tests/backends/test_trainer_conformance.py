@@ -102,7 +102,7 @@ def temperature_0_divides(true, self, tokens, action, temperature, outputs, **ot
     return true(self, tokens, action, temperature.clamp(min=1e-3), outputs, **others)
 
 
-@mutant(SCORES, token_model, "_at_action")
+@mutant(SCORES, token_model, "at_action")
 def values_outside_action(true, values, action):
     return values.new_ones(action.shape).masked_scatter(action, values)
 

@@ -9,8 +9,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from purerl.algos.algebra import Weighted
 from purerl.backends.collective import on_host
-from purerl.backends.hf.settings import OUTPUTS
 from purerl.backends.hf.trainer import Config, check, check_model
+from purerl.backends.training import OUTPUTS
 from purerl.batch import collate, with_fields
 from purerl.errors import BatchError, ConfigError, InputError
 from purerl.ranks import Ranks

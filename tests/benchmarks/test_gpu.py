@@ -39,6 +39,7 @@ def test_tests_count_only_if_some_pass_and_none_fails(monkeypatch, status, outpu
     assert tuple(gpu.run_tests().values()) == expected
 
 
+@pytest.mark.slow
 def test_a_command_that_takes_too_long_is_ended():
     command = [sys.executable, "-uc", "import time; print('started'); time.sleep(60)"]
     status, output = gpu.run(command, 5)

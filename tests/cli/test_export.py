@@ -161,7 +161,7 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Hub]:
     """A hub at a local address, and a token. The library has read its environment already, so both are set in it."""
     recorded = _Hub()
     server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(recorded))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     monkeypatch.setattr(huggingface_hub.constants, "ENDPOINT", f"http://127.0.0.1:{server.server_port}")
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_TOKEN", "hf_secret")

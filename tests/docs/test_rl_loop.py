@@ -35,6 +35,7 @@ def test_reward_counts_correct_digits(example: ModuleType) -> None:
     assert rewards == [1.0, 0.5, 0.5, 0.0, 0.0]
 
 
+@pytest.mark.slow
 def test_it_learns(example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     accuracies = example.learn(tmp_path)
     assert len(accuracies) == example.NUM_STEPS // example.EVALUATE_EVERY + 1

@@ -57,6 +57,9 @@ def test_a_stale_tensor_is_named(tied: tuple[Model, ServedGenerator], stale: str
     assert str(raised.value).splitlines()[0].startswith(f"the generator does not use new values of {named} (1 of ")
 
 
+# Engines compute the size of a head of Qwen2, and vLLM takes no model with sliding windows in some of its layers.
+QWEN2 = SIZES | {"num_attention_heads": 2, "use_sliding_window": False}
+
 STALE_ELSEWHERE = {
     "head": ("qwen3", "lm_head.weight", r"lm_head\.weight \(1 of 1\)"),
     "bias": ("qwen2", "model.layers.1.self_attn.v_proj.bias", r"v_proj\.bias \(1 of 2\)"),
@@ -68,7 +71,7 @@ STALE_ELSEWHERE = {
 @pytest.mark.parametrize("kind", STALE_ELSEWHERE)
 def test_a_stale_tensor_of_another_model_is_named(tmp_path: Path, kind: str) -> None:
     family, pattern, named = STALE_ELSEWHERE[kind]
-    model = tiny_model(tmp_path, family, **SIZES)
+    model = tiny_model(tmp_path, family, **(QWEN2 if family == "qwen2" else SIZES))
     names = [name for name in policy_of(model).weights().metadata if fnmatch(name, pattern)]
     generator = build(model, tmp_path / "log")
     try:

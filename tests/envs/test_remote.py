@@ -91,6 +91,7 @@ def test_end_by_a_limit_on_a_server() -> None:
             assert client.post("/episodes/a/end", json=end | {"reason": "bored"}).status_code == 400
 
 
+@pytest.mark.slow
 def test_failures_of_the_environment_arrive_with_their_traceback(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
@@ -230,7 +231,7 @@ def answering(*responses: tuple[int, object]) -> Iterator[str]:
         def log_message(self, *arguments): ...
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=http.serve_forever, daemon=True)
+    thread = threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
         yield f"http://127.0.0.1:{http.server_address[1]}"

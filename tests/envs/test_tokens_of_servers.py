@@ -233,7 +233,7 @@ def answering(status: int, text: str, location: str = "") -> Iterator[tuple[str,
         def log_message(self, *arguments: object) -> None: ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
-        threading.Thread(target=http.serve_forever, daemon=True).start()
+        threading.Thread(target=http.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{http.server_address[1]}", tokens
         http.shutdown()
 

@@ -35,6 +35,7 @@ def test_importing_the_command_line_does_not_load_torch() -> None:
     assert _loaded_by("import purerl_cli.main") & (HEAVY_LIBRARIES | {"torch", "tensordict", "numpy"}) == set()
 
 
+@pytest.mark.slow
 def test_importing_all_plugins_the_loop_and_the_recipes_loads_no_heavy_library() -> None:
     code = """
 import sys, torch, tensordict, numpy

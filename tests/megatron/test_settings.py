@@ -16,6 +16,7 @@ from purerl.backends.megatron.mesh import MegatronMesh as Mesh
 from purerl.backends.megatron.names import Weight, weights_of
 from purerl.backends.megatron.shape import Shape, shape_of
 from purerl.backends.megatron.trainer import Config
+from purerl.backends.plugin import trainer_plugin
 from purerl.errors import ConfigError
 from purerl.opening.fit import check_devices
 from purerl.plugins import find, names
@@ -161,8 +162,8 @@ def test_replayed_routes_of_a_model_without_experts_are_refused(tmp_path):
         trainer.check_model(config, model=model, outputs=("logp",), is_trained=True)
     trainer.check_model(config, model=model, outputs=("logp",), is_trained=False)
     trainer.check_model(config, model=model, outputs=("value",), is_trained=True)
-    assert trainer.replayed_routes(config) == "old_logp"
-    assert trainer.replayed_routes(Config()) == "off"
+    assert trainer_plugin(config).replayed_routes(config) == "old_logp"
+    assert trainer_plugin(config).replayed_routes(Config()) == "off"
 
 
 @pytest.mark.parametrize(("kind", "labels"), [("Token", 1), ("Sequence", 2)])

@@ -110,6 +110,7 @@ def test_deep_models_are_extrapolated_exactly(
     assert _planned(extrapolated, "training") == pytest.approx(_planned(whole, "training"), rel=0.01)
 
 
+@pytest.mark.slow
 def test_weights_that_are_cast_are_kept_of_one_layer_at_a_time(tmp_path: Path) -> None:
     """autocast has a cache, which would keep the whole model in bfloat16 on each rank."""
     peaks = []
@@ -120,6 +121,7 @@ def test_weights_that_are_cast_are_kept_of_one_layer_at_a_time(tmp_path: Path) -
     assert 0 <= peaks[1] - peaks[0] < 2 * 384**2, "less than what one matrix of the fourth layer needs"
 
 
+@pytest.mark.slow
 def test_states_are_divided_by_the_ranks_of_the_mesh(tmp_path: Path) -> None:
     model = write_model(tmp_path, num_hidden_layers=1)
     arguments: dict[str, Any] = {"model": model, "outputs": OUTPUTS, "is_trained": True}
@@ -138,6 +140,7 @@ def test_states_are_divided_by_the_ranks_of_the_mesh(tmp_path: Path) -> None:
     assert (parts.host, staged.host) == ({}, {"copy for the checkpoint": copied})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "limit"), [(16, 256), (16, 4)])
 def test_sampling_needs_what_was_planned(rows: int, limit: int, tmp_path: Path) -> None:
     model, config = write_model(tmp_path), generator.Config(device="cpu", max_num_seqs=limit)

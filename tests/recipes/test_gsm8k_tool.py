@@ -88,6 +88,7 @@ def run(model: str, tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return train("gsm8k_tool", folder / "run", f"model={model}", f"data={data}", f"test={data}", "max_steps=2", *SMALL)
 
 
+@pytest.mark.slow
 def test_programs_run_and_the_answer_is_scored(run: Summary) -> None:
     problems = read_table(run.directory.parent / "problems.parquet").to_pylist()
     rows = [row for step in (1, 2) for row in read_rollouts(run.directory / "rollouts", step)]
@@ -110,11 +111,13 @@ def test_programs_run_and_the_answer_is_scored(run: Summary) -> None:
         assert record["environment/turns"] > 1.5
 
 
+@pytest.mark.slow
 def test_the_evaluation_uses_the_tool(run: Summary) -> None:
     assert run.after["eval/accuracy"] > 0.7, "the model only copies what the tool has calculated"
     assert run.after["eval/valid_fraction"] == 1
 
 
+@pytest.mark.slow
 def test_the_tool_and_its_system_prompt_are_shown(run: Summary) -> None:
     prompts = {row["prompt"] for row in read_rollouts(run.directory / "rollouts", 1)}
     assert all(prompt.startswith(f"<|im_start|>system\n{_system_prompt()}<|im_end|>\n") for prompt in prompts)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
 from torch.distributed import HashStore
 
 from purerl.errors import EngineError
@@ -41,6 +42,7 @@ def _all_draws(rollouts: Supplier, number: int) -> list[int]:
     return [group.draw for group in rollouts.collect()]
 
 
+@pytest.mark.slow
 def test_a_workflow_that_never_ends_is_an_error() -> None:
     """Of the rank whose limit is over first. The other one then waits for it."""
 

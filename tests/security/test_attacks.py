@@ -29,7 +29,7 @@ def _protect_nothing(folder: Path, connection: Connection) -> None:
     (folder / "run/state").write_text("a secret")
     os.chdir(folder / "run")
     server = ThreadingHTTPServer(("", 0), SimpleHTTPRequestHandler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
     store.set(_KEYS[0], b"a call\0" + pickle.dumps("a message of rank 0"))
     connection.send(None)

@@ -109,7 +109,7 @@ def _echo(target: str | None = None) -> Iterator[tuple[str, list[str | None]]]:
     """The address of a server, and the headers that it has got."""
     handler = type("Handler", (_Echo,), {"target": target, "seen": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", handler.seen
         server.shutdown()
 
@@ -262,7 +262,7 @@ def _proxy(target: str) -> Iterator[tuple[str, list[tuple[str, str, str | None]]
     """The address of a proxy in front of `target`, and the method, the path and the key of each request."""
     handler = type("Handler", (_Proxy,), {"target": target, "seen": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", handler.seen
         server.shutdown()
 

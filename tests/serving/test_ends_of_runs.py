@@ -59,7 +59,7 @@ def _engine(answers: dict[str, Any]) -> Iterator[tuple[str, list[str]]]:
     """The address of the engine, and the paths of its POST requests."""
     handler = type("Handler", (_Engine,), {"answers": {"/health": {}, **answers}, "posted": []})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield f"http://127.0.0.1:{server.server_address[1]}", handler.posted
         server.shutdown()
 

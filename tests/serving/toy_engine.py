@@ -179,7 +179,7 @@ def main() -> None:
     Handler.lease = None if options.no_leases else shared_lease()
     Handler.token = None if options.open else os.environ["PURERL_SERVER_TOKEN"]
     ThreadingHTTPServer.request_queue_size = 1024  # with the default of 5, some connections take seconds
-    ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever()
+    ThreadingHTTPServer(("127.0.0.1", options.port), Handler).serve_forever(0.01)
 
 
 def work(connection: int, status: int) -> NoReturn:

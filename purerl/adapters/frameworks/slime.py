@@ -49,7 +49,9 @@ def reward_post_process(
     require_effect(algorithm, modifiers, on="advantages in slime", part=estimator_of)
 
     def post_process(args: Any, samples: Sequence[Any]) -> tuple[list[float], list[float]]:
-        _check_estimator(getattr(args, "advantage_estimator", "grpo"))
+        if (estimator := getattr(args, "advantage_estimator", "grpo")) not in _SAME_AT_EACH_TOKEN:
+            need = f"{', '.join(_SAME_AT_EACH_TOKEN)}: they give the number of a sample to each of its tokens"
+            raise ConfigError("advantage_estimator of slime", got=estimator, need=need)
         if not samples:
             raise BatchError("samples of slime", got="none", need="at least one")
         rewards = [_reward(sample.get_reward_value(args), index) for index, sample in enumerate(samples)]
@@ -84,12 +86,6 @@ def advantages_of_samples(
         need = "the same advantage at each token of a sample: slime has one number for a sample"
         raise ConfigError(f"advantages of {name!r}", got="several advantages in a sample", need=need)
     return torch.where(mask.any(-1), high, 0).tolist()
-
-
-def _check_estimator(name: str) -> None:
-    if name not in _SAME_AT_EACH_TOKEN:
-        need = f"{', '.join(_SAME_AT_EACH_TOKEN)}: they give the number of a sample to each of its tokens"
-        raise ConfigError("advantage_estimator of slime", got=name, need=need)
 
 
 def _reward(value: Any, index: int) -> float:

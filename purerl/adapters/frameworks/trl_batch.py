@@ -63,7 +63,8 @@ def whole_batch(
     The reward of a row is the weighted sum of its rewards. A row for which every function returned None is masked out.
     The rows of a prompt follow each other.
     """
-    mask = gather(_loss_mask(output))
+    mask = output["completion_mask"]
+    mask = gather((mask * output["tool_mask"] if "tool_mask" in output else mask).bool())
     rewards = sampled.rewards
     is_scored = ~rewards.isnan().all(-1)
     score = (rewards * reward_weights.to(rewards.device)).nansum(-1)
@@ -111,11 +112,6 @@ def check_components(batch: TensorDict) -> None:
         row = int(missing.nonzero()[0])
         got = f"None from reward function {int(batch['components'][row].isnan().nonzero()[0])} for completion {row}"
         raise DataError("rewards", got=got, need="a number from each reward function: the algorithm reads each reward")
-
-
-def _loss_mask(output: Mapping[str, Any]) -> Tensor:
-    mask = output["completion_mask"]
-    return (mask * output["tool_mask"] if "tool_mask" in output else mask).bool()
 
 
 def stored_fields(objective: Objective, batch: TensorDict, counts: Mapping[str, Counts]) -> dict[str, Tensor]:

@@ -35,7 +35,7 @@ from purerl.config.presets import presets
 from purerl.config.tables import read_table
 from purerl.errors import ConfigError
 from purerl.plugins import find, names
-from purerl.types import Scalar, TensorDict
+from purerl.types import Scalar
 
 __all__ = ["PREFIX", "Estimator", "PolicyLoss", "Registered", "read_variants", "register"]
 
@@ -93,11 +93,16 @@ class PolicyLoss:
         objective, fields = self.objective, {"old_logp": old_log_prob, "rollout_logp": old_log_prob}
         if rollout_is_weights is not None:
             objective, fields["weight"] = self._weighted(), rollout_is_weights
-        part = completions(response_mask, advantage=advantages, logp=log_prob, **_read(objective, fields))
+        read = {name: value for name, value in fields.items() if name in objective.reads}
+        part = completions(response_mask, advantage=advantages, logp=log_prob, **read)
         tokens, rows, ranks = _denominators(getattr(config, "global_batch_info", {}), part["mask"])
         loss, metrics = compute_loss(objective, part, counts_of(objective, tokens, rows))
         values = means({name: value for name, value in metrics.items() if not name.startswith("loss/")})
-        return loss * ranks, _metrics(values, part, old_log_prob)
+        # Two metrics of verl's own losses are added under verl's names.
+        mask, clipped = part["mask"], values.get("clip_fraction")
+        difference = torch.where(mask, old_log_prob - part["logp"].detach(), 0).sum() / mask.sum().clamp(min=1)
+        theirs = {"actor/ppo_kl": difference.item(), **({} if clipped is None else {"actor/pg_clipfrac": clipped})}
+        return loss * ranks, {f"actor/{name}": value for name, value in values.items()} | theirs
 
     def _weighted(self) -> Objective:
         if self.weighted is None:
@@ -160,10 +165,6 @@ def _weighted(algorithm: Algorithm) -> Objective | None:
     return policy_objective(changed, VERL)
 
 
-def _read(objective: Objective, fields: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value for name, value in fields.items() if name in objective.reads}
-
-
 def _denominators(info: Mapping[str, Any], mask: Tensor) -> tuple[Tensor, Tensor, int]:
     """(tokens, rows) of the mini-batch on all ranks, and the number of ranks, over which verl averages gradients."""
     ranks = info.get("dp_size") or 1
@@ -174,16 +175,6 @@ def _denominators(info: Mapping[str, Any], mask: Tensor) -> tuple[Tensor, Tensor
     tokens = mask.sum() if tokens is None else tokens
     rows = mask.any(-1).sum() if rows is None else rows
     return torch.as_tensor(tokens, device=mask.device), torch.as_tensor(rows, device=mask.device), ranks
-
-
-def _metrics(values: dict[str, float], part: TensorDict, old_log_prob: Tensor) -> dict[str, float]:
-    """Our metrics, and the two that verl's own losses have, under verl's names."""
-    mask = part["mask"]
-    difference = torch.where(mask, old_log_prob - part["logp"].detach(), 0).sum() / mask.sum().clamp(min=1)
-    theirs = {"actor/ppo_kl": difference.item()}
-    if "clip_fraction" in values:
-        theirs["actor/pg_clipfrac"] = values["clip_fraction"]
-    return {f"actor/{name}": value for name, value in values.items()} | theirs
 
 
 # --- settings of verl that our functions would ignore ------------------------------------------------------------
@@ -274,7 +265,10 @@ def register(variants: Mapping[str, Algorithm] | None = None) -> Registered:
     """
     core = import_module("verl.trainer.ppo.core_algos")
     losses, estimators, refused = [], [], {}
-    for name, algorithm in {**_own(), **(variants or {})}.items():
+    modules = {name: find("algorithm", name) for name in names("algorithm")}
+    algorithms = {name: module.algorithm(module.Config()) for name, module in modules.items()}
+    algorithms |= {name: build_algorithm(compose(name)) for name in presets()}
+    for name, algorithm in {**algorithms, **(variants or {})}.items():
         if not (reasons := [*loss_refusals(algorithm, VERL)]):
             core.register_policy_loss(PREFIX + name)(PolicyLoss.of(name, algorithm))
             losses.append(name)
@@ -283,9 +277,3 @@ def register(variants: Mapping[str, Algorithm] | None = None) -> Registered:
             estimators.append(name)
         refused |= {name: (*reasons, *more)} if reasons or more else {}
     return Registered(tuple(losses), tuple(estimators), refused)
-
-
-def _own() -> dict[str, Algorithm]:
-    modules = {name: find("algorithm", name) for name in names("algorithm")}
-    algorithms = {name: module.algorithm(module.Config()) for name, module in modules.items()}
-    return algorithms | {name: build_algorithm(compose(name)) for name in presets()}

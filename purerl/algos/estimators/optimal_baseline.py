@@ -17,12 +17,7 @@ EPS = 1e-8
 
 
 def optimal_token_advantage(
-    returns: TokenFloat,
-    logp: TokenFloat,
-    sum_pi_squared: TokenFloat,
-    action: TokenBool,
-    mask: TokenBool,
-    group: RowInt,
+    returns: TokenFloat, logp: TokenFloat, sum_pi_squared: TokenFloat, action: TokenBool, mask: TokenBool, group: RowInt
 ) -> TokenFloat:
     """Subtract from each return the variance-minimizing baseline of the group at the same step.
 

@@ -66,12 +66,8 @@ def step_relative_advantage(
     returns = reverse_recurrence(segment_sum(reward, step), discount)
     state = torch.zeros_like(anchor).scatter_add(-1, step, torch.where(is_start, anchor, 0))
     counted = segment_sum(mask.to(reward.dtype), step) > 0
-    label = _label_pairs(group, state)
+    # Groups and states are numbered first, so that the labels of their pairs do not overflow.
+    number = group_index(state.flatten(-2)).unflatten(-1, state.shape[-2:])
+    label = group_index(group).unsqueeze(-1) * (state.shape[-2] * state.shape[-1]) + number
     flat = group_normalized_advantage(returns.flatten(-2), label.flatten(-2), counted.flatten(-2))
     return masked(flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), mask).reshape(shape)
-
-
-def _label_pairs(group: RowInt, state: TokenInt) -> TokenInt:
-    """Label each pair of a row's group and a step's state. Both are numbered first, so that labels do not overflow."""
-    number = group_index(state.flatten(-2)).unflatten(-1, state.shape[-2:])
-    return group_index(group).unsqueeze(-1) * (state.shape[-2] * state.shape[-1]) + number

@@ -45,15 +45,7 @@ from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, of_fields
 from purerl.algos.parts.adaptive import adaptive_kl_coefficient
-from purerl.algos.parts.divergences import (
-    absolute_log_ratio,
-    importance_k3,
-    k1,
-    k2,
-    k3,
-    on_policy_k3,
-    straight_through,
-)
+from purerl.algos.parts.divergences import absolute_log_ratio, importance_k3, k1, k2, k3, on_policy_k3, straight_through
 from purerl.algos.parts.editing import (
     LIKE_POLICY,
     TERM_REDUCTIONS,

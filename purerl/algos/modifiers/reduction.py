@@ -78,18 +78,14 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
         return add_scales(term._replace(reduce=reduce), *["prompt_weight"] * is_prompt_mean)
 
     def reduced(policy: Objective) -> Objective:
-        _require_tokens(policy)
+        whole = "groups" if policy.unit == "group" else "rows" if any(map(_is_penalty_of_rows, policy.terms)) else None
+        if whole:
+            got = f"a loss that is defined for whole {whole}"
+            raise ConfigError("has no effect", got=got, need="a loss of single tokens")
         policy = policy._replace(terms=tuple(map(changed, policy.terms)))
         return _with_prompt_weight(policy) if is_prompt_mean else policy
 
     return change_policy(algorithm, reduced)
-
-
-def _require_tokens(policy: Objective) -> None:
-    whole = "groups" if policy.unit == "group" else "rows" if any(map(_is_penalty_of_rows, policy.terms)) else None
-    if whole:
-        got = f"a loss that is defined for whole {whole}"
-        raise ConfigError("has no effect", got=got, need="a loss of single tokens")
 
 
 def _is_penalty_of_rows(term: Term) -> bool:

@@ -32,12 +32,7 @@ from __future__ import annotations
 from attrs import frozen
 
 from purerl.algos.algebra import Algorithm, Bound
-from purerl.algos.parts.corrections import (
-    reject_rows,
-    reject_rows_with_outlier_token,
-    reject_tokens,
-    with_corrections,
-)
+from purerl.algos.parts.corrections import reject_rows, reject_rows_with_outlier_token, reject_tokens, with_corrections
 from purerl.algos.parts.divergences import k1, k2, k3
 from purerl.algos.parts.rows import row_max, row_mean, row_sum
 from purerl.algos.parts.settings import choice, number

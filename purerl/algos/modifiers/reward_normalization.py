@@ -82,22 +82,11 @@ def modify(config: Config, algorithm: Algorithm) -> Algorithm:
 
 def _is_unchanged(algorithm: Algorithm, scale: float, shift: float) -> bool:
     """Whether other rewards, scale * reward + shift at the last token of a row, give the same advantages."""
-    batch, last = _probe(algorithm.reads), torch.tensor([0, 0, 1])
-    batches = (batch, with_fields(batch, reward=scale * batch["reward"] + shift * last))
-    results = [compute_advantages(algorithm, algorithm.advantage.init(), b)[1] for b in batches]
-    before, after = (result["advantage"] for result in results)
-    return bool(before.any()) and torch.allclose(before, after, rtol=1e-3)
-
-
-def _probe(names: tuple[str, ...]) -> TensorDict:
-    """Two groups of eight rows and a single row, with random values of most float fields in `names`.
-
-    The rollout policy is the old policy, so that no correction rejects a row.
-    """
+    # Two groups of eight rows and a single row. The two policies are equal, so that no correction rejects a row.
     rng, row, mask = torch.Generator().manual_seed(0), torch.arange(17), torch.arange(3).expand(17, 3) > 0
     score = torch.tensor([1, 0, 0, 2, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 3], dtype=torch.float64)
     values = {"attention_mask": mask | True, "action": mask, "mask": mask, "row": row, "group": row // 8}
-    for field in (FIELDS[name] for name in names):
+    for field in (FIELDS[name] for name in algorithm.reads):
         shape = [{"rows": 17, "time": 3}.get(axis, 3) for axis in field.axes.split()]
         is_float = field.dtype.is_floating_point
         value = torch.zeros(shape, dtype=torch.float64 if is_float else field.dtype)
@@ -105,7 +94,11 @@ def _probe(names: tuple[str, ...]) -> TensorDict:
         values[field.name] = value.normal_(generator=rng) if is_random else value
     from tensordict import TensorDict
 
-    return TensorDict(values | {"reward": at_last_action(score, mask)}, batch_size=[17])
+    batch, last = TensorDict(values | {"reward": at_last_action(score, mask)}, batch_size=[17]), torch.tensor([0, 0, 1])
+    batches = (batch, with_fields(batch, reward=scale * batch["reward"] + shift * last))
+    results = [compute_advantages(algorithm, algorithm.advantage.init(), b)[1] for b in batches]
+    before, after = (result["advantage"] for result in results)
+    return bool(before.any()) and torch.allclose(before, after, rtol=1e-3)
 
 
 def _no_scores() -> State:

@@ -22,17 +22,7 @@ from collections.abc import Callable, Mapping
 
 import torch
 
-from purerl.algos.algebra import (
-    Bound,
-    Objective,
-    Term,
-    Weighted,
-    bind,
-    of_fields,
-    read_field,
-    unchanged,
-    write_field,
-)
+from purerl.algos.algebra import Bound, Objective, Term, Weighted, bind, of_fields, read_field, unchanged, write_field
 from purerl.algos.parts.divergences import k3
 from purerl.algos.parts.metrics import token_means
 from purerl.algos.parts.regressions import advantage_regression
@@ -99,11 +89,7 @@ def policy_objective(
 
 
 def clipped_policy(
-    ratio: Callable[[TensorDict], TokenFloat],
-    reduce: Callable,
-    *,
-    clip_low: float,
-    clip_high: float,
+    ratio: Callable[[TensorDict], TokenFloat], reduce: Callable, *, clip_low: float, clip_high: float
 ) -> Objective:
     """Return the objective of a policy with `clip_surrogate` of any ratio.
 
@@ -152,12 +138,7 @@ def _indicator_of(batch: TensorDict, *, indicator: Callable, ratio: Callable) ->
     return indicator(ratio(batch), batch["advantage"])
 
 
-def weighted_policy(
-    weight: Callable[[TensorDict], TokenFloat],
-    reduce: Callable,
-    *,
-    behavior: str,
-) -> Objective:
+def weighted_policy(weight: Callable[[TensorDict], TokenFloat], reduce: Callable, *, behavior: str) -> Objective:
     """Return the objective of a policy with a weighted policy gradient.
 
         l = -sg(w) A logp

@@ -32,13 +32,7 @@ from purerl.algos.parts.elementwise import narrowed, widened
 from purerl.kernels.masks import count_true, masked
 from purerl.types import Scalar, TokenBool, TokenFloat
 
-__all__ = [
-    "constant_norm",
-    "sequence_mean_of_token_mean",
-    "sequence_mean_of_token_sum",
-    "token_mean",
-    "token_sum",
-]
+__all__ = ["constant_norm", "sequence_mean_of_token_mean", "sequence_mean_of_token_sum", "token_mean", "token_sum"]
 
 
 def token_sum(loss: TokenFloat, mask: TokenBool, counts: Counts) -> Scalar:

@@ -1,7 +1,4 @@
-"""Settings of the trainer and of the generator for tests.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""Settings of the trainer and of the generator for tests."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The generator in this process, for causal language models of transformers: its plugin, and building it.
-
-Parts that need torch or transformers are imported when a generator is built.
-"""
+"""The generator in this process, for causal language models of transformers: its plugin, and building it."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
     from purerl.protocols import Capabilities
     from purerl.system.memory_use import MemoryUse, Workload
 
-__all__ = ["Config", "build", "capabilities", "memory", "preview", "returns_routes"]
+__all__ = ["Config", "build", "capabilities", "memory", "preview"]
 
 
 def capabilities() -> Capabilities:
@@ -26,11 +23,6 @@ def capabilities() -> Capabilities:
     from purerl.backends.hf.sampling.engine import CAPABILITIES
 
     return CAPABILITIES
-
-
-def returns_routes(config: Config) -> bool:
-    """Whether completions have `routes`."""
-    return config.return_routes
 
 
 def build(config: Config, *, model: Model, seed: int) -> HFGenerator:

@@ -32,11 +32,7 @@ class Lora:
     """
 
     rank: int = setting("number of rows of A and of columns of B", default=32, **at_least(1))
-    alpha: float = setting(
-        "scale * rank, or scale * sqrt(rank) with rank_stabilized",
-        default=32.0,
-        **above_zero(),
-    )
+    alpha: float = setting("scale * rank, or scale * sqrt(rank) with rank_stabilized", default=32.0, **above_zero())
     rank_stabilized: bool = setting(
         "scale = alpha / sqrt(rank) instead of alpha / rank (rsLoRA)", default=False, **boolean()
     )
@@ -76,7 +72,15 @@ def check_lora(lora: Lora, *, role: str, outputs: Sequence[str]) -> None:
         got = "an adapter that the run starts from: the model without it is not where the run starts"
         do = "merge it into the model, and leave lora.initial out; or set roles.reference.model, and its trainer"
         raise ConfigError("lora.initial with a reference", got=got, need="a new adapter", do=do)
-    _check_same(lora, _read_settings(Path(lora.initial)), lora.initial)
+    settings = _read_settings(Path(lora.initial))
+    check_supported(settings, ConfigError, f"lora.initial {lora.initial!r}")
+    own = {"rank": lora.rank, "alpha": lora.alpha, "rank_stabilized": lora.rank_stabilized}
+    saved = {"rank": settings["r"], "alpha": settings["lora_alpha"]}
+    saved["rank_stabilized"] = bool(settings.get("use_rslora"))
+    for name, value in saved.items():
+        if value != own[name]:
+            need, do = f"{value}, as in {lora.initial!r}", f"set lora.{name}={value}"
+            raise ConfigError(f"lora.{name}", got=own[name], need=need, do=do)
 
 
 def _read_settings(path: Path) -> dict[str, Any]:
@@ -86,18 +90,6 @@ def _read_settings(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         need = f"a directory with {CONFIG_FILE} and {WEIGHTS_FILE}, as peft writes them"
         raise ConfigError("lora.initial", got=str(error), need=need) from error
-
-
-def _check_same(lora: Lora, settings: Mapping[str, Any], path: str) -> None:
-    """Refuse the adapter with `settings` in the directory `path` if it is no LoRA, or has another rank or scale."""
-    check_supported(settings, ConfigError, f"lora.initial {path!r}")
-    own = {"rank": lora.rank, "alpha": lora.alpha, "rank_stabilized": lora.rank_stabilized}
-    saved = {"rank": settings["r"], "alpha": settings["lora_alpha"]}
-    saved["rank_stabilized"] = bool(settings.get("use_rslora"))
-    for name, value in saved.items():
-        if value != own[name]:
-            do = f"set lora.{name}={value}"
-            raise ConfigError(f"lora.{name}", got=own[name], need=f"{value}, as in {path!r}", do=do)
 
 
 # Settings of an adapter that are read here, or that change nothing once its matrices are in a file. `lora_dropout` is

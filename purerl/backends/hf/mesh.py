@@ -11,14 +11,13 @@ Parameters, gradients and AdamW's moments are divided among shard x sequence x t
 
 from __future__ import annotations
 
-import math
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, setting
+from purerl.settings import at_least, count, setting
 
 if TYPE_CHECKING:
     import torch
@@ -27,18 +26,15 @@ if TYPE_CHECKING:
 
     from purerl.ranks import Ranks
 
-__all__ = ["Mesh", "RankMesh", "open_mesh"]
+__all__ = ["Mesh", "RankMesh", "check_divides", "open_mesh"]
 
 
 @frozen(kw_only=True)
 class Mesh:
     """The sizes of the groups of ranks. Their product is the number of ranks."""
 
-    shard: int = setting(
-        "ranks that read different rows, with parameters, gradients and moments divided among them (FSDP2)",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
+    shard: int = count(
+        "ranks that read different rows, with parameters, gradients and moments divided among them (FSDP2)"
     )
     replicate: int | None = setting(
         "ranks, or groups of them, that read different rows, each with a copy of the model; if not given, as many as "
@@ -47,18 +43,10 @@ class Mesh:
         may_change="rounding",
         **at_least(1),
     )
-    tensor: int = setting(
-        "ranks among which the matrices of each layer are split, by the model's own plan in transformers",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
+    tensor: int = count(
+        "ranks among which the matrices of each layer are split, by the model's own plan in transformers"
     )
-    sequence: int = setting(
-        "ranks among which each sequence is split; attention exchanges heads for positions (Ulysses)",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
-    )
+    sequence: int = count("ranks among which each sequence is split; attention exchanges heads for positions (Ulysses)")
 
     @property
     def is_divided(self) -> bool:
@@ -77,6 +65,13 @@ class Mesh:
         need = "a product that is the number of ranks" if self.replicate else "a product that divides it"
         do = f"start {replicas * rest} ranks (with Ray placement.trainers.count), or change trainer.mesh"
         raise ConfigError("mesh", got=f"{product} = {replicas * rest}, with {number}", need=need, do=do)
+
+
+def check_divides(name: str, size: int, what: str, number: int) -> None:
+    """Raise ConfigError if the `size` of `name` in a mesh does not divide the `number` of `what` in a model."""
+    if number % size:
+        divisors = ", ".join(str(divisor) for divisor in range(1, number + 1) if number % divisor == 0)
+        raise ConfigError(f"mesh.{name}", got=f"{size}, and {number} {what}", need=f"one of: {divisors}")
 
 
 class RankMesh(NamedTuple):
@@ -127,13 +122,10 @@ def _device_meshes(sizes: tuple[int, int, int, int], device_type: str) -> tuple[
     from purerl.ranks import check_members
 
     replicas, shard, sequence, tensor = sizes
+    names, of_rows = ("replicate", "shard", "tensor"), ("data", "sequence", "copies")
     meshes = (
-        init_device_mesh(
-            device_type, (replicas, shard * sequence, tensor), mesh_dim_names=("replicate", "shard", "tensor")
-        ),
-        init_device_mesh(
-            device_type, (math.prod((replicas, shard)), sequence, tensor), mesh_dim_names=("data", "sequence", "copies")
-        ),
+        init_device_mesh(device_type, (replicas, shard * sequence, tensor), mesh_dim_names=names),
+        init_device_mesh(device_type, (replicas * shard, sequence, tensor), mesh_dim_names=of_rows),
     )
     for group in (group for mesh in meshes for group in mesh.get_all_groups()):
         check_members(group)

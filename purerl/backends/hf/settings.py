@@ -1,7 +1,4 @@
-"""Settings of the trainer and of the generator for models of Hugging Face's transformers.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""Settings of the trainer and of the generator for models of Hugging Face's transformers."""
 
 from __future__ import annotations
 
@@ -16,12 +13,11 @@ from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.mesh import Mesh
 from purerl.backends.mismatch_growth import growth_setting
 from purerl.errors import ConfigError
-from purerl.settings import Model, at_least, boolean, check_strings, no_effect, one_of, setting
+from purerl.settings import Model, at_least, boolean, check_strings, count, no_effect, one_of, setting, switch
 from purerl.system.devices.kinds import DEVICE
 
 __all__ = [
     "OPTIMIZER_ARGUMENTS",
-    "OUTPUTS",
     "GeneratorConfig",
     "OptimizerSettings",
     "TrainerConfig",
@@ -31,13 +27,6 @@ __all__ = [
     "to_optimizer",
     "with_dtype",
 ]
-
-OUTPUTS = (
-    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
-    "classifier_score",
-)
-"""Outputs that a trainer can be built for."""
-
 
 OPTIMIZER_ARGUMENTS = {"lr": "trainer.lr", "weight_decay": "trainer.weight_decay"}
 """Arguments of optimizers that are settings of their own."""
@@ -63,9 +52,8 @@ class OptimizerSettings:
     def __attrs_post_init__(self) -> None:
         check_strings("factory", [self.factory])
         for name in self.kwargs.keys() & OPTIMIZER_ARGUMENTS.keys():
-            raise ConfigError(
-                f"kwargs.{name}", got=repr(self.kwargs[name]), need=f"{OPTIMIZER_ARGUMENTS[name]} instead"
-            )
+            got, need = repr(self.kwargs[name]), f"{OPTIMIZER_ARGUMENTS[name]} instead"
+            raise ConfigError(f"kwargs.{name}", got=got, need=need)
 
 
 def to_optimizer(value: str | OptimizerSettings) -> OptimizerSettings:
@@ -126,39 +114,24 @@ class TrainerConfig(training.Config):
         may_change="rounding",
         **one_of("none", "layers", "selective"),
     )
-    compile: bool = setting(
+    compile: bool = switch(
         "compile each layer with torch.compile; the first steps take minutes, and rows (with packing, their pack) are "
-        "padded to multiples of 64 tokens",
-        default=False,
-        may_change="rounding",
-        **boolean(),
+        "padded to multiples of 64 tokens"
     )
-    cpu_offload: bool = setting(
-        "keep parameters, gradients and moments in the memory of the CPU, if mesh divides them",
-        default=False,
-        may_change="rounding",
-        **boolean(),
-    )
-    reshard_after_forward: bool = setting(
+    cpu_offload: bool = switch("keep parameters, gradients and moments in the memory of the CPU, if mesh divides them")
+    reshard_after_forward: bool = switch(
         "free the gathered parameters of a layer after its forward pass, and gather them again for its backward pass, "
         "if mesh divides them; false: faster, with a whole model in memory",
         default=True,
-        may_change="rounding",
-        **boolean(),
     )
-    share_prefixes: bool | None = setting(
+    share_prefixes: bool | None = switch(
         "compute the common prefix of a group's rows once; if not given, true without packing, mesh.sequence and "
         "replay_routes, if the model allows it",
         default=None,
-        may_change="rounding",
-        **boolean(),
     )
-    packing: bool = setting(
+    packing: bool = switch(
         "read the rows of a micro-batch as one pack, with attention within each row, so that nothing is computed for "
-        "padding; common prefixes are then computed for each row",
-        default=False,
-        may_change="rounding",
-        **boolean(),
+        "padding; common prefixes are then computed for each row"
     )
     replay_routes: Literal["off", "old_logp", "generator"] = setting(
         "old_logp: in optimizer steps, each token goes through the experts that its router chose in the forward pass "
@@ -167,13 +140,7 @@ class TrainerConfig(training.Config):
         default="off",
         **one_of("off", "old_logp", "generator"),
     )
-    device: str = setting(
-        DEVICE,
-        default="auto",
-        need="a device",
-        valid=bool,
-        may_change="rounding",
-    )
+    device: str = setting(DEVICE, default="auto", need="a device", valid=bool, may_change="rounding")
 
     def __attrs_post_init__(self) -> None:
         check_settings(self)
@@ -245,25 +212,13 @@ class GeneratorConfig:
 
     PLUGIN: ClassVar[str] = "purerl.backends.hf.generator"
 
-    max_num_seqs: int = setting(
-        "sequences that are decoded together; further requests wait",
-        default=256,
-        may_change="rounding",
-        **at_least(1),
-    )
-    max_prefill_tokens: int = setting(
-        "prompt tokens in one forward pass, padding included",
-        default=8192,
-        unit="tokens",
-        may_change="rounding",
-        **at_least(1),
-    )
-    max_cached_tokens: int = setting(
+    max_num_seqs: int = count("sequences that are decoded together; further requests wait", 256)
+    max_prefill_tokens: int = count("prompt tokens in one forward pass, padding included", 8192, unit="tokens")
+    max_cached_tokens: int = count(
         "tokens of finished turns whose keys and values are kept for the next turns of their episodes; 0: none",
-        default=262144,
+        262144,
+        minimum=0,
         unit="tokens",
-        may_change="rounding",
-        **at_least(0),
     )
     dtype: str | None = setting(
         "of the weights, and of keys and values: float32, bfloat16 or float16; if not given, the one that the trainer "

@@ -1,8 +1,6 @@
 """The trainer for causal language models of Hugging Face's transformers: its plugin, and building it.
 
 `build` loads the model, makes it parallel (`parallel.py`), and only then creates the optimizer.
-
-Parts that need torch or transformers are imported when a trainer is built.
 """
 
 from __future__ import annotations
@@ -17,9 +15,10 @@ from attrs import evolve
 
 from purerl.backends import training
 from purerl.backends.hf.lora import check_lora, notes_of
-from purerl.backends.hf.settings import OUTPUTS, check_rounding
 from purerl.backends.hf.settings import TrainerConfig as Config
+from purerl.backends.hf.settings import check_rounding
 from purerl.backends.hf.training.custom_optimizer import check_custom
+from purerl.backends.training import OUTPUTS
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -39,10 +38,8 @@ __all__ = [
     "check_model",
     "check_ranks",
     "compute_dtype",
-    "depends_on_length",
     "memory",
     "preview",
-    "replayed_routes",
 ]
 
 
@@ -53,11 +50,6 @@ def capabilities() -> Capabilities:
     return Capabilities(outputs=frozenset(OUTPUTS))
 
 
-def depends_on_length(config: Config) -> bool:
-    """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.depends_on_run
-
-
 def compute_dtype(config: Config) -> str | None:
     """The dtype of matrix products, if it is not that of the weights."""
     return None if config.mixed_precision == "off" else config.mixed_precision
@@ -66,11 +58,6 @@ def compute_dtype(config: Config) -> str | None:
 def adapter_rank(config: Config) -> int | None:
     """The rank of the adapter that is trained; None if the weights of the model are."""
     return None if config.lora is None else config.lora.rank
-
-
-def replayed_routes(config: Config) -> str:
-    """The recorder of the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
-    return config.replay_routes
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:
@@ -222,15 +209,11 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     with eager, refused_by_code(config, type(causal)):
         share = module.gathered(partial(verify, causal, share=may_share))
     if config.share_prefixes and updates and role == "policy" and not share:
-        raise _cannot_share(causal)
+        need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
+        got = f"true, and {type(causal).__name__}"
+        raise ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
     options = {"share": share, "router_coefficient": coefficient, "adapter": adapter, "seed": seed}
     return HFTrainer(config, module, model=model, updates=updates, mesh=mesh, **options)
-
-
-def _cannot_share(causal: PreTrainedModel) -> ConfigError:
-    need = "a model that reads a prefix and then the suffixes after it as it reads whole rows"
-    got = f"true, and {type(causal).__name__}"
-    return ConfigError("share_prefixes", got=got, need=need, do="leave share_prefixes out")
 
 
 def _check_dtype(dtype: str, model: Model, *, is_trained: bool) -> None:

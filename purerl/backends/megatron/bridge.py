@@ -7,6 +7,7 @@ them to all ranks. No rank holds more than one tensor of a file, or one bucket, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -18,7 +19,8 @@ from torch import distributed as dist
 from purerl.backends.megatron.files import WeightFiles
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.names import Weight
-from purerl.errors import EngineError, nearest
+from purerl.backends.weights import check_shapes
+from purerl.errors import EngineError
 from purerl.protocols import Weights
 
 __all__ = ["BUCKET", "Bridge"]
@@ -80,7 +82,7 @@ class Bridge:
             for bucket in self._buckets(weights):
                 gathered = self._gathered(home, bucket, of)
                 sizes = [weight.part_shape(self._tensor_group(home.expert).size()) for weight in bucket]
-                columns = gathered.split([_numel(size) for size in sizes], dim=1)
+                columns = gathered.split([math.prod(size) for size in sizes], dim=1)
                 for weight, size, column in zip(bucket, sizes, columns, strict=True):
                     yield weight.name, weight.whole(column.unflatten(1, size)).contiguous()
 
@@ -95,7 +97,7 @@ class Bridge:
     def _buckets(self, weights: Iterator[Weight]) -> Iterator[list[Weight]]:
         bucket, size = list[Weight](), 0
         for weight in weights:
-            bytes_of_weight = _numel(weight.shape) * self._dtype.itemsize
+            bytes_of_weight = math.prod(weight.shape) * self._dtype.itemsize
             if bucket and size + bytes_of_weight > BUCKET:
                 yield bucket
                 bucket, size = [], 0
@@ -106,7 +108,7 @@ class Bridge:
     def _gathered(self, home: _Home, bucket: Sequence[Weight], of: Callable[[Any], Tensor]) -> Tensor:
         """[tensor ranks, n]: the flat parts of the tensors of a bucket, on every rank."""
         groups, split = self._groups, self._tensor_group(home.expert)
-        size = sum(_numel(weight.part_shape(split.size())) for weight in bucket)
+        size = sum(math.prod(weight.part_shape(split.size())) for weight in bucket)
         result = torch.empty(split.size(), size, dtype=self._dtype, device=groups.device)
         is_stage = home.stage == groups.pipeline.rank()
         if is_stage and home.expert in (None, groups.expert.rank()):
@@ -140,14 +142,7 @@ class Bridge:
         """
         shapes = {weight.name: weight.shape for weight in self._table}
         aliases = {} if "lm_head.weight" in shapes else {"lm_head.weight": shapes["model.embed_tokens.weight"]}
-        for name, (shape, _) in weights.metadata.items():
-            expected = (shapes | aliases).get(name)
-            if expected is None:
-                need = "a name that the engine's model has"
-                raise EngineError(f"unknown weight {name!r}", need=need, do=nearest(name, shapes))
-            if expected != tuple(shape):
-                need = f"{list(expected)}, the shape in the engine's model"
-                raise EngineError(f"weight {name!r}", got=f"shape {list(shape)}", need=need)
+        check_shapes(weights, shapes | aliases)
         own: dict[str, list[Weight]] = {}
         for weight in self._own:
             own.setdefault(weight.name, []).append(weight)
@@ -164,10 +159,6 @@ class Bridge:
                 target.copy_(part)
             else:
                 target.lerp_(part, mix)
-
-
-def _numel(shape: Sequence[int]) -> int:
-    return torch.Size(shape).numel()
 
 
 def _broadcast(tensor: Tensor, source: int, group: dist.ProcessGroup) -> None:

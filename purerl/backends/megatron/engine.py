@@ -18,12 +18,12 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
-from purerl.backends.collective import check_call, sum_metrics, sum_scores
-from purerl.backends.hf.decoder.limits import Limits, check_rows
+from purerl.backends.collective import check_call, on_host, sum_metrics, sum_scores
+from purerl.backends.hf.decoder.limits import CHOICES, Limits, check_rows
 from purerl.backends.hf.moe.replay import ROUTES, Routers
 from purerl.backends.hf.training.expert_records import open_records
 from purerl.backends.hf.training.extras import ExtraReader
-from purerl.backends.hf.training.layout import MicroBatch
+from purerl.backends.hf.training.layout import MicroBatch, check_built_for, zero_score
 from purerl.backends.megatron import checkpoint, optimizer
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.expert_replay import NUMBER, number_tokens
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 __all__ = ["MegatronTrainer"]
 
 _READS = ("tokens", "temperature")
-_CHOICES = "teacher_topk_tokens"
 
 
 class MegatronTrainer:
@@ -102,11 +101,11 @@ class MegatronTrainer:
         Raises: BatchError for a batch that does not follow the schema, and for rows with too many tokens or with ids
         that the model does not have; InputError for an output that this trainer was not built for.
         """
-        self._check_outputs(outputs)
+        check_built_for(outputs, self.outputs)
         check_call(self.groups.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
         rows_of_parts = self._rows(batch, parts, _READS)
-        scores = {name: self._zeros(batch, name) for name in outputs}
+        scores = {name: zero_score(batch, name, self.reader.top_k) for name in outputs}
         computed = [name for name in outputs if name != ROUTES]
         if self.extras.replays(batch, "score"):
             self._replay(batch, parts, rows_of_parts)
@@ -115,7 +114,7 @@ class MegatronTrainer:
             self.choices.record(rows_of_parts, self.groups.device)
 
         def evaluate(hidden: Tensor, rows: TensorDict) -> dict[str, Tensor]:
-            return self.reader.outputs(hidden, rows, computed, rows.get(_CHOICES, None))
+            return self.reader.outputs(hidden, rows, computed, rows.get(CHOICES, None))
 
         results = run(self.reader, rows_of_parts, evaluate, with_gradient=False)
         self.choices.stop()
@@ -165,7 +164,7 @@ class MegatronTrainer:
         """Set the gradients to those of the whole batch, and return the metrics of the objective."""
         if self.optimizer is None:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
-        self._check_outputs((*objective.outputs, *objective.metric_outputs))
+        check_built_for((*objective.outputs, *objective.metric_outputs), self.outputs)
         check_call(self.groups.all, call, batch, objective)
         replays = self.extras.replays(batch, call)
         reads = (*_READS, *([ROUTES] if replays else []), *objective.reads)
@@ -186,7 +185,7 @@ class MegatronTrainer:
         results = run(self.reader, parts, evaluate, with_gradient=True)
         self.load_of_routers.stop()
         self.choices.stop()
-        metrics = self._tell_stages(sum_metrics(_on_host(merge(*results)), self.groups.data) if results else {})
+        metrics = self._tell_stages(sum_metrics(on_host(merge(*results)), self.groups.data) if results else {})
         changed = self._changed_fraction() if replays else {}
         return {**metrics, **changed, **self._router_metrics(router_coefficient)}
 
@@ -201,7 +200,7 @@ class MegatronTrainer:
     ) -> tuple[Tensor, Metrics]:
         """The loss and the metrics of one micro-batch."""
         names = tuple(dict.fromkeys((*objective.outputs, *objective.metric_outputs)))
-        outputs = self.reader.outputs(hidden, rows, names, rows.get(_CHOICES, None))
+        outputs = self.reader.outputs(hidden, rows, names, rows.get(CHOICES, None))
         watched = {name: outputs[name].detach() for name in objective.metric_outputs}
         learned = {name: outputs[name] for name in objective.outputs}
         return compute_loss(objective, with_fields(select_fields(rows, objective.reads), **watched, **learned), counts)
@@ -241,12 +240,6 @@ class MegatronTrainer:
         self.position += 1
         return {**metrics, **step_metrics(norm, reason, learning_rate=rate)}
 
-    def _check_outputs(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self.outputs]
-        if unknown:
-            got, need = ", ".join(unknown), "among " + ", ".join(self.outputs)
-            raise InputError("an output that this trainer was not built for", got=got, need=need)
-
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[Tensor]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.limits)
@@ -255,18 +248,10 @@ class MegatronTrainer:
 
     def _rows(self, batch: TensorDict, parts: Sequence[Tensor], reads: Sequence[str]) -> list[TensorDict]:
         """The rows of each micro-batch, on the device of the model, with numbers of their tokens."""
-        choices = [_CHOICES] if _CHOICES in batch.keys() else []
+        choices = [CHOICES] if CHOICES in batch.keys() else []
         selected = select_fields(batch, (*reads, *choices))
         rows = [selected[part].to(self.groups.device) for part in parts]
         return number_tokens(rows, [self.reader.positions(part["action"]) for part in rows])
-
-    def _zeros(self, batch: TensorDict, output: str) -> Tensor:
-        if output == ROUTES:
-            return torch.zeros_like(batch["row"])
-        shape = list(batch["action"].shape)
-        if output.startswith("topk"):
-            shape.append(batch[_CHOICES].shape[-1] if _CHOICES in batch.keys() else self.reader.top_k)
-        return batch["temperature"].new_zeros(shape, dtype=torch.int64 if output == "topk_tokens" else None)
 
     # --- weights and files -------------------------------------------------------------------------------------------
 
@@ -319,10 +304,3 @@ class MegatronTrainer:
     def close(self) -> None:
         self.optimizer = None
         del self.reader, self.bridge
-
-
-def _on_host(metrics: Metrics) -> dict[str, Weighted]:
-    """Metrics as float64 on the CPU."""
-    return {
-        name: type(metric)(*(torch.as_tensor(x).cpu().double() for x in metric)) for name, metric in metrics.items()
-    }

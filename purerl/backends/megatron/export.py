@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from purerl.backends.hf.decoder.architecture import HEAD_STD, initialize_head
-from purerl.backends.hf.model.token_model import HEADS
+from purerl.backends.hf.decoder.architecture import initialize_head
+from purerl.backends.hf.model.token_model import HEADS, build_head, head_file
 from purerl.backends.hf.weights.shard_files import os_errors
 from purerl.backends.megatron.bridge import Bridge
 from purerl.backends.megatron.files import write_files
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.names import SCORE
-from purerl.kernels.logp.reference import compute_dtype
 from purerl.models.tokenizer import pad_token_of
 from purerl.settings import Model
 
@@ -70,16 +69,10 @@ def _write_heads(path: Path, heads: Mapping[str, Any]) -> None:
 
 def read_heads(path: Path, heads: Mapping[str, nn.Linear], *, seed: int) -> None:
     """Read each head from its file in `path`, if `export` has written one, or draw it as the hf trainer with `seed`."""
-    from safetensors.torch import load_file
-
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for name, head in _own(heads).items():
-            drawn = nn.Linear(head.in_features, 1, dtype=compute_dtype(head.weight.dtype))
-            nn.init.normal_(drawn.weight, std=HEAD_STD)
-            nn.init.zeros_(drawn.bias)
-            file = head_file(path, name)
-            head.load_state_dict(load_file(file) if file.exists() else drawn.state_dict())
+            head.load_state_dict(build_head(name, head.weight, path).state_dict())
 
 
 def _own(heads: Mapping[str, Any]) -> dict[str, Any]:
@@ -92,8 +85,3 @@ def new_score(hidden: int, *, seed: int) -> Tensor:
     head = nn.Linear(hidden, 1, bias=False, dtype=torch.float64)
     initialize_head(head, seed)
     return head.weight.detach()
-
-
-def head_file(path: Path, name: str) -> Path:
-    """The file of the head `name`, as the hf trainer names it."""
-    return path / f"{name}_head.safetensors"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from purerl.backends.weights import in_buckets
 from purerl.errors import ConfigError
 from purerl.models.pretrained import loading
 from purerl.settings import Model
@@ -37,10 +39,7 @@ class WeightFiles:
         """The file of each tensor, by name."""
         from transformers.utils.hub import cached_files
 
-        options: dict[str, Any] = {
-            "revision": self._model.revision,
-            "_raise_exceptions_for_missing_entries": False,
-        }
+        options: dict[str, Any] = {"revision": self._model.revision, "_raise_exceptions_for_missing_entries": False}
         with loading("model", self._model, SafetensorError):
             index = cached_files(self._model.path, [_INDEX], **options)
             names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values())) if index else None
@@ -82,8 +81,11 @@ def write_files(path: Path, weights: Iterable[tuple[str, Tensor]], *, is_writer:
 
     Raises: OSError if a file cannot be written.
     """
+    if not is_writer:
+        deque(weights, maxlen=0)
+        return
     names = list[list[str]]()
-    for number, part in enumerate(_parts(weights, is_writer=is_writer)):
+    for number, part in enumerate(in_buckets(weights, _FILE_SIZE)):
         names.append(list(part))
         save_file(part, path / f"part-{number}.safetensors", metadata={"format": "pt"})
     total = len(names)
@@ -94,17 +96,3 @@ def write_files(path: Path, weights: Iterable[tuple[str, Tensor]], *, is_writer:
         weight_map |= dict.fromkeys(of_file, file)
     if total > 1:
         (path / _INDEX).write_text(json.dumps({"metadata": {}, "weight_map": weight_map}, indent=2))
-
-
-def _parts(weights: Iterable[tuple[str, Tensor]], *, is_writer: bool) -> Iterator[dict[str, Tensor]]:
-    part, size = dict[str, Tensor](), 0
-    for name, tensor in weights:
-        if not is_writer:
-            continue
-        if part and size + tensor.nbytes > _FILE_SIZE:
-            yield part
-            part, size = {}, 0
-        part[name] = tensor.to("cpu", copy=True)
-        size += tensor.nbytes
-    if part:
-        yield part

@@ -20,8 +20,6 @@ and of experts the number of ranks that have the same experts. With `optimizer_o
 The activations are in `activations.py`. The schedule 1F1B keeps those of min(pipeline - s, micro-batches) micro-batches
 in stage s (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM",
 2104.04473). The rank that is reported is one of the stage that needs most.
-
-This file imports transformers.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.settings import at_least, boolean, no_effect, setting
+from purerl.settings import count, no_effect, switch
 
 if TYPE_CHECKING:
     import torch
@@ -34,36 +34,17 @@ __all__ = ["Groups", "MegatronMesh", "current_device", "open_device", "open_grou
 class MegatronMesh:
     """Sizes of groups of ranks. Data ranks are as many as the product of tensor, context and pipeline leaves."""
 
-    tensor: int = setting(
-        "ranks among which the matrices of each layer are split",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
+    tensor: int = count("ranks among which the matrices of each layer are split")
+    context: int = count(
+        "ranks among which the positions of each row are divided; attention exchanges heads for positions (Ulysses)"
     )
-    context: int = setting(
-        "ranks among which the positions of each row are divided; attention exchanges heads for positions (Ulysses)",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
+    pipeline: int = count("ranks among which the layers are divided, the same number for each")
+    expert: int = count(
+        "ranks among which the experts of each layer are divided; tensor then does not split the matrices of experts"
     )
-    pipeline: int = setting(
-        "ranks among which the layers are divided, the same number for each",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
-    )
-    expert: int = setting(
-        "ranks among which the experts of each layer are divided; tensor then does not split the matrices of experts",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
-    )
-    sequence_parallel: bool = setting(
+    sequence_parallel: bool = switch(
         "split activations between the matrices of a layer among the tensor ranks, by positions; experts need it with "
-        "tensor above 1",
-        default=False,
-        may_change="rounding",
-        **boolean(),
+        "tensor above 1"
     )
 
     def __attrs_post_init__(self) -> None:

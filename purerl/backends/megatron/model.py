@@ -61,7 +61,7 @@ def build_model(
     model = GPTModel(
         config,
         _layers(config, groups),
-        padded_vocabulary(shape, mesh),
+        -(-shape.vocab_size // mesh.tensor) * mesh.tensor,  # each tensor rank has as many rows as the others
         shape.max_sequence_length,
         pre_process=stage == 0,
         post_process=groups.is_last_stage,
@@ -93,11 +93,6 @@ def _hidden_states(hidden_states: Tensor, **others: Any) -> Tensor:
 def has_vocabulary(outputs: Sequence[str]) -> bool:
     """Whether one of `outputs` comes from the distribution of the next token."""
     return any(name not in (*HEADS, CLASSIFIER_SCORE) for name in outputs)
-
-
-def padded_vocabulary(shape: Shape, mesh: MegatronMesh) -> int:
-    """The rows of the embedding and of the output head, of which each tensor rank has as many as the others."""
-    return -(-shape.vocab_size // mesh.tensor) * mesh.tensor
 
 
 def transformer_config(shape: Shape, mesh: MegatronMesh, *, dtype: torch.dtype, recompute: str) -> TransformerConfig:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 from attrs import frozen
 from torch import Tensor
@@ -87,10 +88,7 @@ def weights_of(shape: Shape, *, has_head: bool = True, has_score: bool = False) 
     """
     vocabulary = (shape.vocab_size, shape.hidden)
     embedding = Weight(
-        name="model.embed_tokens.weight",
-        shape=vocabulary,
-        parameter="embedding.word_embeddings.weight",
-        view=_all,
+        name="model.embed_tokens.weight", shape=vocabulary, parameter="embedding.word_embeddings.weight", view=_all
     )
     layers = [weight for layer in range(shape.layers) for weight in _layer(shape, layer)]
     last = [_same("model.norm.weight", (shape.hidden,), "decoder.final_layernorm.weight", layer=shape.layers - 1)]
@@ -126,14 +124,15 @@ def _layer(shape: Shape, layer: int) -> Iterator[Weight]:
 
 def _attention(shape: Shape, layer: int, name: str, parameter: str) -> Iterator[Weight]:
     queries, keys = shape.heads * shape.head_dim, shape.key_heads * shape.head_dim
-    rows = {"q_proj": (queries, _queries), "k_proj": (keys, _keys), "v_proj": (keys, _values)}
+    heads, sizes = shape.group_heads, (-1, shape.group_heads, shape.head_dim)
+    rows = {"q_proj": (queries, slice(heads - 2)), "k_proj": (keys, heads - 2), "v_proj": (keys, heads - 1)}
     for kind, columns in [("weight", (shape.hidden,)), *([("bias", ())] if shape.qkv_bias else [])]:
-        for part, (size, view) in rows.items():
+        for part, (size, own) in rows.items():
             yield Weight(
                 name=f"{name}.{part}.{kind}",
                 shape=(size, *columns),
                 parameter=f"{parameter}.linear_qkv.{kind}",
-                view=partial(view, heads=shape.group_heads, head_dim=shape.head_dim),
+                view=partial(_part, sizes=sizes, index=(slice(None), own)),
                 layer=layer,
             )
     yield Weight(
@@ -153,8 +152,8 @@ def _mlp(
     name: str, parameter: str, hidden: int, ffn: int, *, layer: int, expert: int | None = None
 ) -> Iterator[Weight]:
     owner = {"layer": layer, "expert": expert}
-    for part, view in (("gate_proj", _first_half), ("up_proj", _second_half)):
-        fused = f"{parameter}.linear_fc1.weight"
+    for half, part in enumerate(("gate_proj", "up_proj")):
+        fused, view = f"{parameter}.linear_fc1.weight", partial(_part, sizes=(2, -1), index=half)
         yield Weight(name=f"{name}.{part}.weight", shape=(ffn, hidden), parameter=fused, view=view, **owner)
     down = f"{parameter}.linear_fc2.weight"
     yield Weight(name=f"{name}.down_proj.weight", shape=(hidden, ffn), parameter=down, view=_all, axis=1, **owner)
@@ -171,24 +170,6 @@ def _all(parameter: Tensor) -> Tensor:
     return parameter
 
 
-def _queries(parameter: Tensor, *, heads: int, head_dim: int) -> Tensor:
-    """[key heads, queries of each, head_dim, ...]."""
-    return parameter.unflatten(0, (-1, heads, head_dim))[:, : heads - 2]
-
-
-def _keys(parameter: Tensor, *, heads: int, head_dim: int) -> Tensor:
-    """[key heads, head_dim, ...]."""
-    return parameter.unflatten(0, (-1, heads, head_dim))[:, heads - 2]
-
-
-def _values(parameter: Tensor, *, heads: int, head_dim: int) -> Tensor:
-    """[key heads, head_dim, ...]."""
-    return parameter.unflatten(0, (-1, heads, head_dim))[:, heads - 1]
-
-
-def _first_half(parameter: Tensor) -> Tensor:
-    return parameter.unflatten(0, (2, -1))[0]
-
-
-def _second_half(parameter: Tensor) -> Tensor:
-    return parameter.unflatten(0, (2, -1))[1]
+def _part(parameter: Tensor, *, sizes: tuple[int, ...], index: Any) -> Tensor:
+    """The entries `index` of `parameter`, whose rows are divided into `sizes`."""
+    return parameter.unflatten(0, sizes)[index]

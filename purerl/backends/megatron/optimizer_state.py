@@ -35,9 +35,9 @@ def describe(optimizer: Any, weights: Mapping[str, Any], *, is_loading: bool) ->
     described = {id(each.data): each for each in nested_values(weights) if isinstance(each.data, Tensor)}
     found = {}
     for number, (part, parameter) in enumerate(_parameters(optimizer)):
-        for key in _keys(part, parameter):
+        for key in _keys(parameter):
             value = (
-                torch.empty_like(parameter, dtype=_dtype(part, parameter))
+                torch.empty_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32))
                 if is_loading
                 else _whole(part, parameter, key)
             )
@@ -51,7 +51,7 @@ def restore(optimizer: Any, loaded: Mapping[str, Tensor]) -> None:
     """Copy what was read into the places that `describe` has described."""
     for number, (part, parameter) in enumerate(_parameters(optimizer)):
         own, start, stop = _own(part, parameter)
-        for key in _keys(part, parameter) if stop > start else ():
+        for key in _keys(parameter) if stop > start else ():
             own[key].copy_(loaded[f"{number}.{key}"].flatten()[start:stop].view_as(own[key]))
 
 
@@ -67,13 +67,9 @@ def _parameters(optimizer: Any) -> Iterator[tuple[Any, Tensor]]:
             yield from ((part, parameter) for parameter in part.get_parameters())
 
 
-def _keys(part: Any, parameter: Tensor) -> tuple[str, ...]:
+def _keys(parameter: Tensor) -> tuple[str, ...]:
     """The tensors of a parameter. One in float32 or float64 is its own weight, which the model has saved."""
     return _KEYS if parameter.dtype == torch.bfloat16 else _KEYS[:2]
-
-
-def _dtype(part: Any, parameter: Tensor) -> torch.dtype:
-    return torch.float32 if parameter.dtype == torch.bfloat16 else parameter.dtype
 
 
 def _own(part: Any, parameter: Tensor) -> tuple[dict[str, Tensor], int, int]:
@@ -95,7 +91,7 @@ def _whole(part: Any, parameter: Tensor, key: str) -> Tensor:
     own, start, stop = _own(part, parameter)
     if not is_divided(part):
         return own[key]
-    whole = torch.zeros_like(parameter, dtype=_dtype(part, parameter)).flatten()
+    whole = torch.zeros_like(parameter, dtype=torch.promote_types(parameter.dtype, torch.float32)).flatten()
     if stop > start:
         whole[start:stop] = own[key].flatten()
     dist.all_reduce(whole, group=part.data_parallel_group)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from purerl.backends.megatron.settings import OUTPUTS, TrainerConfig
+from purerl.backends.hf.mesh import check_divides
+from purerl.backends.megatron.settings import TrainerConfig
+from purerl.backends.training import OUTPUTS
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -31,20 +33,14 @@ def divided_shape(config: TrainerConfig, model: Model) -> tuple[Shape, Any]:
 
     own = config_of(model)
     shape, mesh = shape_of(own), config.mesh
-    _check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
-    _check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
-    _check_divides("context", mesh.context, "attention heads of a tensor rank", shape.heads // mesh.tensor)
-    _check_divides("pipeline", mesh.pipeline, "layers", shape.layers)
+    check_divides("tensor", mesh.tensor, "key and value heads", shape.key_heads)
+    check_divides("tensor", mesh.tensor, "rows of an MLP", math.gcd(shape.ffn, shape.expert_ffn))
+    check_divides("context", mesh.context, "attention heads of a tensor rank", shape.heads // mesh.tensor)
+    check_divides("pipeline", mesh.pipeline, "layers", shape.layers)
     if mesh.expert > 1 and not shape.experts:
         raise ConfigError("mesh.expert", got=mesh.expert, need="1 for a model without experts", do="leave it out")
-    _check_divides("expert", mesh.expert, "experts", shape.experts)
+    check_divides("expert", mesh.expert, "experts", shape.experts)
     if shape.experts and mesh.tensor > 1 and not mesh.sequence_parallel:
         need = "true with mesh.tensor above 1 and a mixture of experts, which would get each token more than once"
         raise ConfigError("mesh.sequence_parallel", got=False, need=need)
     return shape, own
-
-
-def _check_divides(name: str, size: int, what: str, number: int) -> None:
-    if number % size:
-        divisors = ", ".join(str(divisor) for divisor in range(1, number + 1) if number % divisor == 0)
-        raise ConfigError(f"mesh.{name}", got=f"{size}, and {number} {what}", need=f"one of: {divisors}")

@@ -22,6 +22,7 @@ from torch.nn import functional
 
 from purerl.backends.hf.decoder.architecture import scores_of_classes
 from purerl.backends.hf.model.sequence import sum_over
+from purerl.backends.hf.model.token_model import at_action
 from purerl.backends.megatron.context import own_positions
 from purerl.backends.megatron.expert_replay import NUMBER
 from purerl.backends.megatron.mesh import Groups
@@ -132,7 +133,7 @@ class Reader(NamedTuple):
                 softcap=None,
                 shard=shard,
             )
-        own = {name: _at_action(results[name], action) for name in names}
+        own = {name: at_action(results[name], action) for name in names}
         return {name: sum_over(values, context) for name, values in own.items()} if context.size() > 1 else own
 
     def _head(self) -> tuple[Tensor, VocabularyShard | None]:
@@ -150,12 +151,6 @@ def _columns(values: Tensor, width: int) -> Tensor:
     """The first `width` columns, with zeros after the last one; one row of zeros if there are no rows."""
     values = values[:, :width] if len(values) else values.new_zeros(1, width)
     return functional.pad(values, (0, width - values.shape[1]))
-
-
-def _at_action(values: Tensor, action: TokenBool) -> Tensor:
-    """`values`, one for each action token, at these tokens; 0 elsewhere."""
-    where = action if values.ndim == 1 else action[..., None]
-    return values.new_zeros(*action.shape, *values.shape[1:]).masked_scatter(where, values)
 
 
 def run(

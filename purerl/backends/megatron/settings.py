@@ -1,7 +1,4 @@
-"""Settings of the trainer for models that Megatron-core divides.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""Settings of the trainer for models that Megatron-core divides."""
 
 from __future__ import annotations
 
@@ -11,16 +8,10 @@ from attrs import frozen
 
 from purerl.backends import training
 from purerl.backends.megatron.mesh import MegatronMesh
-from purerl.settings import boolean, one_of, setting
+from purerl.settings import one_of, setting, switch
 from purerl.system.devices.kinds import ANY_ACCELERATOR
 
-__all__ = ["OUTPUTS", "TrainerConfig"]
-
-OUTPUTS = (
-    *("logp", "entropy", "sum_pi_squared", "topk_logp", "topk_tokens", "value", "log_partition"),
-    "classifier_score",
-)
-"""Outputs that a trainer can be built for."""
+__all__ = ["TrainerConfig"]
 
 
 @frozen(kw_only=True)
@@ -33,18 +24,12 @@ class TrainerConfig(training.Config):
     PLUGIN: ClassVar[str] = "purerl.backends.megatron.trainer"
 
     mesh: MegatronMesh = setting("how the ranks of a run divide the model", factory=MegatronMesh, may_change="rounding")
-    distributed_optimizer: bool = setting(
-        "divide the moments, and the copies of bfloat16 weights in float32, among the data and context ranks",
-        default=False,
-        may_change="rounding",
-        **boolean(),
+    distributed_optimizer: bool = switch(
+        "divide the moments, and the copies of bfloat16 weights in float32, among the data and context ranks"
     )
-    optimizer_offload: bool = setting(
+    optimizer_offload: bool = switch(
         "keep the moments, and the copies of bfloat16 weights in float32, in the memory of the CPU, and compute AdamW "
-        "there",
-        default=False,
-        may_change="rounding",
-        **boolean(),
+        "there"
     )
     recompute: Literal["none", "layers", "selective"] = setting(
         "activations that are computed again in the backward pass, to save memory; layers: all of them; selective: "

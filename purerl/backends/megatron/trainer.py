@@ -1,7 +1,4 @@
-"""The trainer for models that Megatron-core divides: its plugin, and building it.
-
-Parts that need torch, transformers or Megatron-core are imported when a trainer is built.
-"""
+"""The trainer for models that Megatron-core divides: its plugin, and building it."""
 
 from __future__ import annotations
 
@@ -12,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from purerl.backends import training
 from purerl.backends.megatron.preview import divided_shape, preview
-from purerl.backends.megatron.settings import OUTPUTS
 from purerl.backends.megatron.settings import TrainerConfig as Config
+from purerl.backends.training import OUTPUTS
 from purerl.errors import ConfigError
 from purerl.settings import Model
 
@@ -32,10 +29,8 @@ __all__ = [
     "check_installed",
     "check_model",
     "check_ranks",
-    "depends_on_length",
     "memory",
     "preview",
-    "replayed_routes",
 ]
 
 _DTYPES = ("float32", "bfloat16", "float64", "auto")
@@ -46,16 +41,6 @@ def capabilities() -> Capabilities:
     from purerl.protocols import Capabilities
 
     return Capabilities(outputs=frozenset(OUTPUTS))
-
-
-def depends_on_length(config: Config) -> bool:
-    """Whether learning rates depend on the number of optimizer steps of the run."""
-    return config.depends_on_run
-
-
-def replayed_routes(config: Config) -> str:
-    """The recorder of the experts that the policy replays, as `purerl.config.replayed_routes.replayed_routes`."""
-    return config.replay_routes
 
 
 def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | None) -> None:

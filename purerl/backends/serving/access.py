@@ -54,10 +54,8 @@ def api_key(variable: str | None) -> str | None:
         do = "export the key, and set server.api_key_variable to the name of the variable, or leave it out"
         raise ConfigError("server.api_key_variable", got=got, need="the key of the servers in urls", do=do)
     if not _KEY.fullmatch(key):
-        got = f"{len(key)} characters, which are not shown here"
-        raise ConfigError(
-            "the key of server.api_key_variable", got=got, need="visible ASCII characters, without spaces"
-        )
+        got, need = f"{len(key)} characters, which are not shown here", "visible ASCII characters, without spaces"
+        raise ConfigError("the key of server.api_key_variable", got=got, need=need)
     return key
 
 

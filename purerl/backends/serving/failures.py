@@ -9,16 +9,7 @@ from pathlib import Path
 
 from purerl.backends.serving.log import errors
 
-__all__ = [
-    "cause_in",
-    "harmless_in",
-    "is_final",
-    "is_out_of_memory",
-    "is_port_in_use",
-    "is_result",
-    "remedy",
-    "same_error",
-]
+__all__ = ["cause_in", "harmless_in", "is_final", "is_port_in_use", "is_result", "remedy", "same_error"]
 
 _RESULT = re.compile(
     r"EngineDeadError|died unexpectedly|connection (?:reset|closed|refused)|broken ?pipe|disconnected|Killed"
@@ -29,7 +20,7 @@ _RESULT = re.compile(
 
 _FINAL = re.compile(
     r"ImportError|ModuleNotFoundError|SyntaxError|NameError|ValidationError|unrecognized arguments|invalid choice"
-    r"|the following arguments are required",
+    r"|the following arguments are required"
 )
 """Errors of a program that does not start: neither time nor another port changes them."""
 
@@ -72,11 +63,6 @@ def is_final(cause: str) -> bool:
     return _FINAL.search(cause) is not None
 
 
-def is_out_of_memory(text: str) -> bool:
-    """Whether an engine says in `text` that memory was short."""
-    return _MEMORY.search(text) is not None
-
-
 def is_port_in_use(text: str) -> bool:
     """Whether an engine says in `text` that another process listens at its port."""
     return _PORT.search(text) is not None
@@ -86,4 +72,4 @@ def remedy(cause: str, log: Path | None) -> str:
     """The remedy for an error that an engine has each time."""
     memory = "lower generator.max_num_seqs, generator.max_sequence_length or server.gpu_memory_utilization; "
     see = f"see its log, {log}; " if log is not None else ""
-    return f"{memory if is_out_of_memory(cause) else ''}{see}the run can be resumed from its last checkpoint"
+    return f"{memory if _MEMORY.search(cause) else ''}{see}the run can be resumed from its last checkpoint"

@@ -18,25 +18,10 @@ __all__ = ["config_problem", "identity_problem", "version_problem"]
 _TIMEOUT = 120.0  # seconds; the server reads its tokenizer
 _NOT_COMPUTED = frozenset(
     [
-        "_name_or_path",
-        "architectures",
-        "bos_token_id",
-        "dtype",
-        "eos_token_id",
-        "id2label",
-        "initializer_range",
-        "output_attentions",
-        "output_hidden_states",
-        "output_router_logits",
-        "router_aux_loss_coef",
-        "task_specific_params",
-        "label2id",
-        "max_position_embeddings",
-        "pad_token_id",
-        "quantization_config",
-        "torch_dtype",
-        "transformers_version",
-        "use_cache",
+        *("_name_or_path", "architectures", "bos_token_id", "dtype", "eos_token_id", "id2label", "initializer_range"),
+        *("output_attentions", "output_hidden_states", "output_router_logits", "router_aux_loss_coef"),
+        *("task_specific_params", "label2id", "max_position_embeddings", "pad_token_id", "quantization_config"),
+        *("torch_dtype", "transformers_version", "use_cache"),
     ]
 )
 """Fields of a configuration that may differ between copies of a model, or that other checks compare."""

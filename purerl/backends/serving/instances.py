@@ -22,6 +22,7 @@ from purerl.backends.serving.settings import ServerSettings
 from purerl.errors import EngineError
 
 __all__ = [
+    "HEALTH_TIMEOUT",
     "GivenInstance",
     "Instance",
     "RemoteInstance",
@@ -34,7 +35,7 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 _POLL = 0.1  # seconds between questions whether the server is ready
-_HEALTH_TIMEOUT = 20.0  # seconds
+HEALTH_TIMEOUT = 20.0  # seconds
 _CHECK_TIMEOUT = 120.0  # seconds; some engines ask programs of the host before they describe themselves
 _SECONDS_BETWEEN_MESSAGES = 60.0
 
@@ -124,14 +125,30 @@ class ServerLink:
         return why, is_stalled
 
 
-class GivenInstance:
+class _Elsewhere:
+    """The part of `Instance` about a process, of a server that this rank has not started."""
+
+    is_running = True
+    log = None
+
+    async def cause(self) -> str | None:
+        return None
+
+    def succeed(self) -> None:
+        """Nothing is counted here."""
+
+    def announce(self, error: str | None = None) -> None:
+        """The other ranks know where it is."""
+
+    def failure(self) -> tuple[str, bool] | None:
+        return None
+
+
+class GivenInstance(_Elsewhere):
     """A server at `url`, which purerl has not started; `owner` is the run that uses it, and has its lease.
 
     takes_lease  False on ranks other than the one that changes the weights
     """
-
-    is_running = True
-    log = None
 
     def __init__(
         self,
@@ -175,28 +192,13 @@ class GivenInstance:
             do += "; if the server cannot receive weights, set server.weight_transfer=directory"
         raise EngineError(f"{name_of(self._api, self.http)} has failed", got=why, need=need, do=do)
 
-    async def cause(self) -> str | None:
-        return None
-
-    def succeed(self) -> None:
-        """Nothing is counted."""
-
-    def announce(self, error: str | None = None) -> None:
-        """The other ranks have the address."""
-
-    def failure(self) -> tuple[str, bool] | None:
-        return None
-
     async def close(self) -> None:
         await self._lease.give_back()
         await self.http.close()
 
 
-class RemoteInstance:
+class RemoteInstance(_Elsewhere):
     """A server that another rank starts, and starts again; `link` says where it is."""
-
-    is_running = True
-    log = None
 
     def __init__(self, api: EngineApi, settings: ServerSettings, link: ServerLink, *, connections: int) -> None:
         self._api, self._settings, self._link, self._connections = api, settings, link, connections
@@ -218,18 +220,6 @@ class RemoteInstance:
         await self.http.close()
         await self.open()
 
-    async def cause(self) -> str | None:
-        return None
-
-    def succeed(self) -> None:
-        """The rank that starts it counts."""
-
-    def announce(self, error: str | None = None) -> None:
-        """The rank that starts it does."""
-
-    def failure(self) -> tuple[str, bool] | None:
-        return None
-
     async def close(self) -> None:
         await self.http.close()
 
@@ -242,7 +232,7 @@ def name_of(api: EngineApi, http: Http) -> str:
 async def is_healthy(http: Http) -> bool:
     """Whether the server answers. Raises EngineError if it refuses the token."""
     try:
-        await http.get("/health", timeout=_HEALTH_TIMEOUT)
+        await http.get("/health", timeout=HEALTH_TIMEOUT)
     except UnknownTokenError as error:
         what = f"the server at {http.url} does not know the {'token' if http.key is None else 'key'}"
         need = f"the token with which it was started, in the environment variable {TOKEN} of the run, or in a file"

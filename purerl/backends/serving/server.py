@@ -22,7 +22,7 @@ from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, EngineApi
 from purerl.backends.serving.failures import is_result, remedy, same_error
 from purerl.backends.serving.http import Http, RefusedError, UnreachableError
-from purerl.backends.serving.instances import Instance, is_healthy, name_of
+from purerl.backends.serving.instances import HEALTH_TIMEOUT, Instance, is_healthy, name_of
 from purerl.backends.serving.settings import ServerSettings
 from purerl.backends.serving.weights import WeightFiles, WeightStream
 from purerl.backends.transfer.buckets import WeightBuckets
@@ -34,7 +34,6 @@ __all__ = ["ServedRequest", "Server"]
 
 _POLL = 0.1  # seconds until a request is aborted again
 _SHORT_POLL = 0.005  # seconds between looks whether requests have ended
-_HEALTH_TIMEOUT = 20.0  # seconds
 _ABORT_TIMEOUT = 30.0  # seconds
 _WAITS = (0.0, 0.5, 1.0, 2.0, 4.0)  # seconds before a request is sent again, after each failure of its server
 _IDENTITIES = itertools.count()
@@ -267,7 +266,7 @@ class Server:
         limit = self._settings.update_timeout
         weights.attach()
         if self._sender is None:
-            receivers = await self.api.processes(self._http, timeout=_HEALTH_TIMEOUT)
+            receivers = await self.api.processes(self._http, timeout=HEALTH_TIMEOUT)
             host, is_local = urlparse(self.url).hostname or "127.0.0.1", not self._settings.urls
             if (token := self._http.token) is None:
                 raise RefusedError(_OPEN_SERVER)

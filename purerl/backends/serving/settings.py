@@ -1,7 +1,4 @@
-"""The settings that all engines behind HTTP share.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""The settings that all engines behind HTTP share."""
 
 from __future__ import annotations
 
@@ -16,10 +13,11 @@ from typing import Any
 
 from attrs import frozen
 
+from purerl.backends.mismatch_growth import growth_setting
 from purerl.backends.serving.access import api_key, internal_network, token_of_url
 from purerl.backends.serving.versions import can_import
 from purerl.errors import ConfigError
-from purerl.settings import above_zero, at_least, between, boolean, in_section, no_effect, one_of, setting
+from purerl.settings import above_zero, at_least, boolean, count, in_section, no_effect, one_of, setting, switch
 from purerl.system.credentials import is_server_address
 from purerl.system.devices.kinds import (
     ANY_ACCELERATOR,
@@ -33,6 +31,7 @@ from purerl.system.devices.kinds import (
 
 __all__ = [
     "OPEN_ARGUMENTS",
+    "ServedConfig",
     "ServerSettings",
     "as_flags",
     "check_arguments",
@@ -83,12 +82,7 @@ class ServerSettings:
         hidden=True,
         may_change=True,
     )
-    number: int = setting(
-        "servers that are started on each host; each has a copy of the model",
-        default=1,
-        may_change="rounding",
-        **at_least(1),
-    )
+    number: int = count("servers that are started on each host; each has a copy of the model")
     python: str | None = setting(
         "the Python interpreter of the environment in which the engine is installed; by default that of purerl",
         default=None,
@@ -116,14 +110,12 @@ class ServerSettings:
         need="float32, bfloat16 or float16",
         valid=lambda dtype: dtype in (None, "float32", "bfloat16", "float16"),
     )
-    tensor_parallel_size: int = setting(
-        "devices among which each server divides the model", default=1, may_change="rounding", **at_least(1)
-    )
+    tensor_parallel_size: int = count("devices among which each server divides the model")
     gpu_memory_utilization: float | None = setting(
         "share of the device's memory for weights, keys and values; by default the engine's",
         default=None,
         may_change="rounding",
-        **between(0, 1),
+        **at_least(0.0, 1.0),
     )
     sleep_level: int = setting(
         "what servers do while the trainer trains: 0: nothing; 1: release the memory of their devices, with a copy of "
@@ -132,9 +124,7 @@ class ServerSettings:
         may_change="rounding",
         **one_of(0, 1, 2),
     )
-    enable_prefix_caching: bool = setting(
-        "equal beginnings of sequences are computed once", default=True, may_change="rounding", **boolean()
-    )
+    enable_prefix_caching: bool = switch("equal beginnings of sequences are computed once", default=True)
     arguments: Mapping[str, Any] = setting(
         "further arguments of the engine's server by name, such as kv_cache_dtype; it refuses those that it does not "
         "know",
@@ -172,11 +162,11 @@ class ServerSettings:
     update_timeout: float = setting(
         "until a server must have loaded new weights", default=600.0, unit="s", may_change=True, **above_zero()
     )
-    max_restarts: int = setting(
+    max_restarts: int = count(
         "restarts of a server without a completion between them, after which the run stops",
-        default=3,
+        3,
+        minimum=0,
         may_change=True,
-        **at_least(0),
     )
     stale_cache: bool = setting(
         "requests that new weights interrupt keep the keys and values of the old weights: faster, but their "
@@ -209,35 +199,33 @@ class ServerSettings:
         return self.weight_transfer or ("gloo" if self.urls or sys.platform != "linux" else "shared_memory")
 
 
-OPEN_ARGUMENTS = frozenset(
-    {
-        "grpc",
-        "grpc_mode",
-        "grpc_port",
-        "smg_grpc_mode",
-        "sidecar",
-        "enable_http2",
-        "encoder_only",
-        "headless",
-        "use_ray",
-    }
-)
+@frozen(kw_only=True)
+class ServedConfig:
+    """Settings of any engine whose servers sample."""
+
+    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
+    max_num_seqs: int = count("sequences that a server decodes together", 256)
+    max_sequence_length: int | None = setting(
+        "tokens of the longest sequence; by default as many as the model has positions",
+        default=None,
+        unit="tokens",
+        **at_least(1),
+    )
+    return_routes: bool = setting(
+        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
+    )
+    max_mismatch_growth: float | None = growth_setting()
+
+
+_GRPC = ("grpc", "grpc_mode", "grpc_port", "smg_grpc_mode")
+OPEN_ARGUMENTS = frozenset({*_GRPC, "sidecar", "enable_http2", "encoder_only", "headless", "use_ray"})
 """Arguments with which vLLM and SGLang start servers that do not check the token of a run."""
 
 _RECEIVER = Path(__file__).parents[1] / "transfer" / "engine"
 _DEFAULTS = ServerSettings()
 _OF_PROCESSES = (
-    "number",
-    "python",
-    "environment",
-    "device",
-    "devices",
-    "dtype",
-    "tensor_parallel_size",
-    "gpu_memory_utilization",
-    "enable_prefix_caching",
-    "arguments",
-    "max_restarts",
+    *("number", "python", "environment", "device", "devices", "dtype", "tensor_parallel_size"),
+    *("gpu_memory_utilization", "enable_prefix_caching", "arguments", "max_restarts"),
 )
 """Settings without effect on servers that run already, beside `logs`, which a run fills in."""
 

@@ -13,16 +13,9 @@ from typing import Literal
 from purerl.backends.serving.access import HOST, TOKEN, token_of_run
 from purerl.backends.serving.api import EngineApi
 from purerl.backends.serving.devices import on_devices
-from purerl.backends.serving.failures import (
-    cause_in,
-    harmless_in,
-    is_final,
-    is_port_in_use,
-    remedy,
-    same_error,
-)
+from purerl.backends.serving.failures import cause_in, harmless_in, is_final, is_port_in_use, remedy, same_error
 from purerl.backends.serving.http import Http, UnknownTokenError
-from purerl.backends.serving.instances import ServerLink, check_usable, is_ready, name_of
+from purerl.backends.serving.instances import HEALTH_TIMEOUT, ServerLink, check_usable, is_ready, name_of
 from purerl.backends.serving.log import MAX_LOGS, last_line, limit_logs, not_loaded, reason
 from purerl.backends.serving.process import ServerProcess, free_port
 from purerl.backends.serving.settings import ServerSettings
@@ -31,7 +24,6 @@ from purerl.errors import EngineError
 __all__ = ["StartedInstance"]
 
 _LOG = logging.getLogger(__name__)
-_HEALTH_TIMEOUT = 20.0  # seconds
 _POLL = 0.1  # seconds
 _PORTS = 3  # which are tried, if another process takes one before the server does
 _LOG_POLL = 10.0  # seconds between looks at the size of the log
@@ -124,7 +116,7 @@ class StartedInstance:
         """Raise EngineError, after the end of the server, if it answers clients without a token."""
         stranger = Http(self.http.url, token=None, connections=1)
         try:
-            await stranger.get("/health", timeout=_HEALTH_TIMEOUT)
+            await stranger.get("/health", timeout=HEALTH_TIMEOUT)
         except UnknownTokenError:
             return
         finally:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
 from purerl.backends.hf.lora import CONFIG_FILE, WEIGHTS_FILE
 from purerl.backends.transfer.engine.purerl_messages import Address
+from purerl.backends.weights import in_buckets
 from purerl.errors import EngineError, nearest
 from purerl.protocols import Weights
 from purerl.system.private_files import private_folder
@@ -76,9 +77,8 @@ def check_names(weights: Weights, model: Mapping[str, tuple[int, ...]], *, is_co
     With `is_complete` also for names that are missing, because the servers have discarded all weights.
     """
     if not weights.metadata:
-        raise EngineError(
-            "weights", got="no weights", need="those of the model, or of at least one layer of an adapter"
-        )
+        need = "those of the model, or of at least one layer of an adapter"
+        raise EngineError("weights", got="no weights", need=need)
     if is_complete and (missing := model.keys() - weights.metadata.keys()):
         got = f"no {min(missing)!r}, and {len(missing) - 1} others are missing"
         need, do = "all weights of the model (server.sleep_level=2)", "set server.sleep_level=1"
@@ -102,35 +102,17 @@ def write_weights(weights: Weights, directory: Path, version: int) -> WeightFile
     """
     directory.mkdir()
     if weights.adapter is not None:
-        _write_adapter(weights, weights.adapter, directory)
+        _save({name: value.detach().cpu().contiguous() for name, value in weights}, directory / WEIGHTS_FILE)
+        (directory / CONFIG_FILE).write_text(json.dumps(dict(weights.adapter), indent=2, sort_keys=True))
         return WeightFiles(directory, version, is_adapter=True)
     index: dict[str, str] = {}
-    for number, bucket in enumerate(_buckets(weights)):
+    for number, bucket in enumerate(in_buckets(weights, _MAX_FILE)):
         name = f"model-{number:05d}.safetensors"
         _save(bucket, directory / name)
         index |= dict.fromkeys(bucket, name)
     table = {"metadata": {"total_size": sum(file.stat().st_size for file in directory.iterdir())}, "weight_map": index}
     (directory / "model.safetensors.index.json").write_text(json.dumps(table))
     return WeightFiles(directory, version, is_adapter=False)
-
-
-def _write_adapter(weights: Weights, settings: Mapping[str, Any], directory: Path) -> None:
-    tensors = {name: value.detach().cpu().contiguous() for name, value in weights}
-    _save(tensors, directory / WEIGHTS_FILE)
-    (directory / CONFIG_FILE).write_text(json.dumps(dict(settings), indent=2, sort_keys=True))
-
-
-def _buckets(weights: Weights) -> Iterator[dict[str, Tensor]]:
-    bucket: dict[str, Tensor] = {}
-    size = 0
-    for name, value in weights:
-        if bucket and size + value.nbytes > _MAX_FILE:
-            yield bucket
-            bucket, size = {}, 0
-        bucket[name] = value.detach().cpu().contiguous().clone()
-        size += value.nbytes
-    if bucket:
-        yield bucket
 
 
 def _save(tensors: Mapping[str, Tensor], path: Path) -> None:

@@ -86,8 +86,7 @@ class SGLangApi:
             parameters["min_new_tokens"] = pending.min_tokens
         if sampling.is_structured:
             parameters |= {"regex": sampling.regex, "json_schema": sampling.json_schema}
-        tokens = [*pending.request.tokens, *pending.tokens]
-        body = {"input_ids": tokens, "sampling_params": parameters, "return_logprob": True, "rid": identity}
+        body = {"input_ids": pending.all_tokens, "sampling_params": parameters, "return_logprob": True, "rid": identity}
         body |= {"return_routed_experts": True} if self.routes is not None else {}
         return Call("/generate", {**body, "return_sampling_mask": True} if is_filtered else body)
 

@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import (
-    ServerSettings,
-    check_engine,
-    is_on_cpu,
-    one_core_each,
-    variables,
-)
+from purerl.backends.serving.settings import ServerSettings, check_engine, is_on_cpu, one_core_each, variables
 from purerl.backends.sglang.settings import VERSION
 from purerl.backends.sglang.settings import GeneratorConfig as Config
 from purerl.errors import ConfigError
@@ -40,7 +34,6 @@ __all__ = [
     "check_running",
     "command",
     "preview",
-    "returns_routes",
 ]
 
 _SAMPLING = frozenset({"top_p", "top_k", "min_p", "min_tokens", "regex", "json_schema"})
@@ -72,11 +65,6 @@ def check_adapter_rank(config: Config, rank: int | None) -> None:
     if rank is not None:
         need, do = "a generator that loads the adapter that is trained", "set generator.kind=vllm or generator.kind=hf"
         raise ConfigError("kind", got="sglang", need=need, do=do)
-
-
-def returns_routes(config: Config) -> bool:
-    """Whether completions have `routes`."""
-    return config.return_routes
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:

@@ -13,18 +13,10 @@ from typing import Any
 from uuid import uuid4
 
 import torch
-from torch.distributed import PrefixStore, Store  # pyright: ignore[reportPrivateImportUsage] - torch documents them
+from torch.distributed import PrefixStore  # pyright: ignore[reportPrivateImportUsage] - torch documents it
 
 from purerl.backends.transfer.buckets import Bucket, WeightBuckets
-from purerl.backends.transfer.engine.purerl_messages import (
-    GROUP,
-    Address,
-    Handle,
-    Messages,
-    StoreByName,
-    files_in,
-    key_of,
-)
+from purerl.backends.transfer.engine.purerl_messages import GROUP, Address, Handle, Messages, files_in, key_of
 from purerl.backends.transfer.engine.purerl_receiver import TransferGroup, handle_of, identity_of, local_address
 from purerl.backends.transfer.staging import THROUGH_HOST, Staging
 from purerl.errors import EngineError
@@ -63,7 +55,7 @@ class Sender:
         own, port, self._open_store = local_address(host), 0, files_in(folder)
         if not is_local:
             store = listening_store(own, 0, timeout)
-            port, self._open_store = store.port, _parts_of(store)
+            port, self._open_store = store.port, lambda name: PrefixStore(name, store)
         self._address = Address(uuid4().hex, folder, own, port, 1 + receivers, 0, timeout)
         self.group: TransferGroup | None = None
         self._cancelled, self._sending = threading.Event(), threading.Lock()
@@ -164,11 +156,6 @@ class Sender:
         for key in keys:
             messages.delete(key)
         return received
-
-
-def _parts_of(store: Store) -> StoreByName:
-    """Stores that are parts of `store`."""
-    return lambda name: PrefixStore(name, store)
 
 
 class _Handles:

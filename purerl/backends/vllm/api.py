@@ -21,14 +21,13 @@ from purerl.backends.requests import PendingRequest
 from purerl.backends.serving.api import Answer, Call, Command, checked_routes
 from purerl.backends.serving.http import Http, RefusedError
 from purerl.backends.serving.identity import identity_problem, version_problem
-from purerl.backends.serving.probe import probe_request
 from purerl.backends.serving.settings import as_flags
 from purerl.backends.serving.versions import warn_of_version
 from purerl.backends.serving.weights import NO_RECEIVER, WeightFiles, WeightStream
 from purerl.backends.vllm.request_images import content_parts, one_token_each
 from purerl.backends.vllm.settings import VERSION
 from purerl.images import ImageStore
-from purerl.protocols import Sampling
+from purerl.protocols import Request, Sampling
 from purerl.settings import Model
 
 __all__ = ["WORKER", "VLLMApi"]
@@ -43,6 +42,7 @@ _SAME = frozenset({"top_p", "top_k", "min_p", "repetition_penalty"})  # paramete
 _LOGPROBS = "processed_logprobs"  # after temperature and sampling parameters
 _ROUTES = "enable_return_routed_experts"
 _ADAPTER = "purerl-"  # what the names of adapters begin with
+_PROBE = Request("probe", [1, 0] * 8, Sampling(temperature=0.0, max_tokens=8), seed=0)  # of tokens that every model has
 
 
 @define(eq=False)
@@ -116,9 +116,8 @@ class VLLMApi:
     def answer(self, response: Any, pending: PendingRequest) -> Answer:
         if any(pending.request.image) and response["prompt_token_ids"] != pending.all_tokens:
             got, need = len(response["prompt_token_ids"]), len(pending.all_tokens)
-            raise RefusedError(
-                f"vLLM reads the prompt with its images as {got} other tokens than the {need} of the run"
-            )
+            text = f"{got} other tokens than the {need} of the run"
+            raise RefusedError(f"vLLM reads the prompt with its images as {text}")
         [choice] = response["choices"]
         tokens = choice["token_ids"]
         logp = [each["logprob"] for each in choice["logprobs"]["content"]] if tokens else []
@@ -202,7 +201,7 @@ class VLLMApi:
         if loaded != [name]:
             raise RefusedError(f"adapters that are loaded: {loaded}, expected only {name}")
         await self._set_version(http, files.version, timeout)
-        probe = self.request(probe_request(), f"probe-{name}", files.name)
+        probe = self.request(PendingRequest(_PROBE), f"probe-{name}", files.name)
         answer = await http.post(probe.path, probe.body, timeout=timeout)
         if answer["model"] != name:
             raise RefusedError(f"a request to the adapter {name} was answered by {answer['model']}")

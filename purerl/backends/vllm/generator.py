@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import evolve
 
 from purerl.backends.serving.model import ServedModel
-from purerl.backends.serving.settings import (
-    check_engine,
-    is_on_cpu,
-    one_core_each,
-    variables,
-)
+from purerl.backends.serving.settings import check_engine, is_on_cpu, one_core_each, variables
 from purerl.backends.vllm.settings import VERSION
 from purerl.backends.vllm.settings import GeneratorConfig as Config
 from purerl.errors import ConfigError
@@ -38,7 +33,6 @@ __all__ = [
     "check_running",
     "command",
     "preview",
-    "returns_routes",
 ]
 
 
@@ -71,11 +65,6 @@ def check_adapter_rank(config: Config, rank: int | None) -> None:
     if rank is not None and (limit is None or limit < rank):
         need = f"at least {rank}, the rank of the adapter that is trained"
         raise ConfigError("max_lora_rank", got="nothing" if limit is None else limit, need=need, do="set max_lora_rank")
-
-
-def returns_routes(config: Config) -> bool:
-    """Whether completions have `routes`."""
-    return config.return_routes
 
 
 def preview(config: Config, *, model: Model) -> Capabilities:

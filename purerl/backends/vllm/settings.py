@@ -1,7 +1,4 @@
-"""Settings of vLLM as a generator, and the version whose interface is used.
-
-This file imports no torch, so that a mistake in a configuration is reported quickly.
-"""
+"""Settings of vLLM as a generator, and the version whose interface is used."""
 
 from __future__ import annotations
 
@@ -9,9 +6,8 @@ from typing import ClassVar
 
 from attrs import frozen
 
-from purerl.backends.mismatch_growth import growth_setting
-from purerl.backends.serving.settings import ServerSettings, check_arguments
-from purerl.settings import at_least, boolean, setting
+from purerl.backends.serving.settings import ServedConfig, check_arguments
+from purerl.settings import at_least, setting
 
 __all__ = ["VERSION", "GeneratorConfig"]
 
@@ -39,32 +35,16 @@ _RESERVED = {
 
 
 @frozen(kw_only=True)
-class GeneratorConfig:
+class GeneratorConfig(ServedConfig):
     """Settings of vLLM."""
 
     PLUGIN: ClassVar[str] = "purerl.backends.vllm.generator"
 
-    server: ServerSettings = setting("processes and addresses", factory=ServerSettings)
-    max_num_seqs: int = setting(
-        "sequences that a server decodes together", default=256, may_change="rounding", **at_least(1)
-    )
-    max_sequence_length: int | None = setting(
-        "tokens of the longest sequence; by default as many as the model has positions",
-        default=None,
-        unit="tokens",
-        **at_least(1),
-    )
     max_lora_rank: int | None = setting(
         "largest rank of an adapter that is loaded without merging; not set: adapters are refused",
         default=None,
         **at_least(1),
     )
-
-    return_routes: bool = setting(
-        "return the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
-    )
-
-    max_mismatch_growth: float | None = growth_setting()
 
     def __attrs_post_init__(self) -> None:
         check_arguments(self.server, _RESERVED)

@@ -136,7 +136,9 @@ def _check_columns(path: Path, table: pa.Table, needed: tuple[str, ...]) -> None
         if nulls:
             raise InputError(f"column {name!r} of {subject}", got=f"{nulls} nulls", need="a value in each row")
         if depth != len(FIELDS[name].axes.split()) - 1 or not leaf:
-            got, need = str(table.schema.field(name).type), _type_name(name)
+            lists, kind = len(FIELDS[name].axes.split()) - 1, str(FIELDS[name].dtype).removeprefix("torch.")
+            need = f"{'a list of ' if lists else ''}{'lists of ' * (lists - 1)}{kind}, {FIELDS[name].meaning}"
+            got = str(table.schema.field(name).type)
             raise InputError(f"column {name!r} of {subject}", got=got, need=need)
 
 
@@ -149,9 +151,3 @@ def _contents(column: pa.Array) -> tuple[int, bool, int]:
         depth, leaf, inner = _contents(column.flatten())
         return depth + 1, leaf, nulls + inner
     return 0, t.is_integer(kind) or t.is_floating(kind) or t.is_boolean(kind) or t.is_null(kind), nulls
-
-
-def _type_name(name: str) -> str:
-    lists = len(FIELDS[name].axes.split()) - 1
-    kind = str(FIELDS[name].dtype).removeprefix("torch.")
-    return f"{'a list of ' if lists else ''}{'lists of ' * (lists - 1)}{kind}, {FIELDS[name].meaning}"

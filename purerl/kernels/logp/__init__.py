@@ -137,9 +137,6 @@ def _check(outputs: Sequence[str], choices: Tensor | None, k: int | None, *, voc
 def _check_rows(weight: Tensor, shard: VocabularyShard) -> None:
     start, stop = shard.rows.start, shard.rows.stop
     if len(weight) != stop - start:
-        raise InputError(
-            "token_outputs: weight",
-            got=f"{len(weight)} rows",
-            need=f"{stop - start} rows, {start} to {stop - 1} of {shard.size}",
-            do="pass the rows of this rank: weight[shard.rows]",
-        )
+        need = f"{stop - start} rows, {start} to {stop - 1} of {shard.size}"
+        do = "pass the rows of this rank: weight[shard.rows]"
+        raise InputError("token_outputs: weight", got=f"{len(weight)} rows", need=need, do=do)

@@ -21,7 +21,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from purerl.algos.algebra import Counts, Objective, prepare_step
+from purerl.algos.algebra import Objective, prepare_step
 from purerl.algos.diagnostics import gradient_cosine, gradient_noise_scale
 from purerl.errors import ConfigError
 from purerl.kernels.masks import any_true
@@ -58,7 +58,10 @@ def gradient_metrics(
 def _of_objective(trainer: SupportsGradients, batch: TensorDict, objective: Objective) -> Iterator[tuple[str, Tensor]]:
     lean = objective._replace(metrics=_no_metrics, metric_outputs=())
     step, counts = prepare_step(lean, batch)
-    norms = _unit_norms(trainer, step, lean, counts)
+    units = units_of(step, objective.unit)
+    members = (units == unit for unit in units[any_true(step["mask"])].unique())
+    of_units = [_norm(trainer.gradient(step[member], lean, counts)) for member in members]
+    norms = torch.stack(of_units) if of_units else torch.zeros(0)
     if len(norms):
         yield "row_grad_norm", norms.mean()
         yield "row_grad_norm_max", norms.max()
@@ -68,16 +71,6 @@ def _of_objective(trainer: SupportsGradients, batch: TensorDict, objective: Obje
         parts = {term.name: trainer.gradient(step, lean._replace(terms=(term,)), counts) for term in lean.terms}
         for (a, first), (b, second) in combinations(parts.items(), 2):
             yield f"gradient_cosine/{a}/{b}", gradient_cosine(first, second)
-
-
-def _unit_norms(
-    trainer: SupportsGradients, step: TensorDict, objective: Objective, counts: Mapping[str, Counts]
-) -> Tensor:
-    """The norm of the gradient of each unit that has a counted token. Shape: [units]."""
-    units = units_of(step, objective.unit)
-    members = (units == unit for unit in units[any_true(step["mask"])].unique())
-    norms = [_norm(trainer.gradient(step[member], objective, counts)) for member in members]
-    return torch.stack(norms) if norms else torch.zeros(0)
 
 
 def _norm(gradient: Mapping[str, Tensor]) -> Tensor:

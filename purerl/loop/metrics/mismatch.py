@@ -32,14 +32,7 @@ from purerl.errors import EngineError
 from purerl.kernels.masks import count_true
 from purerl.types import TensorDict
 
-__all__ = [
-    "check_staleness",
-    "from_moments",
-    "is_measured",
-    "mismatch_metrics",
-    "staleness_metrics",
-    "with_mismatch",
-]
+__all__ = ["check_staleness", "from_moments", "is_measured", "mismatch_metrics", "staleness_metrics", "with_mismatch"]
 
 _GROUP = "mismatch"
 

@@ -76,6 +76,7 @@ def _is_server(uri: str) -> bool:
 def build(config: Config, *, run_info: RunInfo) -> Tracker:
     """Start the MLflow run, or continue it if the run is resumed."""
     from mlflow import MlflowClient
+    from mlflow.entities import Param
 
     client = MlflowClient(tracking_uri=config.uri)
     existing = client.get_experiment_by_name(config.experiment)
@@ -86,27 +87,15 @@ def build(config: Config, *, run_info: RunInfo) -> Tracker:
         client.update_run(run.info.run_id, status="RUNNING")
         return _Run(client, run.info.run_id, int(run.data.metrics.get("step", -1)))
     run = client.create_run(experiment, run_name=config.name or run_info.name, tags={_TAG: run_info.identity})
-    _log_settings(client, run.info.run_id, run_info.settings)
-    return _Run(client, run.info.run_id, -1)
-
-
-def _log_settings(client: Any, run_id: str, settings: Mapping[str, Any]) -> None:
-    from mlflow.entities import Param
-
-    params = [Param(_valid_key(name), str(value)[:_MAX_PARAM_LENGTH]) for name, value in settings.items()]
+    params = [Param(_valid_key(name), str(value)[:_MAX_PARAM_LENGTH]) for name, value in run_info.settings.items()]
     for start in range(0, len(params), _MAX_PARAMS_PER_CALL):
-        client.log_batch(run_id, params=params[start : start + _MAX_PARAMS_PER_CALL])
+        client.log_batch(run.info.run_id, params=params[start : start + _MAX_PARAMS_PER_CALL])
+    return _Run(client, run.info.run_id, -1)
 
 
 def _valid_key(name: str) -> str:
     """Replace the characters that MLflow does not allow in a key."""
     return re.sub(r"[^\w\-./: ]", "_", name)
-
-
-def _metric_keys(names: Sequence[str]) -> dict[str, str]:
-    """The key of each metric. MLflow's file store has a file for each, so a key cannot be the directory of another."""
-    directories = {name[:k] for name in names for k, char in enumerate(name) if char == "/"}
-    return {name: _valid_key(f"{name}/mean" if name in directories else name) for name in names}
 
 
 @define
@@ -120,7 +109,9 @@ class _Run:
 
         step, now = record["step"], int(time.time() * 1000)
         if step > self._last_step:
-            keys = _metric_keys([*record])
+            # MLflow's file store has a file for each metric, so a key cannot be the directory of another.
+            directories = {name[:k] for name in record for k, char in enumerate(name) if char == "/"}
+            keys = {name: _valid_key(f"{name}/mean" if name in directories else name) for name in record}
             metrics = [Metric(keys[name], float(value), now, step) for name, value in record.items()]
             self._client.log_batch(self._run_id, metrics=metrics)
 
@@ -135,9 +126,8 @@ class _Run:
         self._client.log_dict(self._run_id, table, f"{name}/{step:06d}.json")
 
     def warn(self, step: int, name: str, text: str) -> None:
-        self._client.set_tag(
-            self._run_id, f"{_WARNING_TAG}.{_valid_key(name)}", f"step {step}: {text}"[:_MAX_TAG_LENGTH]
-        )
+        value = f"step {step}: {text}"[:_MAX_TAG_LENGTH]
+        self._client.set_tag(self._run_id, f"{_WARNING_TAG}.{_valid_key(name)}", value)
 
     def close(self, *, failed: bool) -> None:
         self._client.set_terminated(self._run_id, status="FAILED" if failed else "FINISHED")

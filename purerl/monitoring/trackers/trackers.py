@@ -35,12 +35,7 @@ class Trackers:
         self.failures: Counter[str] = Counter()
 
     def add(
-        self,
-        name: str,
-        build: Callable[[], Tracker],
-        *,
-        every: int = 1,
-        history: Sequence[Mapping[str, Any]] = (),
+        self, name: str, build: Callable[[], Tracker], *, every: int = 1, history: Sequence[Mapping[str, Any]] = ()
     ) -> None:
         """Add the tracker that `build` returns. It gets every record, and the completions of every `every`-th step.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from purerl.monitoring.warnings.checks import CHECKS, Check
+from purerl.monitoring.warnings.checks import CHECKS
 from purerl.monitoring.warnings.history import START, Facts, History, Record, add
 
 __all__ = ["Episode", "RunWarning", "State", "diagnose", "initial", "observe"]
@@ -72,13 +72,9 @@ def observe(state: State, record: Record) -> tuple[State, tuple[RunWarning, ...]
         if text is not None and not is_explained:
             present[check.name] = step
             raised += [RunWarning(step, check.name, text, check.cause, check.do)] if is_new else []
-        elif _is_present(state, check, step):
+        elif check.name in state.present and step - state.present[check.name] < _END * check.steps:
             present[check.name] = state.present[check.name]
     return State(history, present), tuple(raised)
-
-
-def _is_present(state: State, check: Check, step: int) -> bool:
-    return check.name in state.present and step - state.present[check.name] < _END * check.steps
 
 
 def diagnose(records: Iterable[Record], facts: Facts) -> list[Episode]:

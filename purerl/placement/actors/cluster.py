@@ -64,7 +64,6 @@ def connected(settings: Placement, directory: Path) -> Iterator[None]:
     Raises: ConfigError if nothing answers at `placement.address`; EngineError if a local Ray does not start.
     """
     ray = load_ray()
-
     if ray.is_initialized():
         with watched(_logs()):
             yield
@@ -146,7 +145,6 @@ def _authenticated() -> Iterator[None]:
     """Let this process use the token of its local Ray in the block, and reach it on loopback."""
     config: Any = import_module("ray._raylet").Config
     constants: Any = import_module("ray._private.ray_constants")
-
     is_clustered, constants.ENABLE_RAY_CLUSTER = constants.ENABLE_RAY_CLUSTER, False
     before = {name: os.environ.get(name) for name in _TOKEN}
     os.environ.update(_TOKEN)

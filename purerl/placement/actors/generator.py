@@ -118,7 +118,6 @@ class RemoteGenerator:
     def _collect(self, timeout: float) -> None:
         """Let each actor with requests collect, and take what one of them has within `timeout`."""
         ray = load_ray()
-
         for actor in {*self._actor_of.values()} - self._calls.keys():
             (self._calls[actor],) = self._parts[actor].start("call_each", self.name, "collect", None, timeout)
         ready, _ = ray.wait([*self._calls.values()], num_returns=1, timeout=timeout)

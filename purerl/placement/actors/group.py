@@ -71,7 +71,6 @@ class ActorGroup:
     def results(self, references: Sequence[Any], what: str) -> list[Any]:
         """The results of a call of each actor. Raises: as `call`."""
         ray = load_ray()
-
         numbers = {reference: rank for rank, reference in enumerate(references)}
         results: list[Any] = [None] * len(references)
         begin = time.monotonic()
@@ -98,7 +97,6 @@ class ActorGroup:
     def _result(self, reference: Any, rank: int) -> Any:
         """The result of a call of one actor, which is there."""
         ray = load_ray()
-
         try:
             return ray.get(reference)
         except ray.exceptions.RayTaskError as error:
@@ -142,16 +140,12 @@ class ActorGroup:
 
     def write_stacks(self, reason: str) -> None:
         """Let every actor write its stacks into its log, also one that hangs."""
-        ray = load_ray()
-
-        ray.wait(
-            self.start("write_stacks", reason, thread="control"), num_returns=len(self.actors), timeout=_STACKS_TIMEOUT
-        )
+        calls = self.start("write_stacks", reason, thread="control")
+        load_ray().wait(calls, num_returns=len(self.actors), timeout=_STACKS_TIMEOUT)
 
     def kill(self) -> None:
         """End all actors of the group at once, and what they have started."""
         ray = load_ray()
-
         self.has_ended = True
         for rank, actor in enumerate(self.actors):
             if not has_lost_cluster():
@@ -192,7 +186,6 @@ def started_group(
 def _bundles(name: str, settings: Actors, timeout: float) -> Iterator[Any]:
     """The resources of the actors, which are reserved for the time of the block."""
     ray = load_ray()
-
     gpus = _gpus(settings)
     resources = {"CPU": float(settings.cpus), **({"GPU": float(gpus)} if gpus else {})}
     if any(ray.cluster_resources().get(kind, 0.0) < settings.count * size for kind, size in resources.items()):
@@ -212,7 +205,6 @@ def _bundles(name: str, settings: Actors, timeout: float) -> Iterator[Any]:
 
 def _actors(name: str, settings: Actors, directory: Path, bundles: Any) -> list[Any]:
     ray = load_ray()
-
     host = ray.remote(concurrency_groups=THREADS)(EngineHost)
     path, here = [path or str(Path.cwd()) for path in sys.path], str(Path.cwd())
     return [
@@ -228,9 +220,7 @@ def _actors(name: str, settings: Actors, directory: Path, bundles: Any) -> list[
 
 
 def _gpus(settings: Actors) -> float:
-    ray = load_ray()
-
-    has_gpus = ray.cluster_resources().get("GPU", 0) > 0
+    has_gpus = load_ray().cluster_resources().get("GPU", 0) > 0
     return float(has_gpus) if settings.gpus is None else settings.gpus
 
 

@@ -88,8 +88,6 @@ class EngineHost:
         self._stack = ExitStack()
         self._store: Any = None
 
-    # --- the process group -----------------------------------------------------------------------------------------
-
     def open_store(self, timeout: float) -> tuple[str, int]:
         """Open the store of the process group, in the first actor, in the network of Ray; return its address."""
         address = load_ray().util.get_node_ip_address()
@@ -101,8 +99,6 @@ class EngineHost:
         os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"  # no rank opens the store: `open_store` has
         world = World(self._rank, self._size, 0, address, port, "Ray", None)
         self._stack.enter_context(process_group(world, lambda: secret, timeout))
-
-    # --- engines ---------------------------------------------------------------------------------------------------
 
     def build(self, name: str, build: Callable[[], Trainer | Generator]) -> Built:
         """Build the engine `name`. Collective for a trainer."""
@@ -142,8 +138,6 @@ class EngineHost:
         """Close the engine `name`."""
         self._engines.pop(name).close()
 
-    # --- checkpoints -----------------------------------------------------------------------------------------------
-
     def stage(self, name: str, number: int) -> None:
         """Keep the state that the trainer `name` has now, as `number`. Collective."""
         self._staged[number] = self._engines[name].stage()
@@ -152,8 +146,6 @@ class EngineHost:
         """Write the state `number` into `path`, while other methods are called. Collective."""
         with self._logged(f"writing {path}"):
             return self._staged.pop(number).write(path, ranks_of_thread("checkpoints"))
-
-    # --- weights ---------------------------------------------------------------------------------------------------
 
     def weights_info(self, name: str) -> WeightsInfo:
         """The names, shapes and dtypes of the weights of the trainer `name`."""
@@ -185,8 +177,6 @@ class EngineHost:
         loading.put(None)
         with self._logged(f"{name}.load_weights"):
             loading.finish()
-
-    # --- control ---------------------------------------------------------------------------------------------------
 
     def write_stacks(self, reason: str) -> None:
         """Write the stacks of all threads into the log."""

@@ -109,8 +109,6 @@ class RayWatch:
             self._problem = self._poll_ray(max_unreachable=0.0)
         return self._problem
 
-    # --- the thread --------------------------------------------------------------------------------------------------
-
     def _run(self) -> None:
         while self._problem is None and not self._is_over.wait(_PERIOD):
             self._problem = self._problem or self._poll_ray(_MAX_UNREACHABLE)

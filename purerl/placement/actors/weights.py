@@ -51,7 +51,6 @@ class RemoteWeights:
         Raises: as `ActorGroup.call`, also if a bucket does not come in time.
         """
         ray = load_ray()
-
         options = {"num_returns": "streaming", "_generator_backpressure_num_objects": _IN_STORE}
         streams = [actor.stream_weights.options(**options).remote(self.name) for actor in self.group.actors]
         while ray.wait([streams[0]], timeout=self.group.timeout)[0]:
@@ -63,7 +62,6 @@ class RemoteWeights:
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
         ray = load_ray()
-
         for reference in self.buckets():
             yield from unpack_tensors(ray.get(reference)).items()
 
@@ -74,7 +72,6 @@ def load_weights(weights: Weights, group: ActorGroup, name: str, **keywords: Any
     Raises: the error of an engine, after all weights have been sent.
     """
     ray = load_ray()
-
     if isinstance(weights, RemoteWeights) and weights.group is group:
         group.call("copy_weights", weights.name, name, **keywords)
         return

@@ -32,16 +32,8 @@ _MAX_ITEMS = 64
 _LISTS = ("list", "and", "or")
 _SETS = ("union", "difference", "builder")
 _STRUCTURES = (
-    *_LISTS,
-    *_SETS,
-    "braces",
-    "bracket",
-    "matrix",
-    "ratio",
-    "relation",
-    "residue",
-    "plus_minus",
-    "minus_plus",
+    *(*_LISTS, *_SETS, "braces", "bracket", "matrix"),
+    *("ratio", "relation", "residue", "plus_minus", "minus_plus"),
 )
 _NAMES = ("set", "time", "based", "text", "infinity")
 
@@ -60,9 +52,6 @@ def is_equal(truth: Node, answer: Node, rules: Rules) -> bool:
     results = (rule(truth, answer, rules) for rule in _RULES)
     result = next((result for result in results if result is not None), None)
     return is_equal_quantity(truth, answer, rules) if result is None else result
-
-
-# --- equations and inequalities ----------------------------------------------------------------------------------
 
 
 def _equal_equations(truth: Node, answer: Node, rules: Rules) -> bool | None:
@@ -116,9 +105,6 @@ def _difference(node: Node) -> tuple[str, Node] | None:
     return (INEQUALITIES[name], Node("sub", (right, left))) if name[0] == ">" else (name, Node("sub", (left, right)))
 
 
-# --- sets of real numbers ----------------------------------------------------------------------------------------
-
-
 def _equal_sets(truth: Node, answer: Node, rules: Rules) -> bool | None:
     """Sets of real numbers in any notation. Sets that are given by their elements are compared as lists."""
     if _has_elements(truth) and (_has_elements(answer) or contains(answer, "plus_minus")):
@@ -157,9 +143,6 @@ def _without_variable(node: Node) -> Node:
     return node
 
 
-# --- lists, tuples, matrices -------------------------------------------------------------------------------------
-
-
 def _equal_items(truth: Node, answer: Node, rules: Rules) -> bool | None:
     """Lists and sets are equal if they have the same items in any order. A set has each item once."""
     if not (is_collection(truth) or is_collection(answer)) or _is_tuple(truth, answer):
@@ -168,7 +151,8 @@ def _equal_items(truth: Node, answer: Node, rules: Rules) -> bool | None:
     count, other_count = len(labels_of(items)), len(labels_of(others))
     if count == len(items) > 1 and other_count == 0 and answer.op == "list":
         return _equal_in_order([item.args[-1] for item in items], others, rules)
-    if count != other_count or max(len(items), len(others)) > _MAX_ITEMS or _is_set_of_sets(truth, answer):
+    is_set_of_sets = {truth.op, answer.op} == {"set", "braces"}  # the empty set, and the set of it
+    if count != other_count or max(len(items), len(others)) > _MAX_ITEMS or is_set_of_sets:
         return False
     if {truth.op, answer.op} & {"braces", "or"}:
         items, others = _distinct(items), _distinct(others)
@@ -179,11 +163,6 @@ def _is_tuple(truth: Node, answer: Node) -> bool:
     """Whether one of them is a tuple, and the other one a list of assignments that stands for a tuple."""
     has_both = as_array(truth) is not None and as_array(answer) is not None
     return has_both and (truth.op in ("bracket", "matrix")) != (answer.op in ("bracket", "matrix"))
-
-
-def _is_set_of_sets(truth: Node, answer: Node) -> bool:
-    """Whether one of them is the empty set, and the other one the set of it."""
-    return {truth.op, answer.op} == {"set", "braces"}
 
 
 def _distinct(items: Sequence[Node]) -> list[Node]:

@@ -27,9 +27,6 @@ _MAX_VARIANTS, _ROUNDING = 16, 0.005
 _LISTS, _SIGNS = ("list", "and", "or"), ("plus_minus", "minus_plus")
 
 
-# --- equations ---------------------------------------------------------------------------------------------------
-
-
 def is_equation(node: Node) -> bool:
     """Whether a node is ``a = b``, or ``a = b = c``, and so on."""
     return node.op == "relation" and {*node.args[1::2]} == {"="}
@@ -112,9 +109,6 @@ def _is_integer(value: object) -> bool:
     return isinstance(value, Fraction) and value.denominator == 1
 
 
-# --- lists -------------------------------------------------------------------------------------------------------
-
-
 def is_collection(node: Node) -> bool:
     """Whether an answer consists of several values in no order."""
     return node.op in (*_LISTS, "braces") or contains(node, *_SIGNS)
@@ -182,9 +176,6 @@ def _with_signs(node: Node, signs: Iterator[int]) -> Node:
     if args[0] is None:
         return args[1] if is_plus else Node("neg", args[1:])
     return Node("add" if is_plus else "sub", args)
-
-
-# --- tuples and matrices -----------------------------------------------------------------------------------------
 
 
 def as_array(node: Node) -> Node | None:

@@ -99,9 +99,6 @@ def _conversion(expected: Unit, given: Unit) -> Fraction | None:
     return given.size / expected.size if is_same else None
 
 
-# --- from nodes --------------------------------------------------------------------------------------------------
-
-
 def _quantity(node: Node) -> Quantity | None:
     if not contains(node, "text", "unit"):
         return Quantity(node, None)

@@ -58,9 +58,6 @@ def _is_same(first: Value | None, second: Value | None) -> bool:
     return first is second if first is None or second is None else is_close(first, second)
 
 
-# --- operations --------------------------------------------------------------------------------------------------
-
-
 def _union(*sets: Iterable[Interval]) -> RealSet:
     merged: list[Interval] = []
     for interval in sorted((interval for each in sets for interval in each), key=cmp_to_key(_compare_low)):
@@ -115,9 +112,6 @@ def _is_not_empty(interval: Interval) -> bool:
 
 def _intersection(first: RealSet, second: RealSet) -> RealSet:
     return _complement(_union(_complement(first), _complement(second)))
-
-
-# --- from nodes --------------------------------------------------------------------------------------------------
 
 
 def real_set(node: Node) -> RealSet | None:

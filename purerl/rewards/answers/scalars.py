@@ -71,9 +71,6 @@ def are_proportional(truth: Node, answer: Node, *, positive: bool) -> bool:
     return has_sign and all(is_close(first * b, a * second) for a, b in others)
 
 
-# --- points ------------------------------------------------------------------------------------------------------
-
-
 def _pairs(truth: Node, answer: Node, names: frozenset[str]) -> list[tuple[Value, Value]]:
     """The values of both formulas at the points where they are compared. The second one is None if it is undefined."""
     expected, values = _values(truth, names), _values(answer, names)
@@ -99,8 +96,6 @@ def _compared(values: Sequence[Value | None]) -> list[int]:
     real = [point for point in defined if is_real(values[point])]
     return real if len(real) >= _MIN_POINTS else defined
 
-
-# --- evaluated numbers -------------------------------------------------------------------------------------------
 
 _UNDONE = ("add", "sub", "call", "abs", "floor", "ceil")
 _SYMBOLIC = ("pow", "root", "fact", "binom", "symbol", "unit")

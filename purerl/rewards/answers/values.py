@@ -107,9 +107,6 @@ def compare(first: Value, second: Value) -> int:
     return -1 if real_part(first) < real_part(second) else 1
 
 
-# --- operations --------------------------------------------------------------------------------------------------
-
-
 def _binary(function: Callable[[Value, Value], Value]) -> Callable[[Node, Mapping[str, Value]], Value]:
     def operation(node: Node, variables: Mapping[str, Value]) -> Value:
         first, second = (evaluate(child, variables) for child in node.args)

@@ -35,17 +35,13 @@ def same_output(output: str, expected: str, comparison: Comparison, tolerance: f
         return _same_words(output, expected, tolerance)
     lines, expected_lines = _lines(output), _lines(expected)
     return len(lines) == len(expected_lines) and all(
-        line == other or (_same_gaps(line, other) and _same_words(line, other, tolerance))
+        line == other or (re.findall(r"\s+", line) == re.findall(r"\s+", other) and _same_words(line, other, tolerance))
         for line, other in zip(lines, expected_lines, strict=True)
     )
 
 
 def _lines(text: str) -> list[str]:
     return [line.rstrip() for line in text.rstrip().splitlines()]
-
-
-def _same_gaps(line: str, other: str) -> bool:
-    return re.findall(r"\s+", line) == re.findall(r"\s+", other)
 
 
 def _same_words(output: str, expected: str, tolerance: float) -> bool:

@@ -83,7 +83,7 @@ def _blocks(text: str) -> Iterator[tuple[re.Match[str], str, re.Match[str] | Non
 
 
 def _fences(text: str) -> Iterator[re.Match[str]]:
-    return (match for match in _FENCE.finditer(text) if not match["prose"] or _language(match))
+    return (match for match in _FENCE.finditer(text) if not match["prose"] or find_language(_label(match)))
 
 
 def _closing(text: str, fences: Sequence[re.Match[str]], opening: int) -> int | None:
@@ -103,11 +103,7 @@ def _closing(text: str, fences: Sequence[re.Match[str]], opening: int) -> int | 
 def _may_close(fence: re.Match[str]) -> bool:
     """Whether a fence may be one that closes a block: nothing follows, or after a space a word that is no language."""
     info = fence["info"]
-    return not fence["prose"] and (not info.strip() or (info[0] in " \t" and _language(fence) is None))
-
-
-def _language(fence: re.Match[str]) -> str | None:
-    return find_language(_label(fence))
+    return not fence["prose"] and (not info.strip() or (info[0] in " \t" and find_language(_label(fence)) is None))
 
 
 def _label(fence: re.Match[str]) -> str:
@@ -161,8 +157,8 @@ def find_program(completion: str, language: str | None, *, is_open: bool = False
     Program(text='    return x + 1', language=None)
     """
     answer = _answer(_BYTE_ORDER_MARK.sub("", completion))
-    if is_open:
-        answer = _until_fence(answer)
+    if is_open and (fence := next(filter(_may_close, _fences(answer)), None)):
+        answer = answer[: fence.start()]
     found = [block for block in blocks(answer) if block.is_closed or block.content.strip()]
     if not found or _is_program(answer):
         one_line = _ONE_LINE.fullmatch(answer)
@@ -206,11 +202,6 @@ def _tags(text: str) -> Iterator[re.Match[str]]:
         yield from _TAG.finditer(text, place, start.start())
         place = len(text) if end is None else end.end()
     yield from _TAG.finditer(text, place)
-
-
-def _until_fence(text: str) -> str:
-    fence = next(filter(_may_close, _fences(text)), None)
-    return text[: fence.start()] if fence else text
 
 
 def open_block(text: str) -> Block | None:

@@ -130,18 +130,15 @@ class FunctionGrader:
             result = tester.resume(f"dead {answer}".encode() if isinstance(answer, str) else answer, remaining)
             remaining -= result.seconds
         if result.stdout.startswith(b"done "):
-            return self._to_grade(result.stdout[len(b"done ") :])
+            report = json.loads(result.stdout[len(b"done ") :])
+            if not report["is_valid"]:
+                raise _invalid(report["reason"])
+            fraction = report["passed"] / report["total"]
+            return Grade(float(fraction == 1) if self._all_or_nothing else fraction, report["reason"])
         reason = f"the process of the tests {_STATUSES[result.status]}"
         if num_calls == 0:
             raise _invalid(reason)
         return Grade(0.0, reason)
-
-    def _to_grade(self, text: bytes) -> Grade:
-        report = json.loads(text)
-        if not report["is_valid"]:
-            raise _invalid(report["reason"])
-        fraction = report["passed"] / report["total"]
-        return Grade(float(fraction == 1) if self._all_or_nothing else fraction, report["reason"])
 
     def close(self) -> None:
         """End the processes of tests."""

@@ -54,8 +54,6 @@ LANGUAGES: Mapping[str, Language] = {
 """Language -> how its programs are compiled and run."""
 
 _NAMES = {label: name for name, language in LANGUAGES.items() for label in (name, *language.labels)}
-
-
 _VERSION = re.compile(r"-?[\d.]+$")
 
 

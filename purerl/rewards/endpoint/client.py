@@ -99,8 +99,6 @@ class EndpointClient:
         if self._client is not None:
             await self._client.aclose()
 
-    # --- attempts ------------------------------------------------------------------------------------------------
-
     async def _attempts(
         self,
         path: str,
@@ -134,7 +132,8 @@ class EndpointClient:
 
     async def _in_turn(self, path: str, body: Mapping[str, Any], meter: Meter, until: float, *, is_retry: bool) -> Any:
         """The answer to one attempt, when the limits allow it."""
-        expected = _tokens_expected(body)
+        # About how many tokens it needs: its own, and the longest answer that it allows.
+        expected = len(json.dumps(body)) // _CHARACTERS_PER_TOKEN + int(body.get("max_tokens") or 0)
         async with self._turns:
             await self._wait_for_limits(path, expected, until)
             while (pause := self._resume_at - time.monotonic()) > 0:
@@ -151,8 +150,7 @@ class EndpointClient:
             return answer
 
     async def _wait_for_limits(self, path: str, tokens: int, until: float) -> None:
-        limits = (("requests", self._requests, 1), ("tokens", self._tokens, tokens))
-        for name, limit, amount in limits:
+        for name, limit, amount in (("requests", self._requests, 1), ("tokens", self._tokens, tokens)):
             if limit is None:
                 continue
             wait = limit.reserve(amount, within=max(0.0, until - time.monotonic()))
@@ -216,8 +214,6 @@ class EndpointClient:
                 _LOG.warning("the cache %s cannot be written: %s", self.endpoint.cache, error)
             self._has_warned = True
 
-    # --- messages ------------------------------------------------------------------------------------------------
-
     def _failed(self, path: str, what: str, errors: list[str]) -> EndpointError:
         shown = errors if len(errors) < 3 else [errors[0], f"... ({len(errors) - 2} more)", errors[-1]]
         return EndpointError("\n  ".join([f"POST {self._url}{path}: {what}", *shown]))
@@ -243,11 +239,6 @@ def _count_tokens(answer: Any, meter: Meter) -> int:
 
 def _integer(value: Any) -> int:
     return value if isinstance(value, int) and value > 0 else 0
-
-
-def _tokens_expected(body: Mapping[str, Any]) -> int:
-    """About how many tokens a request needs: its own, and the longest answer that it allows."""
-    return len(json.dumps(body)) // _CHARACTERS_PER_TOKEN + int(body.get("max_tokens") or 0)
 
 
 def _retry_after(headers: Mapping[str, str]) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from attrs import define
+from attrs import asdict, define
 
 __all__ = ["EndpointError", "Meter", "UnusableAnswerError"]
 
@@ -45,5 +45,4 @@ class Meter:
         1.0
         """
         cost = (self.prompt_tokens * input_price + self.completion_tokens * output_price) / 1e6
-        names = ("requests", "retries", "cached", "prompt_tokens", "completion_tokens")
-        return {**{name: float(getattr(self, name)) for name in names}, "cost": cost}
+        return {**{name: float(number) for name, number in asdict(self).items()}, "cost": cost}

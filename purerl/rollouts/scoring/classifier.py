@@ -85,19 +85,11 @@ class Classifier:
     def _scores_of_batch(
         self, conversations: Sequence[ReadConversation], groups: Sequence[int]
     ) -> Iterator[list[float]]:
-        batch = collate(
-            [
-                {
-                    "tokens": read.tokens,
-                    "action": _at(read.ends, len(read.tokens)),
-                    "row": row,
-                    "group": group,
-                    "temperature": 1.0,
-                }
-                for row, (read, group) in enumerate(zip(conversations, groups, strict=True))
-            ]
-        )
-        scores = self.trainer.score(batch, (_SCORE,))[_SCORE]
+        rows = [
+            dict(tokens=read.tokens, action=_at(read.ends, len(read.tokens)), row=row, group=group, temperature=1.0)
+            for row, (read, group) in enumerate(zip(conversations, groups, strict=True))
+        ]
+        scores = self.trainer.score(collate(rows), (_SCORE,))[_SCORE]
         for row, read in enumerate(conversations):
             yield scores[row, read.ends].tolist()
 

@@ -65,11 +65,10 @@ class ModelJudge:
         ]
         answers = {answer.key: answer for answer in generate(self.generator, requests)} if requests else {}
         for row, tokens in enumerate(asked):
-            yield (
-                tokens
-                if isinstance(tokens, Failure)
-                else self._score([answers[f"{row}/{number}"] for number in numbers])
-            )
+            if isinstance(tokens, Failure):
+                yield tokens
+            else:
+                yield self._score([answers[f"{row}/{number}"] for number in numbers])
 
     def _asked(self, row: ScoredRow) -> list[int] | Failure:
         """The tokens of the question about `row`; a failure if it cannot be asked."""

@@ -75,18 +75,14 @@ def _conversation(
     """The prompt of `row`, and the messages after it up to the last one of the policy."""
     if "messages" not in row.texts:
         return prompt, [{"role": "assistant", "content": row.texts["completion"]}]
-    messages = [_without_notes(message) for message in json.loads(row.texts["messages"])]
+    stored = json.loads(row.texts["messages"])  # with what purerl has added to them
+    messages = [{key: value for key, value in message.items() if key not in ("reward", "player")} for message in stored]
     while messages[-1]["role"] != "assistant":
         messages.pop()
     if isinstance(prompt, str) and prompt_format == "text":
         return prompt, messages[1:]
     count = 1 if isinstance(prompt, str) else len(prompt)
     return messages[:count], messages[count:]
-
-
-def _without_notes(message: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored message without what purerl has added to it."""
-    return {key: value for key, value in message.items() if key not in ("reward", "player")}
 
 
 def last_action(row: Trajectory) -> int:
@@ -102,10 +98,7 @@ def failed(row: Trajectory, failure: Failure) -> Trajectory:
 
 
 def with_scores(
-    rows: Sequence[Trajectory],
-    scores: Mapping[str, Scores],
-    rewards: Mapping[str, Reward],
-    gates: Mapping[str, Gate],
+    rows: Sequence[Trajectory], scores: Mapping[str, Scores], rewards: Mapping[str, Reward], gates: Mapping[str, Gate]
 ) -> list[Trajectory]:
     """The `rows` of an episode with the scores of models in the last one.
 

@@ -117,9 +117,6 @@ def _show(error: BaseException) -> None:
     sys.excepthook(type(error), error, error.__traceback__)
 
 
-# --- sessions ----------------------------------------------------------------------------------------------------
-
-
 def _serve(names: dict[str, Any], turns: int) -> NoReturn:
     """Run the code that arrives on the socket, each time with the variables of the times before."""
     is_running = False

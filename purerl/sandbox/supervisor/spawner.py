@@ -134,9 +134,6 @@ def _map_user(pid: int) -> bool:
     raise Refusal("user namespace", reason.errno, str(reason))
 
 
-# --- in the process of a spawner ---------------------------------------------------------------------------------
-
-
 def serve_spawner(connection: socket.socket) -> Callable[[], None]:
     """Fork what the supervisor asks for. Returns in the process of a program, with the function that the program is."""
     while True:

@@ -109,9 +109,6 @@ def _result(sandbox: Sandbox, monitor: Monitor, status: str, code: int | None, s
     return Message({**header, **more}, monitor.output)
 
 
-# --- sessions ----------------------------------------------------------------------------------------------------
-
-
 def _serve_session(task: Task, owner: socket.socket, sandbox: Sandbox) -> None:
     """Run one turn after the other, with processes stopped in between, until the session ends."""
     monitor = _open_monitor(task, sandbox)

@@ -62,13 +62,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        work: str,
-        first: Any,
-        *,
-        max_memory: int | None,
-        answer: Any = None,
-        internal_files: tuple[str, ...] = (),
+        self, work: str, first: Any, *, max_memory: int | None, answer: Any = None, internal_files: tuple[str, ...] = ()
     ):
         self.answers = Answers(answer)
         self._internal_files, self._invalid = internal_files, ""
@@ -83,7 +77,7 @@ class Worker:
         code = _CODE.format(path=[path or str(Path.cwd()) for path in sys.path], arguments=arguments)
         # The session of its own keeps Ctrl-C in a terminal away from the guard and the worker.
         self._guard = subprocess.Popen(  # noqa: S603 -- this interpreter
-            [sys.executable, *_interpreter_flags(), "-c", code],
+            [sys.executable, *get_command_line()[1:-3], "-c", code],  # with its flags, such as -O and -X utf8
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
@@ -173,11 +167,6 @@ def _to_int(written: bytes | str, default: int) -> int:
         return int(written)
     except ValueError:
         return default
-
-
-def _interpreter_flags() -> list[str]:
-    """The flags of this interpreter, such as -O and -X utf8, as `multiprocessing` passes them on."""
-    return get_command_line()[1:-3]
 
 
 def end_all(workers: Iterable[Worker]) -> None:

@@ -63,7 +63,10 @@ def end_by_a_limit_is_answered(case: Case) -> None:
                 case.run(_end(case.playing(example, seed), reason, answers))
             assert first == second, f"end({reason!r}), played again: got {second!r:.300}, expected {first!r:.300}"
             for answer in (answer for answer in first if answer is not None):
-                _check_answer(case, answer, reason)
+                try:
+                    checked_observation(answer, evolve(case.declared, has_states=False))
+                except ValueError as error:
+                    raise AssertionError(f"end({reason!r}): {error}") from error
 
 
 async def _end(playing: Playing, reason: EndReason, answers: list[Any]) -> None:
@@ -78,13 +81,6 @@ async def _end(playing: Playing, reason: EndReason, answers: list[Any]) -> None:
         raise AssertionError(f"end({reason!r}): got {got}, expected no exception") from error
     finally:
         await playing.close()
-
-
-def _check_answer(case: Case, answer: Any, reason: EndReason) -> None:
-    try:
-        checked_observation(answer, evolve(case.declared, has_states=False))
-    except ValueError as error:
-        raise AssertionError(f"end({reason!r}): {error}") from error
 
 
 def environment_closes_at_any_time(case: Case) -> None:

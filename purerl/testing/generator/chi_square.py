@@ -46,9 +46,5 @@ def chi_square(counts: Mapping[Outcome, int], probabilities: Mapping[Outcome, fl
     else:
         bins.append(rest)
     statistic, degrees = sum((count - expected) ** 2 / expected for expected, count in bins), len(bins) - 1
-    return ChiSquare(statistic, degrees, _upper_gamma(degrees / 2, statistic / 2) if degrees else 1.0)
-
-
-def _upper_gamma(a: float, x: float) -> float:
-    values = (torch.tensor(value, dtype=torch.float64) for value in (a, x))
-    return float(torch.special.gammaincc(*values))
+    halves = torch.tensor([degrees, statistic], dtype=torch.float64) / 2
+    return ChiSquare(statistic, degrees, float(torch.special.gammaincc(*halves)) if degrees else 1.0)

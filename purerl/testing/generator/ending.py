@@ -87,23 +87,19 @@ def _cancel_some(case: Case, requests: Sequence[Request]) -> list[tuple[Request,
         case.generator.cancel([*canceled, "unknown key"])
         pairs = [(by_key[completion.key], completion) for completion in case.wait(remaining)]
         for request, completion in pairs:
-            _check_after_cancel(case, request, completion, canceled)
+            count, limit = len(completion.tokens), request.sampling.max_tokens
+            assert_aligned(completion)
+            finish = "cancelled" if count < limit else "length"
+            assert completion.finish == finish, (
+                f"finish with {count} of {limit} tokens: got {completion.finish!r}, expected {finish!r}"
+            )
+            assert finish == "length" or completion.key in canceled, (
+                f"tokens of {completion.key!r}, which was not canceled: got {count}, expected {limit}"
+            )
+            case.check_logp(request, completion)
         counts |= {len(completion.tokens) for _, completion in pairs}
         if counts - {0, case.long}:
             return pairs
     raise AssertionError(
         f"tokens of canceled requests: got {sorted(counts)}, expected those generated so far, between 0 and {case.long}"
     )
-
-
-def _check_after_cancel(case: Case, request: Request, completion: Completion, canceled: Sequence[str]) -> None:
-    count, limit = len(completion.tokens), request.sampling.max_tokens
-    assert_aligned(completion)
-    finish = "cancelled" if count < limit else "length"
-    assert completion.finish == finish, (
-        f"finish with {count} of {limit} tokens: got {completion.finish!r}, expected {finish!r}"
-    )
-    assert finish == "length" or completion.key in canceled, (
-        f"tokens of {completion.key!r}, which was not canceled: got {count}, expected {limit}"
-    )
-    case.check_logp(request, completion)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from attrs import evolve
 
@@ -64,14 +63,15 @@ def polling_makes_progress(case: Case) -> None:
 
 def invalid_requests_are_refused(case: Case) -> None:
     """`submit` raises InputError for a request that can never be served, and then enqueues none of the requests."""
-    valid = case.request(2)
+    valid, names = case.request(2), SAMPLING_PARAMETERS - case.generator.capabilities.sampling
+    not_supported = {name: {part: _VALID[part] for part in name.split(" with ")} for name in sorted(names)}
     invalid = {
         "no tokens": evolve(valid, tokens=()),
         "a negative temperature": case.request(2, temperature=-0.5),
         "max_tokens=0": case.request(2, max_tokens=0),
         "the key of another request": case.request(3),
         **{f"{name}={value}": case.request(2, **{name: value}) for name, value in _INVALID.items()},
-        **{name: case.request(2, stop_tokens=(0,), **each) for name, each in _not_supported(case).items()},
+        **{name: case.request(2, stop_tokens=(0,), **each) for name, each in not_supported.items()},
     }
     for problem, request in invalid.items():
         _assert_refused(case, [case.request(3), request], problem)
@@ -84,22 +84,8 @@ def invalid_requests_are_refused(case: Case) -> None:
 
 
 _INVALID = {"top_p": 0.0, "top_k": -1, "min_p": 1.5, "repetition_penalty": 0.0, "min_tokens": -1}
-_VALID = {
-    "top_p": 0.9,
-    "top_k": 3,
-    "min_p": 0.1,
-    "repetition_penalty": 1.2,
-    "min_tokens": 2,
-    "stop_strings": ("a",),
-    "regex": "a",
-    "json_schema": "{}",
-}
-
-
-def _not_supported(case: Case) -> dict[str, dict[str, Any]]:
-    """Sampling parameters, and combinations of them, that the generator does not have, each with values."""
-    names = SAMPLING_PARAMETERS - case.generator.capabilities.sampling
-    return {name: {part: _VALID[part] for part in name.split(" with ")} for name in sorted(names)}
+_VALID = {"top_p": 0.9, "top_k": 3, "min_p": 0.1, "repetition_penalty": 1.2, "min_tokens": 2}
+_VALID |= {"stop_strings": ("a",), "regex": "a", "json_schema": "{}"}
 
 
 def _assert_refused(case: Case, requests: Sequence[Request], problem: str) -> None:

@@ -91,14 +91,10 @@ def assert_same(
     if difference is not None:
         if not difference.index or difference.name not in expected.rows:
             raise ViolationError(str(difference))
-        index = _in_batch(difference.index, rows, columns)
+        row, token, rest = difference.index[:1], difference.index[1:2], difference.index[2:]
+        token = token if columns is None else tuple(int(columns[row[0], time]) for time in token)
+        index = (*(row if rows is None else (int(rows[row]),)), *token, *rest)
         raise ViolationError(str(difference._replace(index=index)), index[:2])
-
-
-def _in_batch(index: tuple[int, ...], rows: Tensor | None, columns: Tensor | None) -> tuple[int, ...]:
-    row, token, rest = index[:1], index[1:2], index[2:]
-    token = token if columns is None else tuple(int(columns[row[0], time]) for time in token)
-    return (*(row if rows is None else (int(rows[row]),)), *token, *rest)
 
 
 def map_rows(outcome: Outcome, function: Callable[[Tensor], Tensor]) -> Outcome:

@@ -14,7 +14,7 @@ from purerl.testing.batches import Layout, example_batch, fields_of, layouts, ra
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.losses.conventions import convention_of, plain_loss
 from purerl.testing.losses.laws import laws_of_losses, reasons
-from purerl.testing.plain_loss import PlainLoss, algorithm_of, loss_of_part, prepare
+from purerl.testing.plain_loss import algorithm_of, loss_of_part, prepare
 
 __all__ = ["LawResult", "check_objective", "law_results"]
 
@@ -87,10 +87,22 @@ def law_results(
 
     Raises: ConfigError as `check_objective`.
     """
-    exempt = exempt or {}
-    _check_names(exempt, laws or ())
+    exempt, names = exempt or {}, [law.__name__ for law in LAWS]
+    for name in (*exempt, *(laws or ())):
+        if name not in names:
+            raise ConfigError(f"unknown law {name!r}", need="the name of a law", do=nearest(name, names))
+    for name, reason in exempt.items():
+        if not reason:
+            raise ConfigError(f"an exemption from {name}", got="no reason", need="why the loss violates it on purpose")
     objective = plain_loss(loss, arguments or {}, accumulate=accumulate, unit=unit)
-    _check_runs(objective)
+    batch = example_batch((*objective.reads, *objective.outputs), ((0, "..aa"), (0, ".aaa")))
+    try:
+        loss_of_part(objective, *prepare(objective, batch))
+    except ConfigError:
+        raise
+    except Exception as error:
+        need = "a loss that runs on two rows of four tokens"  # every law would report the same error
+        raise ConfigError("the loss fails", got=f"{type(error).__name__}: {error}", need=need) from error
     not_applied, algorithm = reasons(objective, convention_of(loss)), algorithm_of(objective)
     return tuple(
         LawResult(name, "does not apply", not_applied[name])
@@ -99,28 +111,6 @@ def law_results(
         for law in laws_of_losses()
         if laws is None or law.__name__ in laws
     )
-
-
-def _check_names(exempt: Mapping[str, str], laws: Collection[str]) -> None:
-    names = [law.__name__ for law in LAWS]
-    for name in (*exempt, *laws):
-        if name not in names:
-            raise ConfigError(f"unknown law {name!r}", need="the name of a law", do=nearest(name, names))
-    for name, reason in exempt.items():
-        if not reason:
-            raise ConfigError(f"an exemption from {name}", got="no reason", need="why the loss violates it on purpose")
-
-
-def _check_runs(objective: PlainLoss) -> None:
-    """Raise ConfigError if the loss fails on an ordinary batch: every law would report the same error."""
-    batch = example_batch((*objective.reads, *objective.outputs), ((0, "..aa"), (0, ".aaa")))
-    try:
-        loss_of_part(objective, *prepare(objective, batch))
-    except ConfigError:
-        raise
-    except Exception as error:
-        need = "a loss that runs on two rows of four tokens"
-        raise ConfigError("the loss fails", got=f"{type(error).__name__}: {error}", need=need) from error
 
 
 def _result(law: Law, algorithm: Algorithm, exemption: str | None, seed: int, batches: int) -> LawResult:

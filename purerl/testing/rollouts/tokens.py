@@ -39,24 +39,19 @@ def keys_of_row(row: Trajectory, outcome: RolloutOutcome) -> list[str]:
     position = 0
     while any(fields["action"][position:]):
         position += fields["action"][position:].index(True)
-        key = _key_at(fields, position, outcome)
+        before = fields["tokens"][:position]
+        requests = [r for r in outcome.requests if r.key in outcome.completions and [*r.tokens] == before]
+        end = f"{len(before)} tokens that end with {before[-5:]}"
+        assert requests, (
+            f"an action token at position {position}, after {end}: got no request with the tokens before it; "
+            f"the tokens of a request, and what was sampled, must be the row"
+        )
+        differences = {request.key: _difference(fields, position, outcome, request) for request in requests}
+        key = min(differences, key=lambda key: (differences[key][0], differences[key][1]))
+        assert not differences[key][0], f"completion {key!r} in a row: {differences[key][1]}"
         keys.append(key)
         position += len(outcome.completions[key].tokens)
     return keys
-
-
-def _key_at(fields: Mapping[str, list], position: int, outcome: RolloutOutcome) -> str:
-    """The key of the request whose completion starts at `position`. Raises AssertionError if there is none."""
-    before = fields["tokens"][:position]
-    requests = [r for r in outcome.requests if r.key in outcome.completions and [*r.tokens] == before]
-    assert requests, (
-        f"an action token at position {position}, after {_end(before)}: got no request with the tokens before it; "
-        f"the tokens of a request, and what was sampled, must be the row"
-    )
-    differences = {request.key: _difference(fields, position, outcome, request) for request in requests}
-    best = min(differences, key=lambda key: (differences[key][0], differences[key][1]))
-    assert not differences[best][0], f"completion {best!r} in a row: {differences[best][1]}"
-    return best
 
 
 def _difference(
@@ -75,7 +70,3 @@ def _difference(
     wrong = [name for name, values in columns.items() if got[name] != values]
     text = f"field {wrong[0]!r}: got {got[wrong[0]]}, expected {columns[wrong[0]]}" if wrong else ""
     return len(wrong) if completion.tokens else len(columns), text
-
-
-def _end(tokens: list) -> str:
-    return f"{len(tokens)} tokens that end with {tokens[-5:]}"

@@ -22,6 +22,7 @@ from .cheats import CHEATS, FOOLING
 from .exploits import EXPLOITS, LIMITS, Host, completion, marked, program
 from .problems import ADD, BODY, PROGRAM, SUM
 
+pytestmark = pytest.mark.slow
 _SANDBOX = SandboxSettings(limits=Limits(max_memory=128, max_processes=20, max_output=10**5, max_disk=16))
 _REPOSITORY = str(Path(__file__).parents[3])
 _TIMEOUT, _SHORT_TIMEOUT = 20.0, 0.5  # long, so that a busy computer is not mistaken for a protection

@@ -194,6 +194,7 @@ def test_a_prompt_may_open_the_block() -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

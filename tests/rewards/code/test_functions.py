@@ -125,12 +125,14 @@ def test_wrong_solution_gets_0_and_a_reason(completion: str, reason: str, code: 
     assert grade.reason.startswith(reason)
 
 
+@pytest.mark.slow
 def test_a_solution_of_ten_megabytes_is_graded(code: Code) -> None:
     assert code.grade("x = 1\n" * 1_700_000 + "def add(a, b): return a + b\n", ADD).score in (0.0, 1.0)
     assert code.grade("(" * 10_000_000, ADD).score == 0.0
     assert code.grade(BODY, ADD) == PASSED
 
 
+@pytest.mark.slow
 def test_time_is_that_of_all_calls_together() -> None:
     slow = "import time\ndef add(a, b):\n    time.sleep(0.4)\n    return a + b\n"
     example = problem("add(a, b)", "for k in range(10):\n    assert candidate(k, k) == 2 * k")
@@ -302,6 +304,7 @@ def test_after_the_end_of_its_process_a_program_starts_again_for_the_other_tests
     assert partial.grade(source, calls) == Grade(0.5, "the program ends its process")
 
 
+@pytest.mark.slow
 def test_partial_credit_is_given_for_tests_before_the_time_is_over() -> None:
     source = "def total(x):\n    while not x: pass\n    return sum(x)\n"
     calls = {"inputs": ["[1]", "[]", "[2]"], "outputs": ["1", "0", "2"], "fn_name": "total"}
@@ -342,6 +345,7 @@ def test_tests_that_cannot_be_used_are_an_error_and_no_reward(test: str, reason:
     assert code.grade(BODY, ADD) == PASSED, "the next example"
 
 
+@pytest.mark.slow
 def test_tests_that_do_not_end_are_an_error_before_the_first_call_and_0_after_it() -> None:
     with closing(build(Config(timeout=3.0, sandbox=_SANDBOX))) as code:
         with pytest.raises(InputError, match="the process of the tests takes too long"):

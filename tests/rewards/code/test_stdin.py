@@ -134,6 +134,7 @@ def test_all_or_nothing_ends_with_the_first_failure() -> None:
         assert code.grade(source, {"inputs": [""], "outputs": ["1"]}) == PASSED
 
 
+@pytest.mark.slow
 def test_every_test_has_a_time_and_all_together_have_one() -> None:
     source = "import time\ntime.sleep(float(input()))\nprint(1)\n"
     with closing(build(Config(tests="stdin", timeout=3.0, total_timeout=60.0, sandbox=_SANDBOX))) as code:

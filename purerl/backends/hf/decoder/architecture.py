@@ -8,8 +8,6 @@
 A classifier has a linear head in place of the vocabulary head. With one label its score is the logit, and with two the
 probability of the second one, which is the positive one in process reward models. A language model that is trained as a
 classifier gets a new head with one label.
-
-This file imports transformers in functions only.
 """
 
 from __future__ import annotations

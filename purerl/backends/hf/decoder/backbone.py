@@ -1,10 +1,11 @@
-"""The decoder of a causal language model of transformers, without any head."""
+"""The decoder of a causal language model of transformers, without any head, and its layers."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["decoder_of"]
+__all__ = ["decoder_of", "layers_of"]
 
 
 def decoder_of(model: Any) -> Any:
@@ -16,3 +17,10 @@ def decoder_of(model: Any) -> Any:
     decoder = model.get_decoder()
     is_other = decoder is model or not hasattr(decoder, "config")
     return model.model if is_other and hasattr(model, "model") else decoder
+
+
+def layers_of(module: Any) -> Iterator[Any]:
+    """The transformer layers in `module`, as transformers marks them."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    return (layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer))

@@ -100,11 +100,9 @@ def _features(model: Any, pixels: dict[str, Tensor]) -> tuple[Tensor, list[Tenso
 
 def _joined(features: Any) -> Tensor:
     """Features [n, d], from a tensor [..., d] or a sequence of tensors, one for each image."""
-    return (
-        features.flatten(0, -2)
-        if isinstance(features, Tensor)
-        else torch.cat([part.flatten(0, -2) for part in features])
-    )
+    if isinstance(features, Tensor):
+        return features.flatten(0, -2)
+    return torch.cat([part.flatten(0, -2) for part in features])
 
 
 # --- rows ----------------------------------------------------------------------------------------------------------
@@ -146,7 +144,8 @@ class ImageReader:
         ids = sorted(loaded)
         pixels = merged([loaded[number].pixels for number in ids])
         slot = _slots(tokens == self._token, image, ids, [loaded[number].count for number in ids])
-        return ImageBatch(slot, self._positions(slot, pixels), pixels)
+        position = None if self._merge is None else _positions(slot, pixels["image_grid_thw"], self._merge)
+        return ImageBatch(slot, position, pixels)
 
     def _cached(self, number: int) -> LoadedImage:
         """The image with this content id."""
@@ -165,9 +164,6 @@ class ImageReader:
         Pillow.new("RGB", _BLANK).save(file := BytesIO(), format="PNG")
         return self.load(file.getvalue())
 
-    def _positions(self, slot: Tensor, pixels: dict[str, Tensor]) -> Tensor | None:
-        return None if self._merge is None else _positions(slot, pixels["image_grid_thw"], self._merge)
-
     def next_positions(self, images: ImageBatch, lengths: Tensor) -> Tensor:
         """[rows] the position of the token after the first `lengths` tokens of each row."""
         if images.position is None:
@@ -178,7 +174,7 @@ class ImageReader:
 
 
 def _size(loaded: LoadedImage) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in loaded.pixels.values())
+    return sum(tensor.nbytes for tensor in loaded.pixels.values())
 
 
 def _slots(is_placeholder: Tensor, image: Tensor, ids: Sequence[int], counts: Sequence[int]) -> Tensor:

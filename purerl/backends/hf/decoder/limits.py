@@ -11,16 +11,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import PreTrainedModel
 
-__all__ = [
-    "CHOICES",
-    "Limits",
-    "attention_of",
-    "check_layers",
-    "check_rows",
-    "limits_of",
-    "max_sequence_length",
-    "unsupported_layers",
-]
+__all__ = ["CHOICES", "Limits", "attention_of", "check_layers", "check_rows", "limits_of", "unsupported_layers"]
 
 _SUPPORTED = {"full_attention", "sliding_attention"}
 
@@ -36,8 +27,16 @@ class Limits(NamedTuple):
 
 
 def limits_of(model: PreTrainedModel) -> Limits:
-    """The limits of `model`."""
-    return Limits(max_sequence_length(model), model.config.get_text_config(decoder=True).vocab_size)
+    """The limits of `model`.
+
+    With "longrope" a sequence is at most as long as in the original training: if one row of a batch is longer, all rows
+    change to another rotary embedding, so that rows would depend on each other.
+    """
+    config = model.config.get_text_config(decoder=True)
+    rope = getattr(config, "rope_parameters", None) or {}
+    if rope.get("rope_type") == "longrope":
+        return Limits(rope["original_max_position_embeddings"], config.vocab_size)
+    return Limits(getattr(config, "max_position_embeddings", None), config.vocab_size)
 
 
 def check_rows(batch: TensorDict, limits: Limits) -> None:
@@ -92,16 +91,3 @@ def check_layers(model: PreTrainedModel) -> None:
         got = f"{type(model).__name__} with {', '.join(unsupported)}"
         need = "layers of full or sliding-window attention, which store keys and values"
         raise ConfigError("the in-process generator cannot run this model", got=got, need=need, do="use another engine")
-
-
-def max_sequence_length(model: PreTrainedModel) -> int | None:
-    """The maximum number of tokens of a sequence; None if the model does not limit it.
-
-    With "longrope" it is the length of the original training: if one row of a batch is longer, all rows change to
-    another rotary embedding, so that rows would depend on each other.
-    """
-    config = model.config.get_text_config(decoder=True)
-    rope = getattr(config, "rope_parameters", None) or {}
-    if rope.get("rope_type") == "longrope":
-        return rope["original_max_position_embeddings"]
-    return getattr(config, "max_position_embeddings", None)

@@ -62,16 +62,12 @@ def attention_errors(model: Model) -> Iterator[None]:
     try:
         yield
     except (ValueError, ImportError) as error:
-        if re.search(_ATTENTION_ERROR, str(error)):
-            raise _attention_error(model, error) from error
-        raise
-
-
-def _attention_error(model: Model, error: Exception) -> ConfigError:
-    got = f"{model.attention!r}: {str(error).strip().splitlines()[0]}"
-    need = "an attention implementation that is installed, and that the model supports"
-    do = "leave it out, and transformers chooses one that the model supports"
-    return ConfigError("model.attention", got=got, need=need, do=do if model.attention else None)
+        if not re.search(_ATTENTION_ERROR, str(error)):
+            raise
+        got = f"{model.attention!r}: {str(error).strip().splitlines()[0]}"
+        need = "an attention implementation that is installed, and that the model supports"
+        do = "leave it out, and transformers chooses one that the model supports" if model.attention else None
+        raise ConfigError("model.attention", got=got, need=need, do=do) from error
 
 
 def _check_complete(

@@ -2,18 +2,16 @@
 
 The prompts are read, and then one token is decoded in the widest table of keys and values that the rows need: by the
 code of the generator itself, on fake weights (`simulation.py`).
-
-This file imports transformers.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from attrs import evolve
 
 from purerl.backends.hf.decoder.limits import limits_of
-from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated
+from purerl.backends.hf.memory.simulation import Simulation, fake_model, over_layers
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.sampling.logits import WideHead
 from purerl.backends.hf.settings import GeneratorConfig, with_dtype
@@ -48,8 +46,7 @@ def memory_of_generator(config: GeneratorConfig, *, model: Model, workload: Work
         return {"sampling": _sampling(config, fake_model(model, num_layers=number), model, rows, workload)}
 
     transient = over_layers(layers, measure)
-    parameters = [*whole.parameters(), *whole.buffers()]
-    states = {"parameters": sum(tensor.numel() * tensor.element_size() for tensor in parameters)}
+    states = {"parameters": sum(tensor.nbytes for tensor in (*whole.parameters(), *whole.buffers()))}
     return MemoryUse(states=states, transient=transient)
 
 
@@ -57,7 +54,7 @@ def _sampling(
     config: GeneratorConfig, causal: PreTrainedModel, model: Model, rows: int, workload: Workload
 ) -> dict[str, int]:
     tracker = MemoryTracker()
-    with tracker, simulated():
+    with tracker, Simulation():
         tracker.label("parameters", [*causal.parameters(), *causal.buffers()])
         generator = _SimulatedGenerator(evolve(config, device="cpu"), causal, model)
         generator.sample(_requests(rows, workload, causal), tracker)
@@ -89,8 +86,7 @@ class _NarrowHead(WideHead):
 class _SimulatedGenerator(HFGenerator):
     """A generator that decodes only the last token of its rows."""
 
-    def _wide_head(self) -> WideHead:
-        return _NarrowHead(self._model)
+    _head_type: ClassVar[type[WideHead]] = _NarrowHead
 
     def sample(self, requests: Sequence[Request], tracker: MemoryTracker) -> None:
         """Sample the completions of `requests`, all of which are decoded together, in the phase "sampling"."""

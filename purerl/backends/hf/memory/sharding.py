@@ -19,17 +19,15 @@ import torch
 from attrs import define, field
 from torch import Tensor, nn
 
-from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.system.tensor_tracker import MemoryTracker
 
 if TYPE_CHECKING:
     from purerl.backends.hf.settings import TrainerConfig
 
-__all__ = ["GATHERED", "GATHER_BUCKET", "count_gathered"]
+__all__ = ["GATHERED", "count_gathered"]
 
 GATHERED = "gathered parameters and gradients"
-GATHER_BUCKET = 2**28
-"""Bytes that `gather.full_tensors` gathers at a time."""
 
 
 @define(eq=False)
@@ -78,22 +76,18 @@ def count_gathered(module: nn.Module, config: TrainerConfig, tracker: MemoryTrac
         return
     layers, tensor = list(layers_of(module)), config.mesh.tensor
     own = {id(p) for layer in layers for p in layer.parameters()}
-    part = partial(_part, tracker, tensor=tensor, trains_adapter=config.lora is not None)
-    rest = part([p for p in module.parameters() if id(p) not in own])
-    parts = [part(list(layer.parameters())) for layer in layers]
-    gathered = _Gathered(rest, parts, keeps=not config.reshard_after_forward)
+    groups = [[p for p in module.parameters() if id(p) not in own], *(list(layer.parameters()) for layer in layers)]
+    parts = [_part(tracker, each, tensor=tensor, trains_adapter=config.lora is not None) for each in groups]
+    gathered = _Gathered(parts[0], parts[1:], keeps=not config.reshard_after_forward)
     with ExitStack() as hooks:
         hooks.callback(gathered.start)
         _add(hooks, module.register_forward_pre_hook(lambda *_: gathered.start_forward()))
         for k, layer in enumerate(layers):
             _add(hooks, layer.register_forward_pre_hook(lambda *_, k=k: gathered.before_layer(k)))
             _add(hooks, layer.register_forward_hook(lambda _, __, output, k=k: gathered.after_layer(k, output)))
-        for part, owner in ((rest, None), *zip(parts, layers, strict=True)):
-            parameters = [p for p in module.parameters() if id(p) not in own] if owner is None else owner.parameters()
-            for parameter in parameters:
-                if parameter.requires_grad:
-                    hook = partial(gathered.accumulate, part)
-                    _add(hooks, parameter.register_post_accumulate_grad_hook(hook))
+        for part, parameters in zip(parts, groups, strict=True):
+            for parameter in (p for p in parameters if p.requires_grad):
+                _add(hooks, parameter.register_post_accumulate_grad_hook(partial(gathered.accumulate, part)))
         yield
 
 

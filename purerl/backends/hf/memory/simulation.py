@@ -3,14 +3,11 @@
 Weights are fake tensors of torch. Tokens, masks and positions are ordinary tensors, so everything that depends on them
 takes the path that it takes in a run. A number that is computed from weights is 1. A tracker counts the bytes of fake
 tensors as those of ordinary ones, so a simulated step has the peak memory of a real one.
-
-This file imports transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -23,7 +20,7 @@ from purerl.backends.hf.decoder.loading import no_progress_bars
 from purerl.models.pretrained import loading
 from purerl.settings import Model
 
-__all__ = ["fake_model", "is_fake", "over_layers", "simulated", "with_fake_weights"]
+__all__ = ["Simulation", "fake_model", "over_layers", "with_fake_weights"]
 
 Bytes = Mapping[str, Mapping[str, int]]
 
@@ -72,7 +69,8 @@ def with_fake_weights(module: Any, *, dtype: torch.dtype | None = None) -> Any:
 
     What is fake already stays as it is, and tied parameters stay tied.
     """
-    mode, replaced = _mode_of(module), dict[int, tuple[Tensor, nn.Parameter]]()
+    modes = (tensor.fake_mode for tensor in module.parameters() if isinstance(tensor, FakeTensor))
+    mode, replaced = next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True), dict[int, Any]()
     for part in module.modules():
         for name, tensor in _not_fake(part._parameters):  # noqa: SLF001 - setting an attribute would check the device
             if id(tensor) not in replaced:
@@ -103,28 +101,19 @@ def over_layers(number: int, measure: Callable[[int], Bytes]) -> dict[str, dict[
     }
 
 
-def is_fake(tensor: object) -> bool:
-    """Whether `tensor` has no values."""
-    return isinstance(tensor, FakeTensor)
+class Simulation(TorchDispatchMode):
+    """In this block, operations on fake tensors return numbers where a program needs them.
 
-
-@contextmanager
-def simulated() -> Iterator[None]:
-    """In this block, operations on fake tensors return numbers where a program needs them."""
-    with _Numbers():
-        yield
-
-
-class _Numbers(TorchDispatchMode):
-    """Returns 1 for every number that is read from a fake tensor, and evaluates ordinary masks that select from one."""
+    Every number that is read from a fake tensor is 1, and ordinary masks that select from one are evaluated.
+    """
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         name = func._schema.name  # noqa: SLF001 - torch has no public name of an operation
-        if name == "aten::_local_scalar_dense" and is_fake(args[0]):
+        if name == "aten::_local_scalar_dense" and isinstance(args[0], FakeTensor):
             return 1
-        if name == "aten::_grouped_mm" and is_fake(args[0]):
+        if name == "aten::_grouped_mm" and isinstance(args[0], FakeTensor):
             return _grouped_product(*args[:3], **(kwargs or {}))
         if name in _INDEXED:
             args = (args[0], [index for part in args[1] for index in _positions(part)], *args[2:])
@@ -140,18 +129,14 @@ def _grouped_product(a: Tensor, b: Tensor, offs: Tensor | None = None, **kwargs:
 
 def _positions(index: Tensor | None) -> tuple[Tensor | None, ...]:
     """The positions that an ordinary mask selects; anything else as it is."""
-    is_mask = index is not None and index.dtype == torch.bool and not is_fake(index)
+    is_mask = index is not None and index.dtype == torch.bool and not isinstance(index, FakeTensor)
     return index.nonzero(as_tuple=True) if is_mask else (index,)
 
 
-def _mode_of(module: nn.Module) -> FakeTensorMode:
-    """The mode of the fake tensors in `module`, or a new one."""
-    modes = (tensor.fake_mode for tensor in module.parameters() if isinstance(tensor, FakeTensor))
-    return next(modes, None) or FakeTensorMode(allow_non_fake_inputs=True)
-
-
 def _not_fake(tensors: Mapping[str, Tensor | None]) -> list[tuple[str, Tensor]]:
-    return [(name, tensor) for name, tensor in tensors.items() if tensor is not None and not is_fake(tensor)]
+    return [
+        (name, tensor) for name, tensor in tensors.items() if tensor is not None and not isinstance(tensor, FakeTensor)
+    ]
 
 
 def _empty(mode: FakeTensorMode, like: Tensor, dtype: torch.dtype) -> Tensor:

@@ -3,8 +3,6 @@
 The largest micro-batch is scored and trained on with fake weights (`simulation.py`), by the code of the trainer itself.
 What the ranks of a mesh divide is divided here: parameters, gradients and moments by their number, activations of a
 sequence by the number of ranks that share it. `sharding_memory.py` has what FSDP2 gathers.
-
-This file imports transformers.
 """
 
 from __future__ import annotations
@@ -22,11 +20,11 @@ from torch import Tensor
 from purerl.algos.algebra import Objective, Term, of_fields, prepare_step
 from purerl.algos.parts.reductions import token_mean
 from purerl.backends.hf.decoder.architecture import architecture_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.decoder.images import reads_images
-from purerl.backends.hf.decoder.layers import layers_of
 from purerl.backends.hf.decoder.limits import unsupported_layers
-from purerl.backends.hf.memory.sharding import GATHER_BUCKET, GATHERED, count_gathered
-from purerl.backends.hf.memory.simulation import fake_model, over_layers, simulated, with_fake_weights
+from purerl.backends.hf.memory.sharding import GATHERED, count_gathered
+from purerl.backends.hf.memory.simulation import Simulation, fake_model, over_layers, with_fake_weights
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.fit import check_shapes
 from purerl.backends.hf.model.freeze import freeze, frozen_names
@@ -36,6 +34,7 @@ from purerl.backends.hf.training.adapter import add_adapter
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.training.rounding import REMAINDER, is_narrow
+from purerl.backends.hf.weights.gather import BUCKET
 from purerl.kernels.logp import KEPT, chunk_size, fused
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.settings import Model
@@ -70,7 +69,8 @@ def memory_of_trainer(
     build = partial(_simulated_trainer, config, model, outputs, is_trained=is_trained)
     whole = build()
     workload = workload.limited_to(whole.module.limits.max_sequence_length)
-    transient = over_layers(num_layers(whole), lambda number: _transient(build(number), outputs, workload))
+    layers = whole.module.config.num_hidden_layers
+    transient = over_layers(layers, lambda number: _transient(build(number), outputs, workload))
     if on_accelerator and whole.module.has_vocabulary:
         transient = _with_logits(transient, whole, workload)
     _create_states(whole)
@@ -79,17 +79,13 @@ def memory_of_trainer(
     return evolve(_on_one_rank(config, whole, transient, workload), refused=refused)
 
 
-def num_layers(trainer: HFTrainer) -> int:
-    """The number of layers of the model of `trainer`."""
-    return trainer.module.config.num_hidden_layers
-
-
 def _transient(trainer: _SimulatedTrainer, outputs: Sequence[str], workload: Workload) -> dict[str, dict[str, int]]:
     """The transient memory, by phase and component: of the largest micro-batch of `workload`."""
     tracker, objective = trainer.tracker, probe_objective(outputs)
     _create_states(trainer)
-    with tracker, simulated():
-        _label_states(tracker, trainer)
+    with tracker, Simulation():
+        for name, tensors in _states(trainer).items():
+            tracker.label(name, tensors)
         for batch in microbatches_to_plan(trainer, workload):
             with count_gathered(trainer.module, trainer.config, tracker):
                 with tracker.phase("scoring"):
@@ -115,12 +111,7 @@ class _SimulatedTrainer(HFTrainer):
 
 
 def _simulated_trainer(
-    config: TrainerConfig,
-    model: Model,
-    outputs: Sequence[str],
-    num_layers: int | None = None,
-    *,
-    is_trained: bool,
+    config: TrainerConfig, model: Model, outputs: Sequence[str], num_layers: int | None = None, *, is_trained: bool
 ) -> _SimulatedTrainer:
     """As `trainer.build` and `load.load`, without values, compilation and ranks."""
     architecture = architecture_of(model, outputs, is_trained=is_trained)
@@ -229,11 +220,6 @@ def _create_states(trainer: HFTrainer) -> None:
         parameter.grad = torch.zeros_like(parameter)
 
 
-def _label_states(tracker: MemoryTracker, trainer: HFTrainer) -> None:
-    for name, tensors in _states(trainer).items():
-        tracker.label(name, tensors)
-
-
 def _states(trainer: HFTrainer) -> dict[str, list[Tensor]]:
     states = trainer.optimizer.state.values() if trainer.optimizer else ()
     return {
@@ -276,7 +262,8 @@ def _on_one_rank(
     states = {name: size for name, size in states.items() if size}
     assumed = (_NO_IMAGES,) if reads_images(trainer.module.model) else ()
     phases = {**transient, "weight sync": _gathered(trainer, ranks)}
-    host = _weights_without_adapter(trainer)
+    adapted = [layer.base_layer.weight for layer in trainer.adapter.layers.values()] if trainer.adapter else []
+    host = {"weights without adapter": _size(adapted)} if adapted else {}  # which the generator keeps (`merge.py`)
     if workload.stages_checkpoints and trainer.optimizer is not None:
         trained = _size(trainer.adapter.tensors.values()) if trainer.adapter else states[PARAMETERS]
         host |= {"copy for the checkpoint": trained + states.get(MOMENTS, 0)}
@@ -285,21 +272,14 @@ def _on_one_rank(
     return MemoryUse(states=states, transient=phases, host=host, assumed=assumed)
 
 
-def _weights_without_adapter(trainer: HFTrainer) -> dict[str, int]:
-    """The copies in main memory of the layers that an adapter changes, which the generator keeps (`merge.py`)."""
-    if trainer.adapter is None:
-        return {}
-    return {"weights without adapter": _size(layer.base_layer.weight for layer in trainer.adapter.layers.values())}
-
-
 def _gathered(trainer: HFTrainer, ranks: int) -> dict[str, int]:
     """The memory that `weights()` needs to gather beside the parts of this rank: the sum of all twice, and its own."""
     if ranks == 1 or trainer.adapter is not None:
         return {}
-    sizes = [tensor.numel() * tensor.element_size() for tensor in trainer.module.parameters()]
-    bucket = max(*sizes, min(sum(sizes), GATHER_BUCKET))
+    sizes = [tensor.nbytes for tensor in trainer.module.parameters()]
+    bucket = max(*sizes, min(sum(sizes), BUCKET))
     return {GATHERED: 2 * bucket + 2 * bucket // ranks}
 
 
 def _size(tensors: Iterable[Tensor]) -> int:
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+    return sum(tensor.nbytes for tensor in tensors)

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.decoder.limits import attention_of, unsupported_layers
-from purerl.backends.hf.mesh import Mesh
+from purerl.backends.hf.mesh import Mesh, check_divides
 from purerl.errors import ConfigError, PurerlError
 from purerl.settings import Model
 
@@ -19,15 +19,7 @@ if TYPE_CHECKING:
 
     from purerl.backends.hf.settings import TrainerConfig
 
-__all__ = [
-    "OF_DIVISION",
-    "check_divisible",
-    "check_packing",
-    "check_shapes",
-    "joined",
-    "reads_shapes",
-    "refused_by_code",
-]
+__all__ = ["OF_DIVISION", "check_divisible", "check_shapes", "joined", "reads_shapes", "refused_by_code"]
 
 _OWN_ATTENTION = "whose code has an attention of its own"
 _ONLY_ATTENTION = "layers of full or sliding-window attention only"
@@ -65,7 +57,7 @@ def check_shapes(shapes: PreTrainedModel, model: Model, config: TrainerConfig) -
     _check_layers(shapes, config)
     check_divisible(shapes, model, config.mesh)
     if config.packing:
-        check_packing(shapes, model)
+        _check_packing(shapes, model)
     if config.share_prefixes and (unsupported := unsupported_layers(shapes)):
         got = f"{type(shapes).__name__} with {', '.join(unsupported)}"
         raise ConfigError("share_prefixes", got=got, need=_ONLY_ATTENTION, do="leave share_prefixes out")
@@ -103,7 +95,7 @@ def _check_tensor(shapes: PreTrainedModel, mesh: Mesh) -> None:
         got = f"{name}, whose plan in transformers {reason}"
         raise _refused("tensor", mesh.tensor, got, "a model that is trained the same if its matrices are split")
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    _check_heads("tensor", mesh.tensor, "key and value heads", heads)
+    check_divides("tensor", mesh.tensor, "key and value heads", heads)
 
 
 def _check_sequence(shapes: PreTrainedModel, model: Model, mesh: Mesh) -> None:
@@ -117,7 +109,7 @@ def _check_sequence(shapes: PreTrainedModel, model: Model, mesh: Mesh) -> None:
         got, need = f"{name} with attention {attention}", "a model that supports sdpa, with sdpa"
         raise _refused("sequence", mesh.sequence, got, need, do=_other_attention(shapes, model))
     heads = text.num_attention_heads // mesh.tensor
-    _check_heads("sequence", mesh.sequence, "heads of each tensor-parallel rank", heads)
+    check_divides("sequence", mesh.sequence, "heads of each tensor-parallel rank", heads)
 
 
 def _check_shards(shapes: PreTrainedModel, name: str, size: int) -> None:
@@ -146,7 +138,9 @@ def joined(shapes: PreTrainedModel, axis: str) -> list[str]:
         if isinstance(conversion, WeightConverter) and any(_divides(each, axis) for each in conversion.operations):
             pattern = _pattern(conversion.target_patterns)
             names += [name for name, _ in shapes.named_parameters() if pattern.search(name)]
-    return [name for name in names if axis != "tensor" or _is_split(shapes, name)]
+    if axis != "tensor":
+        return names
+    return [name for name in names if any(fnmatchcase(name.removesuffix(".weight"), each) for each in shapes.tp_plan)]
 
 
 def _divides(operation: Any, axis: str) -> bool:
@@ -161,13 +155,7 @@ def _pattern(patterns: str | Sequence[str]) -> re.Pattern[str]:
     return re.compile("|".join(each.replace("*", ".*") for each in listed))
 
 
-def _is_split(shapes: PreTrainedModel, name: str) -> bool:
-    """Whether the plan for tensor parallelism has the parameter called `name`, or its module."""
-    module = name.removesuffix(".weight")
-    return any(fnmatchcase(module, pattern) for pattern in shapes.tp_plan)
-
-
-def check_packing(shapes: PreTrainedModel, model: Model) -> None:
+def _check_packing(shapes: PreTrainedModel, model: Model) -> None:
     """Refuse to pack rows for the model with these `shapes` if it cannot read them so. Raises ConfigError."""
     from purerl.backends.hf.model.packed_attention import SUPPORTED
 
@@ -180,12 +168,6 @@ def check_packing(shapes: PreTrainedModel, model: Model) -> None:
     if (attention := attention_of(shapes)) not in SUPPORTED:
         got, need = f"{name} with attention {attention}", "a model that supports sdpa or eager, with one of them"
         raise ConfigError("packing", got=got, need=need, do=_other_attention(shapes, model) or do)
-
-
-def _check_heads(name: str, size: int, what: str, heads: int) -> None:
-    if heads % size:
-        divisors = ", ".join(str(divisor) for divisor in range(1, heads + 1) if heads % divisor == 0)
-        raise ConfigError(f"mesh.{name}", got=f"{size}, and {heads} {what}", need=f"one of: {divisors}")
 
 
 def _other_attention(shapes: PreTrainedModel, model: Model) -> str | None:

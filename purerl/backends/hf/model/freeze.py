@@ -29,17 +29,13 @@ def frozen_names(module: TokenModel, patterns: Sequence[str]) -> set[str]:
     frozen = set[str]()
     for pattern in patterns:
         is_vision = pattern == VISION
-        matches = {name for name in names if (name not in language if is_vision else _matches(name, pattern))}
+        matches = {*names} - language if is_vision else {n for n in names if fnmatchcase(f".{n}", f"*.{pattern}")}
         if not matches:
             need = "a vision-language model" if is_vision else "a pattern of names of parameters"
             do = "leave it out" if is_vision else nearest(pattern, [VISION, *names[:3], *names[-3:]])
             raise ConfigError("freeze", got=f"{pattern!r}, which no parameter matches", need=need, do=do)
         frozen |= matches
     return frozen
-
-
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatchcase(name, pattern) or fnmatchcase(name, f"*.{pattern}")
 
 
 def _language_names(module: TokenModel) -> set[str]:

@@ -3,8 +3,6 @@
 The attention function of the model reads all rows of equal length as one rectangle, so nothing is computed for padding
 or between rows. A pack of n tokens has at most sqrt(2 n) different lengths, each of which is one call. On a GPU, 16-bit
 numbers go to torch's flash attention for rows of different lengths, in one call.
-
-This file imports transformers. It is imported when a trainer is built.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from purerl.backends.hf.decoder.layers import layers_of
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.system.process import keep_compiled_code_private
 

@@ -1,7 +1,4 @@
-"""A cache of keys and values as transformers needs it: the number of tokens before those that are read.
-
-This file imports transformers. It is imported when a generator or a trainer is built.
-"""
+"""A cache of keys and values as transformers needs it: the number of tokens before those that are read."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@
 Eight completions of one prompt read the prompt once instead of eight times, forward and backward: the gradients of all
 eight flow into the one computation. The result is the same up to rounding, because attention sees the same tokens at
 the same distances.
-
-This file imports transformers. It is imported when a trainer is built.
 """
 
 from __future__ import annotations
@@ -160,10 +158,8 @@ class _SuffixCache(PastCache):
         self.stored, self.member, self.origin = prefix.stored, member, origin
 
     def update(self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any) -> Any:
-        key, value = self.stored[layer_idx]
-        return torch.cat((self._of_members(key), key_states), -2), torch.cat(
-            (self._of_members(value), value_states), -2
-        )
+        pairs = zip(self.stored[layer_idx], (key_states, value_states), strict=True)
+        return tuple(torch.cat((self._of_members(stored), states), -2) for stored, states in pairs)
 
     def _of_members(self, stored: Tensor) -> Tensor:
         moved = stored if self.origin is None else torch.take_along_dim(stored, self.origin[:, None, :, None], 2)

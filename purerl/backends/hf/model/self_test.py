@@ -23,7 +23,10 @@ from purerl.backends.hf.decoder.images import ImageReader, image_inputs
 from purerl.backends.hf.decoder.inputs import token_inputs
 from purerl.backends.hf.decoder.outputs import equal_up_to_rounding, output_head
 from purerl.backends.hf.model.fit import OF_DIVISION
+from purerl.backends.hf.model.packed_attention import attention_as
 from purerl.backends.hf.model.packing import pack, read_pack
+from purerl.backends.hf.model.prefix import can_share
+from purerl.backends.hf.model.sequence import own_positions
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.moe.replay import probe_routes
 from purerl.errors import ConfigError, PurerlError
@@ -51,9 +54,6 @@ def verify(causal: PreTrainedModel, module: TokenModel, *, share: bool) -> bool:
 
     Raises: ConfigError as `probe`, and if the model cannot be split by positions, or not read packs.
     """
-    from purerl.backends.hf.model.packed_attention import attention_as
-    from purerl.backends.hf.model.prefix import can_share
-
     if module.routers:
         with attention_as(module.decoder, module.attention):
             probe_routes(causal)
@@ -69,8 +69,6 @@ def verify(causal: PreTrainedModel, module: TokenModel, *, share: bool) -> bool:
 
 def verify_images(reader: ImageReader, module: TokenModel) -> None:
     """Test the assumptions about how the model in `module` reads images. Raises: ConfigError as `probe_images`."""
-    from purerl.backends.hf.model.packed_attention import attention_as
-
     with attention_as(module.decoder, module.attention):
         probe_images(module.model, reader)
 
@@ -150,9 +148,6 @@ def probe_split(causal: PreTrainedModel, module: TokenModel) -> None:
 
     Also `probe` of the logits without it. Raises: ConfigError that names the first difference, on all ranks.
     """
-    from purerl.backends.hf.model.packed_attention import attention_as
-    from purerl.backends.hf.model.sequence import own_positions
-
     weight: Any = causal.get_input_embeddings().weight
     group, decoder = module.sequence, module.decoder
     width = _TOKENS * dist.get_world_size(group)
@@ -185,8 +180,6 @@ def probe_pack(causal: PreTrainedModel, module: TokenModel) -> None:
 
     Also `probe` of the logits, with padded rows. Raises: ConfigError that names the first difference.
     """
-    from purerl.backends.hf.model.packed_attention import attention_as
-
     weight: Any = causal.get_input_embeddings().weight
     time, size = torch.arange(max(_ROWS) + 1, device=weight.device), torch.tensor(_ROWS, device=weight.device)
     tokens = torch.arange(len(size) * len(time), device=weight.device).reshape(len(size), -1) % len(weight)

@@ -4,8 +4,6 @@
     its attention  all positions, heads of this rank: an all-to-all before it, and one after it
 
 Everything else in a layer works on each position alone. Reference: Jacobs et al., "DeepSpeed Ulysses" (2023).
-
-This file imports transformers. It is imported when a trainer is built.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,12 +24,15 @@ from torch.nn import functional
 
 from purerl.backends.hf.decoder.architecture import CLASSIFIER_SCORE, HEAD_STD, scores_of_classes
 from purerl.backends.hf.decoder.backbone import decoder_of
-from purerl.backends.hf.decoder.extras import Extras
-from purerl.backends.hf.decoder.images import image_inputs, reads_images
+from purerl.backends.hf.decoder.images import ImageBatch, image_inputs, reads_images
 from purerl.backends.hf.decoder.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.decoder.limits import limits_of
 from purerl.backends.hf.decoder.loading import no_progress_bars
 from purerl.backends.hf.decoder.outputs import logit_shape, output_head, states_of
+from purerl.backends.hf.model.packed_attention import pack_attention
+from purerl.backends.hf.model.packing import Pack, read_pack
+from purerl.backends.hf.model.prefix import Plan, read_prefixes
+from purerl.backends.hf.model.sequence import own_positions, split_attention, sum_over
 from purerl.backends.hf.moe.replay import ROUTES, RoutedInputs, Routers, hook_routers, routes_of
 from purerl.backends.hf.moe.router import LOAD, load_of
 from purerl.errors import ConfigError
@@ -43,15 +46,24 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from transformers import PreTrainedModel
 
-    from purerl.backends.hf.model.packing import Pack
-    from purerl.backends.hf.model.prefix import Plan
-
-__all__ = ["HEADS", "LANGUAGE_OUTPUTS", "TokenModel"]
+__all__ = ["HEADS", "LANGUAGE_OUTPUTS", "Extras", "TokenModel", "at_action", "build_head", "head_file"]
 
 T = TypeVar("T")
 
 HEADS = ("value", "log_partition")
 """Outputs that have a head of their own: one number per token, linear in the hidden state."""
+
+
+class Extras(NamedTuple):
+    """The inputs of a forward pass beside tokens: the images of rows, and the experts that their tokens go through.
+
+    images   None: the rows are text
+    experts  [rows, time, layers, k], as `moe/replay.py` defines them; with `LIVE` the router chooses. None: it always
+             does
+    """
+
+    images: ImageBatch | None = None
+    experts: Tensor | None = None
 
 
 class TokenModel(nn.Module):
@@ -85,8 +97,8 @@ class TokenModel(nn.Module):
         self.top_k, self.vocabulary = _top_k(top_k, vocabulary.shape[0]), slice(None)
         self.reads_images = reads_images(causal)
         keeps_head = self.has_vocabulary or self.is_classifier
-        self.model: Any = causal if keeps_head else _headless(causal)
-        self.heads = nn.ModuleDict({name: _head(name, vocabulary, path) for name in outputs if name in HEADS})
+        self.model: Any = causal if keeps_head else (causal.base_model if self.reads_images else decoder_of(causal))
+        self.heads = nn.ModuleDict({name: build_head(name, vocabulary, path) for name in outputs if name in HEADS})
 
     @property
     def decoder(self) -> Any:
@@ -110,9 +122,9 @@ class TokenModel(nn.Module):
 
         Of a language model that is `action`. A classifier reads the action tokens themselves, so both get a column.
         """
-        return (
-            (functional.pad(tokens, (0, 1)), functional.pad(action, (1, 0))) if self.is_classifier else (tokens, action)
-        )
+        if not self.is_classifier:
+            return tokens, action
+        return functional.pad(tokens, (0, 1)), functional.pad(action, (1, 0))
 
     def image_field(self, batch: TensorDict) -> dict[str, Tensor]:
         """The field `image` of `batch`, at the positions of the tokens that are read; nothing if it has none."""
@@ -121,15 +133,11 @@ class TokenModel(nn.Module):
 
     def split_sequences(self, group: ProcessGroup) -> None:
         """Compute a part of the positions of each sequence on each rank of `group`."""
-        from purerl.backends.hf.model.sequence import split_attention
-
         self.sequence = group
         split_attention(self.decoder, group)
 
     def pack_rows(self) -> None:
         """Pack rows: `forward` is then always called with a `pack`. It comes before `split_sequences`."""
-        from purerl.backends.hf.model.packed_attention import pack_attention
-
         self.is_packed = True
         pack_attention(self.decoder)
 
@@ -204,12 +212,14 @@ class TokenModel(nn.Module):
             )
         if self.is_classifier:
             results[CLASSIFIER_SCORE] = scores_of_classes(self.classifier, hidden)
-        results = {name: _at_action(value, action) for name, value in results.items()}
+        results = {name: at_action(value, action) for name, value in results.items()}
         if self.is_classifier:
             results[CLASSIFIER_SCORE] = results[CLASSIFIER_SCORE][:, 1:].clone()  # FSDP2 wants no view
         results |= load_of(routers, self.config.num_experts_per_tok) if load else {}
         results |= {ROUTES: inputs.recorded()} if isinstance(inputs, RoutedInputs) else {}
-        sums = {name: self._sum(results[name]) for name in outputs}
+        # Each rank of the sequence group has the values of its own positions.
+        group = self.sequence
+        sums = {name: results[name] if group is None else sum_over(results[name], group) for name in outputs}
         return {name: routes_of(value) if name == ROUTES else value for name, value in sums.items()}
 
     def _read(
@@ -223,13 +233,9 @@ class TokenModel(nn.Module):
         """
         options = {"output_router_logits": True} if router else {}
         if pack is not None:
-            from purerl.backends.hf.model.packing import read_pack
-
             padding = {"multiple": self.multiple_of, "group": self.sequence}
             action, outputs, index = read_pack(self.decoder, pack, inputs, action, **padding, **options)
         elif prefixes is not None:
-            from purerl.backends.hf.model.prefix import read_prefixes
-
             outputs, index = read_prefixes(self.decoder, prefixes, inputs, action, **options)
         else:
             action, outputs, index = self._read_rows(inputs, action, options)
@@ -259,14 +265,6 @@ class TokenModel(nn.Module):
         width = -(-longest // self.multiple_of) * self.multiple_of
         return max(min(width, self.limits.max_sequence_length or width), longest)
 
-    def _sum(self, values: Tensor) -> Tensor:
-        """The values of all ranks of the sequence group, each of which has those of its own positions."""
-        if self.sequence is None:
-            return values
-        from purerl.backends.hf.model.sequence import sum_over
-
-        return sum_over(values, self.sequence)
-
     def export(self, path: Path, state: Mapping[str, Tensor]) -> None:
         """Write the model as transformers' save_pretrained does, and each head into a file beside it.
 
@@ -284,12 +282,7 @@ class TokenModel(nn.Module):
         for name in self.heads:
             prefix = f"heads.{name}."
             head = {key.removeprefix(prefix): value for key, value in state.items() if key.startswith(prefix)}
-            save_file(head, _head_file(path, name))
-
-
-def _headless(causal: Any) -> Any:
-    """`causal` without its output head: its decoder, and what else reads images."""
-    return causal.base_model if reads_images(causal) else decoder_of(causal)
+            save_file(head, head_file(path, name))
 
 
 def _top_k(top_k: int | None, vocab_size: int) -> int:
@@ -298,18 +291,20 @@ def _top_k(top_k: int | None, vocab_size: int) -> int:
     return top_k or min(16, vocab_size)
 
 
-def _head(name: str, vocabulary: Tensor, path: Path) -> nn.Linear:
+def build_head(name: str, vocabulary: Tensor, path: Path) -> nn.Linear:
+    """The head `name` of a model with the `vocabulary` [ids, d], from its file in `path`, or drawn at random."""
     head = nn.Linear(vocabulary.shape[1], 1, dtype=compute_dtype(vocabulary.dtype))
     nn.init.normal_(head.weight, std=HEAD_STD)
     nn.init.zeros_(head.bias)
-    if _head_file(path, name).exists():
+    if head_file(path, name).exists():
         from safetensors.torch import load_file
 
-        head.load_state_dict(load_file(_head_file(path, name)))
+        head.load_state_dict(load_file(head_file(path, name)))
     return head
 
 
-def _head_file(path: Path, name: str) -> Path:
+def head_file(path: Path, name: str) -> Path:
+    """The file of the head `name` in the directory `path`."""
     return path / f"{name}_head.safetensors"
 
 
@@ -323,8 +318,6 @@ def _own_part(
     action: TokenBool, longest: int, width: int, group: ProcessGroup, options: dict[str, Any]
 ) -> tuple[TokenBool, Part, int, dict[str, Any]]:
     """Actions, columns, first position and options (with positions) of this rank of a sequence group."""
-    from purerl.backends.hf.model.sequence import own_positions
-
     start, size = own_positions(width, group)
     # Padding at the end repeats the last position, because a model may have no further one.
     positions = torch.arange(start, start + size, device=action.device).clamp(max=width - 1)
@@ -334,8 +327,7 @@ def _own_part(
     return own, part, start, {**options, "position_ids": positions.expand(max(1, len(action)), size)}
 
 
-def _at_action(values: Tensor, action: TokenBool) -> Tensor:
+def at_action(values: Tensor, action: TokenBool) -> Tensor:
     """`values`, one for each action token, at these tokens; 0 elsewhere."""
-    if values.ndim == 1:
-        return values.new_zeros(action.shape).masked_scatter(action, values)
-    return values.new_zeros(*action.shape, values.shape[-1]).masked_scatter(action[..., None], values)
+    where = action if values.ndim == 1 else action[..., None]
+    return values.new_zeros(*action.shape, *values.shape[1:]).masked_scatter(where, values)

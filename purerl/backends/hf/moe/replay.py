@@ -30,9 +30,8 @@ from attrs import define, field, frozen
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from purerl.backends.hf.decoder.backbone import decoder_of
+from purerl.backends.hf.decoder.backbone import decoder_of, layers_of
 from purerl.backends.hf.decoder.inputs import Inputs, Part
-from purerl.backends.hf.decoder.layers import layers_of
 from purerl.errors import ConfigError
 from purerl.expert_routes import LIVE
 from purerl.types import TokenBool

@@ -4,8 +4,6 @@ transformers repeats keys and values for each query head that shares them. Here,
 become further queries of one head, so keys and values are read once, and not copied. For one token and narrow heads two
 plain matrix products are faster than torch's kernel, which is made for many queries. They read all columns that the
 table has stored, also those that are not in use: memory is read faster without gaps.
-
-This file imports transformers. It is imported when a generator is built.
 """
 
 from __future__ import annotations

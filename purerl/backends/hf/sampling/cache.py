@@ -1,8 +1,6 @@
 """The key-value caches that transformers' attention uses on a `Table`: two for prefill, one for decoding.
 
 A cache object serves all layers. Layers with a sliding window also keep all columns; their mask hides the old ones.
-
-This file imports transformers. It is imported when a generator or a trainer is built.
 """
 
 from __future__ import annotations

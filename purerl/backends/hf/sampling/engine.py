@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from attrs import evolve
@@ -65,6 +65,8 @@ class HFGenerator:
     `model` says where it was loaded from.
     """
 
+    _head_type: ClassVar[type[WideHead]] = WideHead
+
     def __init__(self, config: GeneratorConfig, causal: PreTrainedModel, model: Model) -> None:
         from purerl.backends.hf.sampling.attention import decode_faster
 
@@ -80,7 +82,7 @@ class HFGenerator:
         self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
         decode_faster(decoder_of(self._model))
         self._routes = RouteRecorder(self._model) if config.return_routes else None
-        self._merger, self._head = AdapterMerger(self._model), self._wide_head()
+        self._merger, self._head = AdapterMerger(self._model), self._head_type(self._model)
         self._keys: set[str] = set()
         self._waiting = WaitingRequests()
         self._finished: list[Completion] = []
@@ -96,9 +98,6 @@ class HFGenerator:
         """Test on a few tokens that the experts of the model can be recorded. Raises ConfigError as `probe_routes`."""
         if self._routes is not None:
             self._routes.probe()
-
-    def _wide_head(self) -> WideHead:
-        return WideHead(self._model)
 
     # --- the interface Generator -----------------------------------------------------------------------------------
 

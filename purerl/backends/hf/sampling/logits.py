@@ -3,8 +3,6 @@
 A product of bfloat16 factors is a sum in float32, which is rounded to 8 bits at the end. For a logit of 20 that is an
 error of up to 0.06, so the log-probability of a sampled token would not be that of the hidden state. The trainer's
 logits are not rounded either.
-
-This file is imported when a generator is built.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Reading the prompts of requests that are admitted to the table.
-
-This file imports transformers. It is imported when a generator is built.
-"""
+"""Reading the prompts of requests that are admitted to the table."""
 
 from __future__ import annotations
 

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import Any
 
 from purerl.models.tokenizer import load_tokenizer
 from purerl.settings import Model
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerBase
 
 __all__ = ["StopStrings", "window"]
 
@@ -31,11 +29,12 @@ class StopStrings:
 
     def __init__(self, model: Model) -> None:
         self._model = model
-        self._tokenizer: PreTrainedTokenizerBase | None = None
+
+    @cached_property
+    def _tokenizer(self) -> Any:
+        return load_tokenizer(self._model)
 
     def contains(self, tokens: Sequence[int], stop_strings: Sequence[str]) -> bool:
         """Whether one of `stop_strings` occurs in the text of `tokens`, special tokens included."""
-        if self._tokenizer is None:
-            self._tokenizer = load_tokenizer(self._model)
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=False)
         return any(string in text for string in stop_strings)

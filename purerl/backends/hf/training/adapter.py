@@ -40,13 +40,7 @@ _OF_EXPERTS = re.compile(r"\bexperts\b")
 
 
 def add_adapter(
-    module: TokenModel,
-    lora: Lora,
-    *,
-    path: str,
-    device: torch.device,
-    seed: int,
-    frozen: Collection[str] = (),
+    module: TokenModel, lora: Lora, *, path: str, device: torch.device, seed: int, frozen: Collection[str] = ()
 ) -> Adapter:
     """Add an adapter to the model in `module`, which was loaded from `path`, and freeze its other weights.
 
@@ -197,17 +191,16 @@ class Adapter:
         from safetensors import SafetensorError
         from safetensors.torch import load_file
 
+        what = f"lora.initial {str(path)!r}"
         try:
             tensors = load_file(path / WEIGHTS_FILE)
             missing = sorted(self.tensors.keys() - tensors.keys())
             if missing:
                 do = "set lora.target_modules to the layers that the adapter has"
-                raise ConfigError(
-                    f"lora.initial {str(path)!r}", got=f"no {missing[0]}", need="all target modules", do=do
-                )
+                raise ConfigError(what, got=f"no {missing[0]}", need="all target modules", do=do)
             copy_weights(TensorWeights(tensors), self.tensors)
         except (OSError, SafetensorError, EngineError) as error:
-            raise ConfigError(f"lora.initial {str(path)!r}", got=str(error), need="an adapter that fits") from error
+            raise ConfigError(what, got=str(error), need="an adapter that fits") from error
 
     @contextmanager
     def disabled(self) -> Iterator[None]:

@@ -73,6 +73,5 @@ def build_custom(groups: Sequence[Mapping[str, Any]], config: TrainerConfig) -> 
         return cls([{key: group[key] for key in keys} for group in groups], lr=config.lr, **config.optimizer.kwargs)
     except (TypeError, ValueError, RuntimeError) as error:
         do = "check optimizer.kwargs; parameters=matrices is for optimizers that train matrices only, such as Muon"
-        raise ConfigError(
-            f"optimizer {config.optimizer.factory}", got=f"{error}", need="valid arguments", do=do
-        ) from error
+        what, need = f"optimizer {config.optimizer.factory}", "valid arguments"
+        raise ConfigError(what, got=f"{error}", need=need, do=do) from error

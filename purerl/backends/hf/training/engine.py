@@ -23,21 +23,20 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted, compute_loss, merge
 from purerl.backends.collective import check_call, on_host, sum_metrics, sum_scores
-from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.decoder.images import ImageReader
 from purerl.backends.hf.decoder.limits import CHOICES, check_rows
 from purerl.backends.hf.lora import notes_of
 from purerl.backends.hf.mesh import RankMesh
 from purerl.backends.hf.model.parallel import fsdp_parts, restore_shards, sum_undivided
 from purerl.backends.hf.model.self_test import verify_images
-from purerl.backends.hf.model.token_model import TokenModel
+from purerl.backends.hf.model.token_model import Extras, TokenModel
 from purerl.backends.hf.moe.replay import ROUTES, changed_choices
 from purerl.backends.hf.moe.router import LOAD, balance_loss
 from purerl.backends.hf.training.adapter import Adapter, BaseTrainer
 from purerl.backends.hf.training.expert_records import open_records
 from purerl.backends.hf.training.extras import ExtraReader
 from purerl.backends.hf.training.flops import peak_of_ranks, training_flops
-from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs
+from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs, check_built_for, zero_score
 from purerl.backends.hf.training.optimizer import build_optimizer, clear_gradients, clip_gradients
 from purerl.backends.hf.training.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.training.rounding import drop_remainders, rounding_of
@@ -130,10 +129,10 @@ class HFTrainer:
         Raises: BatchError for a batch that does not follow the schema, and for rows with too many tokens or with ids
         that the model does not have; InputError for an output that this trainer was not built for.
         """
-        self._check_outputs(outputs)
+        check_built_for(outputs, self.outputs)
         check_call(self.mesh.all, "score", batch, tuple(outputs))
         parts = self._arrange(batch, _READS, "row")
-        scores = {name: self._zeros(batch, name) for name in outputs}
+        scores = {name: zero_score(batch, name, self.module.top_k) for name in outputs}
         if self.extras.replays(batch, "score"):
             parts = self.extras.fetch(batch, parts)
         self.extras.begin(batch, outputs)
@@ -173,7 +172,7 @@ class HFTrainer:
         """Set the gradients to those of the whole batch, and return the metrics of the objective."""
         if self.optimizer is None:
             raise InputError("an optimizer step", got="a model that is not trained", need="a role that is trained")
-        self._check_outputs((*objective.outputs, *objective.metric_outputs))
+        check_built_for((*objective.outputs, *objective.metric_outputs), self.outputs)
         check_call(self.mesh.all, call, batch, objective)
         replayed = [ROUTES] if self.extras.replays(batch, call) else []
         parts = self._arrange(batch, (*_READS, *replayed, *objective.reads), objective.unit)
@@ -186,12 +185,6 @@ class HFTrainer:
         sum_undivided(self.trained.values(), self.mesh)
         return sum_metrics(on_host(metrics), self.mesh.data)
 
-    def _check_outputs(self, names: Sequence[str]) -> None:
-        unknown = [name for name in names if name not in self.outputs]
-        if unknown:
-            got, need = ", ".join(unknown), "among " + ", ".join(self.outputs)
-            raise InputError("an output that this trainer was not built for", got=got, need=need)
-
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[MicroBatch]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
@@ -201,14 +194,6 @@ class HFTrainer:
         if self.config.packing:
             return arrange_packs(batch, **options, ranks=self.mesh.data)
         return arrange(batch, **options, share=self.share, ranks=self.mesh.data)
-
-    def _zeros(self, batch: TensorDict, output: str) -> Tensor:
-        if output == ROUTES:
-            return torch.zeros_like(batch["row"])
-        shape = list(batch["action"].shape)
-        if output.startswith("topk"):
-            shape.append(batch[CHOICES].shape[-1] if CHOICES in batch.keys() else self.module.top_k)
-        return batch["temperature"].new_zeros(shape, dtype=torch.int64 if output == "topk_tokens" else None)
 
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""

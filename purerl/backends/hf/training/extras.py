@@ -8,8 +8,8 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.backends.hf.decoder.extras import Extras
 from purerl.backends.hf.decoder.images import ImageBatch, ImageReader
+from purerl.backends.hf.model.token_model import Extras
 from purerl.backends.hf.moe.replay import ROUTES
 from purerl.backends.hf.training.expert_records import RouteRecords, SampledRoutes, set_store
 from purerl.backends.hf.training.layout import ExtraKeys, MicroBatch
@@ -32,10 +32,7 @@ class ExtraReader:
     """
 
     def __init__(
-        self,
-        device: torch.device,
-        records: RouteRecords | SampledRoutes | None,
-        read: ReadPositions | None = None,
+        self, device: torch.device, records: RouteRecords | SampledRoutes | None, read: ReadPositions | None = None
     ) -> None:
         self.device, self.records, self.read = device, records, read
         self.images: ImageReader | None = None

@@ -1,4 +1,4 @@
-"""The micro-batches of this rank: their rows, and whether these share prefixes or are packed.
+"""The micro-batches of this rank: their rows, and whether these share prefixes or are packed; and empty scores.
 
 Every rank works out the micro-batches of all ranks from the same batch, without communication. So all of them agree on
 what a sharded model needs: the number of micro-batches, and in each of them one or two forward passes.
@@ -14,13 +14,16 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.backends.hf.decoder.images import identities
+from purerl.backends.hf.decoder.limits import CHOICES
 from purerl.backends.hf.model.packing import Pack, pack
 from purerl.backends.hf.model.prefix import Plan, plan, separate_plan
+from purerl.backends.hf.moe.replay import ROUTES
 from purerl.backends.training import Budget
+from purerl.errors import InputError
 from purerl.kernels.partition import rank_microbatches, rank_packs, tokens_needed
 from purerl.ranks import Ranks
 
-__all__ = ["ExtraKeys", "MicroBatch", "arrange", "arrange_packs"]
+__all__ = ["ExtraKeys", "MicroBatch", "arrange", "arrange_packs", "check_built_for", "zero_score"]
 
 
 class ExtraKeys(NamedTuple):
@@ -109,3 +112,23 @@ def _extras(batch: TensorDict, of_ranks: Sequence[Tensor], rank: int) -> ExtraKe
         return None
     ids = read[of_ranks[rank]].unique()
     return ExtraKeys(images=tuple(ids[ids > 0].tolist()))
+
+
+# --- outputs -------------------------------------------------------------------------------------------------------
+
+
+def check_built_for(names: Sequence[str], outputs: Sequence[str]) -> None:
+    """Raise InputError if one of the outputs `names` is not among the `outputs` that a trainer was built for."""
+    if unknown := [name for name in names if name not in outputs]:
+        got, need = ", ".join(unknown), "among " + ", ".join(outputs)
+        raise InputError("an output that this trainer was not built for", got=got, need=need)
+
+
+def zero_score(batch: TensorDict, output: str, top_k: int) -> Tensor:
+    """Zeros in the shape of the score `output` of all rows; `top_k` most likely tokens, unless `batch` has choices."""
+    if output == ROUTES:
+        return torch.zeros_like(batch["row"])
+    shape = list(batch["action"].shape)
+    if output.startswith("topk"):
+        shape.append(batch[CHOICES].shape[-1] if CHOICES in batch.keys() else top_k)
+    return batch["temperature"].new_zeros(shape, dtype=torch.int64 if output == "topk_tokens" else None)

@@ -42,15 +42,11 @@ class NarrowAdamW(AdamW):
             for parameter in group["params"]:
                 self._update(parameter, group)
 
-    def new_state(self, parameter: Tensor) -> dict[str, Tensor]:
-        """The state of `parameter` before its first step."""
-        moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        return {"step": torch.zeros((), device=parameter.device), **moments}
-
     def _update(self, parameter: Tensor, group: dict[str, Any]) -> None:
         state = self.state[parameter]
         if not state:
-            state.update(self.new_state(parameter))
+            moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
+            state.update({"step": torch.zeros((), device=parameter.device), **moments})
         if self.rounding.keeps and REMAINDER not in state:
             state[REMAINDER] = torch.zeros_like(parameter, dtype=torch.int16)
         tensors = [parameter.detach(), parameter.grad, state["exp_avg"], state["exp_avg_sq"]]

@@ -139,9 +139,8 @@ def _target(name: str, kind: Kind, trained: Mapping[str, Tensor]) -> Tensor:
     dtype, shape = kind
     owner = _owner(name)
     if owner and owner not in trained:
-        raise CheckpointError(
-            f"the checkpoint has {name!r}", got="no such parameter in the model", need="the same model"
-        )
+        got = "no such parameter in the model"
+        raise CheckpointError(f"the checkpoint has {name!r}", got=got, need="the same model")
     if owner and trained[owner].shape == shape and _HOST not in name:
         return torch.empty_like(trained[owner].detach(), dtype=dtype)
     return torch.empty(shape, dtype=dtype)

@@ -11,7 +11,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -94,17 +94,6 @@ def _copied(value: Tensor) -> Tensor:
     return value.to("cpu", copy=True, memory_format=torch.contiguous_format)
 
 
-class _Values(DefaultSavePlanner):
-    """Gives the values of parts to the writer."""
-
-    def __init__(self, values: Mapping[MetadataIndex, Tensor]) -> None:
-        super().__init__(flatten_state_dict=False)
-        self._values = values
-
-    def lookup_object(self, index: MetadataIndex) -> Tensor:
-        return self._values[index].detach()
-
-
 class StagedTensors(NamedTuple):
     """The parts that this rank writes."""
 
@@ -116,11 +105,12 @@ class StagedTensors(NamedTuple):
 
         Raises: OSError on every rank if one of them cannot write.
         """
-        writer = ShardWriter(path)
+        writer, planner = ShardWriter(path), cast(Any, DefaultSavePlanner(flatten_state_dict=False))
+        planner.lookup_object = lambda index: self.values[index].detach()
 
         def write_own() -> list[Any]:
             with os_errors():
-                return writer.write_data(self.plan.own, _Values(self.values)).wait() if self.values else []
+                return writer.write_data(self.plan.own, planner).wait() if self.values else []
 
         results = ranks.on_all(write_own, f"writing {path.parent.name}/{path.name}")
         ranks.on_first(lambda: writer.finish(self.plan.metadata, results), f"completing {path.parent.name}/{path.name}")
@@ -128,17 +118,6 @@ class StagedTensors(NamedTuple):
 
 
 # --- reading -------------------------------------------------------------------------------------------------------
-
-
-class _Targets(DefaultLoadPlanner):
-    """Gives the reader the tensors to fill."""
-
-    def __init__(self, values: Mapping[MetadataIndex, Tensor]) -> None:
-        super().__init__()
-        self._values = values
-
-    def lookup_tensor(self, index: MetadataIndex) -> Tensor:
-        return self._values[index]
 
 
 class ShardFiles:
@@ -174,8 +153,10 @@ class ShardFiles:
             values |= {_index(name, chunk): chunk.values for chunk in own}
             boxes = [ChunkStorageMetadata(torch.Size(chunk.offsets), chunk.values.size()) for chunk in own]
             items += create_read_items_for_chunk_list(name, saved[name], boxes)  # pyright: ignore[reportArgumentType]
+        planner: Any = DefaultLoadPlanner()
+        planner.lookup_tensor = values.__getitem__
         try:
-            self._reader.read_data(LoadPlan(items), _Targets(values)).wait()
+            self._reader.read_data(LoadPlan(items), planner).wait()
         except (OSError, RuntimeError, EOFError, AssertionError, KeyError, pickle.UnpicklingError) as error:
             raise self._unreadable(error) from error
 

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
     from torch.distributed.tensor import DTensor
 
-__all__ = ["Split", "full_tensors", "split_of"]
+__all__ = ["BUCKET", "Split", "full_tensors", "split_of"]
 
-_BUCKET = 2**28  # bytes
+BUCKET = 2**28
+"""Bytes of tensors that are gathered at a time; a larger tensor is alone in its bucket."""
 
 
 def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -44,8 +45,8 @@ def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
 
 
 def _fits(tensor: DTensor, bucket: Sequence[DTensor]) -> bool:
-    size = sum(member.numel() * member.element_size() for member in (*bucket, tensor))
-    return tensor.dtype == bucket[0].dtype and size <= _BUCKET
+    size = sum(member.nbytes for member in (*bucket, tensor))
+    return tensor.dtype == bucket[0].dtype and size <= BUCKET
 
 
 def _gathered(bucket: Mapping[str, DTensor]) -> Iterator[tuple[str, Tensor]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -28,13 +28,6 @@ PREFIX = "base_model.model."
 """Prefix of names in peft's files, before the name of the module in the model."""
 
 _NAME = re.compile(rf"{re.escape(PREFIX)}(.+)\.lora_([AB])\.weight")
-
-
-class _Pair(NamedTuple):
-    """The two matrices of a layer: A [rank, inputs] and B [outputs, rank]."""
-
-    a: Tensor
-    b: Tensor
 
 
 def merge(weight: Tensor, a: Tensor, b: Tensor, scale: float) -> Tensor:
@@ -80,7 +73,7 @@ class AdapterMerger:
             own[name].copy_(merge(base.to(own[name].device), *pair, scale_of(weights.adapter)))
 
 
-def _pairs(weights: Weights, own: Mapping[str, Tensor]) -> dict[str, _Pair]:
+def _pairs(weights: Weights, own: Mapping[str, Tensor]) -> dict[str, tuple[Tensor, Tensor]]:
     """The matrices of `weights` by the name of the weight that they change, one of `own`."""
     matrices: dict[str, dict[str, Tensor]] = {}
     for name, value in weights:
@@ -95,7 +88,8 @@ def _pairs(weights: Weights, own: Mapping[str, Tensor]) -> dict[str, _Pair]:
     return {name: _pair(name, parts, own) for name, parts in matrices.items()}
 
 
-def _pair(name: str, parts: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> _Pair:
+def _pair(name: str, parts: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    """A [rank, inputs] and B [outputs, rank], which change the weight `name`."""
     if name not in own:
         need = "a weight that the engine's model has"
         raise EngineError(f"an adapter of the unknown weight {name!r}", need=need, do=nearest(name, own))
@@ -105,4 +99,4 @@ def _pair(name: str, parts: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> 
         need = f"A [rank, {inputs}] and B [{outputs}, rank]"
         got = ", ".join(f"{key} {shape}" for key, shape in sorted(shapes.items()))
         raise EngineError(f"an adapter of {name!r}", got=got, need=need)
-    return _Pair(parts["A"], parts["B"])
+    return parts["A"], parts["B"]

@@ -24,9 +24,6 @@ from purerl.rewards.code.inside.values import Graph, NotPlainError, decode, enco
 __all__ = ["Program", "call", "choose_sources", "load"]
 
 
-# --- the program -------------------------------------------------------------------------------------------------
-
-
 def choose_sources(header: str, text: str, name: str) -> list[str]:
     """The sources to execute, one after the other. The choice depends on the syntax only.
 
@@ -112,8 +109,6 @@ class Program:
             self._solution = self._names["Solution"]()
         return getattr(self._solution, name)
 
-
-# --- answers -----------------------------------------------------------------------------------------------------
 
 _program: list[Program] = []
 _output = [1]

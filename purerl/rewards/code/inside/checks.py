@@ -112,9 +112,6 @@ def _exception(names: list[str], args: tuple[Any, ...] | None, text: str) -> Exc
         return RuntimeError(text)
 
 
-# --- tests -------------------------------------------------------------------------------------------------------
-
-
 def run(spec: Mapping[str, Any], channel: Channel) -> None:
     """Run the tests of `spec`, and send the report.
 

@@ -47,9 +47,6 @@ class Graph(NamedTuple):
     nodes: Sequence[str] = ()
 
 
-# --- writing -----------------------------------------------------------------------------------------------------
-
-
 def encode(roots: Sequence[Any], known: Graph = Graph()) -> tuple[str, Graph]:  # noqa: B008 -- immutable
     """The text of `roots` and of what they contain; of the objects in `known`, those that have changed.
 
@@ -141,9 +138,6 @@ def _rare_scalar(value: Any) -> Any:
     if type(value).__module__ == "numpy" and getattr(value, "shape", None) == ():
         return _scalar(value.item())
     return _NONE
-
-
-# --- reading -----------------------------------------------------------------------------------------------------
 
 
 def decode(text: str, known: Graph = Graph()) -> tuple[list[Any], Graph]:  # noqa: B008 -- immutable
