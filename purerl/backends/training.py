@@ -33,7 +33,7 @@ class Budget(NamedTuple):
     counted: Literal["tokens", "rows"] = "tokens"
 
     def sizes(self, tokens: RowInt) -> RowInt:
-        """What each row takes of the maximum, from its tokens. Shapes: [rows]."""
+        """The part of the maximum that each row takes, from its tokens. Shapes: [rows]."""
         return tokens if self.counted == "tokens" else tokens.new_ones(len(tokens))
 
     def rows(self, tokens: int) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from attrs import frozen
@@ -11,11 +12,13 @@ from purerl.config.requirements import Requirements
 from purerl.data.answers import TokenizedExample
 from purerl.data.chat import Chat, Prompt
 from purerl.data.examples import DataSet, Example, indices_of_draws, prompts_at, rows_at, tokenized_at
+from purerl.errors import ImageError
 from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences, scored_at_end
+from purerl.rollouts.opened import Task
 from purerl.rollouts.row_images import RowImages
-from purerl.rollouts.types import Draw
+from purerl.rollouts.types import Draw, Trajectory
 
-__all__ = ["Sampler", "examples_workflow"]
+__all__ = ["Sampler", "all_rows", "examples_workflow"]
 
 
 @frozen
@@ -92,3 +95,26 @@ def examples_workflow(needs: Requirements, sampler: Sampler) -> Demonstrations |
         return LabeledCompletions(sampler.answers, sampler.mismatched_answer, sampler.labeled_fields, images)
     answers = sampler.scored_answers if needs.trains_classifier else sampler.answers
     return Preferences(answers, sampler.row_fields, images)
+
+
+def all_rows(needs: Requirements, task: Task, seed: int) -> Iterator[list[Trajectory]]:
+    """The rows of every step of a run on data, and those of its validation, in parts of a step.
+
+    An example is read once, unless its rows depend on the next draw, as those of labeled completions do.
+    """
+    training, size = task.training, needs.schedule.batch_size
+    total = needs.schedule.num_steps(training.examples.num_rows) * size
+    for data in filter(None, (training.examples, training.held_out)):
+        sampler = Sampler(data, task.chat, seed, needs.teachers, needs.number_columns)
+        workflow, seen = examples_workflow(needs, sampler), set[int]()
+        indices = None if data is training.examples else data.indices
+        for first in range(0, total if indices is None else len(indices), size):
+            part = None if indices is None else indices[first : first + size]
+            draws = sampler.draw_examples(first, size) if part is None else sampler.examples_at(part, first)
+            rows = list[Trajectory]()
+            for draw in draws:
+                if needs.example_type == "labels" or draw.index not in seen:
+                    with suppress(ImageError):  # its rows are left out of their step
+                        rows += workflow.rows(draw)
+            seen.update(draw.index for draw in draws)
+            yield rows

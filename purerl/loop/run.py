@@ -16,8 +16,8 @@ from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
+from purerl.loop.draws import all_rows
 from purerl.loop.measure import Measures, open_measures
-from purerl.loop.precomputed import open_precomputed
 from purerl.loop.sources import RolloutSource, Source, open_source
 from purerl.loop.state import Clock
 from purerl.loop.step import Learner, open_learner
@@ -27,6 +27,7 @@ from purerl.opening.engines import check_running, open_engines
 from purerl.opening.expert_routes import use_routes
 from purerl.opening.fit import check_fit, lengths_of
 from purerl.opening.inputs import data_files
+from purerl.opening.precomputed import open_precomputed
 from purerl.opening.task import open_task, with_interaction
 from purerl.placement.join import RankContext
 from purerl.planning.check import check_memory
@@ -92,7 +93,8 @@ def open_run(
     updates = needs.updates(steps)
     task = with_interaction(task, config.environment, rollout and rollout.workflow, runtime, seed=config.seed)
     ranks.on_first(lambda: _check_resources(config, needs, context), "memory and servers")
-    stored = open_precomputed(config, needs, task, directory, context, fingerprints)
+    rows = partial(all_rows, needs, task, config.seed)
+    stored = open_precomputed(config, needs, task, directory, context, fingerprints, rows)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
     engines = open_engines(
         {name: role for name, role in needs.models.items() if name not in stored},

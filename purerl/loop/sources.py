@@ -20,7 +20,6 @@ from purerl.data.examples import DataSet
 from purerl.envs.settings import EnvironmentSettings
 from purerl.expert_routes import RouteStore
 from purerl.loop.draws import Sampler, examples_workflow
-from purerl.loop.filtering import by_metric
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
@@ -31,6 +30,7 @@ from purerl.ranks import Ranks
 from purerl.rewards.results import components_of
 from purerl.rollouts.distributed import distributed
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
+from purerl.rollouts.filtering import by_metric, first_groups, number_of_groups
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -94,7 +94,7 @@ class RolloutSource:
         kept: list[Trajectory] = []
         self.failures.start(state.step + 1)
         for _ in range(1 + self.settings.max_resample_rounds):
-            num_kept = 0 if self.settings.gen_batch_size else _number_of_groups(kept)
+            num_kept = 0 if self.settings.gen_batch_size else number_of_groups(kept)
             count = self.settings.gen_batch_size or self.batch_size - num_kept
             self.failures.expect(count * self.settings.samples_per_prompt)
             with clock("rollout"):
@@ -105,9 +105,9 @@ class RolloutSource:
                     taken = self.model_rewards(taken, self.data, samples, add_missing)
             groups += taken
             kept += self._selected([trajectory for group in taken for trajectory in group.trajectories])
-            if _number_of_groups(kept) >= self.batch_size:
+            if number_of_groups(kept) >= self.batch_size:
                 break
-        kept, num_surplus = _first_groups(kept, self.batch_size)
+        kept, num_surplus = first_groups(kept, self.batch_size)
         with clock("rollout"):
             num_cancelled = self.window.cancel_surplus(state.step)
         if all(trajectory.result.reward is None for trajectory in kept):
@@ -163,17 +163,6 @@ def _scores(trajectories: Sequence[Trajectory]) -> list[float]:
     results = zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True)
     scores = {row.fields["row"]: result.reward or 0.0 for rows, result in results for row in rows}
     return [scores[trajectory.fields["row"]] for trajectory in trajectories]
-
-
-def _number_of_groups(trajectories: Sequence[Trajectory]) -> int:
-    return len({trajectory.fields["group"] for trajectory in trajectories})
-
-
-def _first_groups(trajectories: Sequence[Trajectory], count: int) -> tuple[list[Trajectory], int]:
-    """The rows of the first `count` groups, and the number of the other groups."""
-    groups = [*dict.fromkeys(trajectory.fields["group"] for trajectory in trajectories)]
-    used = {*groups[:count]}
-    return [t for t in trajectories if t.fields["group"] in used], len(groups[count:])
 
 
 Source = ExampleSource | RolloutSource

@@ -68,8 +68,8 @@ def check_rollout(
         raise ConfigError("rollout.samples_per_prompt", got=settings.samples_per_prompt, need=need)
     for name in ("max_resample_rounds", "gen_batch_size", "filter_metric"):
         if getattr(settings, name) and algorithm.select is keep_all:
-            need, do = f"an algorithm that drops groups; {kind} keeps all", "set algorithm.group_filter=variance"
-            raise no_effect(f"rollout.{name}", getattr(settings, name), need, f"{do}, or leave it out")
+            need, value = f"an algorithm that drops groups; {kind} keeps all", getattr(settings, name)
+            raise no_effect(f"rollout.{name}", value, need, "add the modifier group_filter, or leave it out")
     rounds = 1 + settings.max_resample_rounds
     if settings.gen_batch_size is not None and settings.gen_batch_size * rounds < batch_size:
         got = f"{settings.gen_batch_size} prompts in each of at most {rounds} rounds"

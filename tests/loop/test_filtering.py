@@ -13,9 +13,9 @@ from purerl.algos import dapo, grpo
 from purerl.algos.modifiers import bypass, group_filter
 from purerl.composition import Composition
 from purerl.errors import ConfigError
-from purerl.loop.filtering import by_metric
 from purerl.loop.train import train
 from purerl.rewards.results import RewardResult
+from purerl.rollouts.filtering import by_metric
 from purerl.rollouts.types import Trajectory
 from purerl.store.rollouts import read_rollouts
 from purerl.store.settings import Checkpoint

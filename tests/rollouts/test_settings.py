@@ -57,7 +57,7 @@ def test_invalid_values_are_refused(setting: str, message: str) -> None:
             (
                 "rollout.filter_metric has no effect\n  got:  'acc'\n"
                 "  need: an algorithm that drops groups; grpo keeps all\n"
-                "  do:   set algorithm.group_filter=variance, or leave it out"
+                "  do:   add the modifier group_filter, or leave it out"
             ),
         ),
         (

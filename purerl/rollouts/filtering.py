@@ -1,4 +1,4 @@
-"""The rows by which an algorithm chooses groups, if a component of the reward takes the place of the reward."""
+"""The choice of groups: the rows by which an algorithm chooses, and the number of groups that are used."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from purerl.rewards.results import RewardResult
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
 from purerl.rollouts.types import Trajectory
 
-__all__ = ["by_metric"]
+__all__ = ["by_metric", "first_groups", "number_of_groups"]
 
 
 def by_metric(trajectories: Sequence[Trajectory], name: str) -> list[dict[str, Any]]:
@@ -19,7 +19,7 @@ def by_metric(trajectories: Sequence[Trajectory], name: str) -> list[dict[str, A
     Each row of an episode has the component of the episode, at its last action token. A row without a reward, which is
     masked out, has 0.
 
-    Raises: ConfigError for a row that has a reward and no such component: its group could not be judged.
+    Raises: ConfigError for a row that has a reward and no such component.
     """
     values = {}
     for rows, result in zip(episodes_of(trajectories), results_of_episodes(trajectories), strict=True):
@@ -45,3 +45,15 @@ def _at_last_action(fields: Mapping[str, Any], value: float) -> list[float]:
     actions = [position for position, is_action in enumerate(fields["action"]) if is_action]
     last = actions[-1] if actions else None
     return [value if position == last else 0.0 for position in range(len(fields["tokens"]))]
+
+
+def number_of_groups(trajectories: Sequence[Trajectory]) -> int:
+    """The number of groups that have rows among `trajectories`."""
+    return len({trajectory.fields["group"] for trajectory in trajectories})
+
+
+def first_groups(trajectories: Sequence[Trajectory], count: int) -> tuple[list[Trajectory], int]:
+    """The rows of the first `count` groups, and the number of the other groups."""
+    groups = [*dict.fromkeys(trajectory.fields["group"] for trajectory in trajectories)]
+    used = {*groups[:count]}
+    return [t for t in trajectories if t.fields["group"] in used], len(groups[count:])

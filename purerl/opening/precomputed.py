@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from hashlib import blake2b
@@ -24,10 +24,8 @@ from purerl.batch import collate
 from purerl.config.requirements import ModelRole, Requirements
 from purerl.config.schema import RunConfig
 from purerl.config.structure import to_dict
-from purerl.data.examples import DataSet
-from purerl.errors import EngineError, ImageError, InputError
+from purerl.errors import EngineError, InputError
 from purerl.images import ImageStore
-from purerl.loop.draws import Sampler, examples_workflow
 from purerl.opening.engines import open_trainer, preview_engines
 from purerl.opening.fit import check_fit, lengths_of
 from purerl.opening.images import use_images
@@ -35,7 +33,7 @@ from purerl.opening.model_notes import limit_vocabularies
 from purerl.placement.join import RankContext
 from purerl.protocols import Capabilities, Metrics, Trainer, Weights
 from purerl.rollouts.opened import EngineCapabilities, Task
-from purerl.rollouts.types import Draw, Trajectory
+from purerl.rollouts.types import Trajectory
 from purerl.store.directory import RunDirectory
 from purerl.system.devices.accelerator import release_cached_memory
 from purerl.system.files import atomic_directory
@@ -115,10 +113,13 @@ def open_precomputed(
     directory: RunDirectory,
     context: RankContext,
     fingerprints: Mapping[str, Mapping[str, Any]],
+    rows: Callable[[], Iterator[list[Trajectory]]],
 ) -> dict[str, StoredOutputs]:
     """The outputs of each model with the setting `precompute`, for all rows of the run. Collective.
 
-    `fingerprints` are those of all models, by role. Raises: DataError as `check_fit`; as `open_trainer`.
+    `fingerprints` are those of all models, by role, and `rows` iterates over all rows.
+
+    Raises: ConfigError and DataError as `open_trainer` and `check_fit`.
     """
     names = [name for name, role in needs.models.items() if role.settings.precompute]
     found = {}
@@ -131,7 +132,7 @@ def open_precomputed(
         known = len(values)
         with ExitStack() as stack:
             opened = _Opened(name, config, needs, task, context, stack)
-            for trajectories in _rows(config, needs, task):
+            for trajectories in rows():
                 _add(values, trajectories, opened, role.outputs)
         release_cached_memory()
         if len(values) > known:
@@ -169,40 +170,6 @@ class _Opened:
             check_fit(task, EngineCapabilities({name: trainer.capabilities}), **lengths_of(config, steps))
             self._trainer = trainer
         return self._trainer
-
-
-def _rows(config: RunConfig, needs: Requirements, task: Task) -> Iterator[list[Trajectory]]:
-    """The rows of every step, and those of the validation, in parts of a step.
-
-    An example is read once, unless its rows depend on the next draw, as those of labeled completions do.
-    """
-    training, size = task.training, config.batch_size
-    total = needs.schedule.num_steps(training.examples.num_rows) * size
-    sampler, held_out = _sampler(config, needs, task, training.examples), training.held_out
-    workflow, seen = examples_workflow(needs, sampler), set[int]()
-    for first in range(0, total, size):
-        draws = sampler.draw_examples(first, size)
-        new = draws if needs.example_type == "labels" else [draw for draw in draws if draw.index not in seen]
-        seen.update(draw.index for draw in draws)
-        yield [row for draw in new for row in _rows_of(workflow, draw)]
-    if held_out is not None:
-        sampler, indices = _sampler(config, needs, task, held_out), held_out.indices
-        workflow = examples_workflow(needs, sampler)
-        for first in range(0, len(indices), size):
-            draws = sampler.examples_at(indices[first : first + size], first)
-            yield [row for draw in draws for row in _rows_of(workflow, draw)]
-
-
-def _sampler(config: RunConfig, needs: Requirements, task: Task, data: DataSet) -> Sampler:
-    return Sampler(data, task.chat, config.seed, needs.teachers, needs.number_columns)
-
-
-def _rows_of(workflow: Any, draw: Draw) -> list[Trajectory]:
-    """The rows of `draw`; none if one of its images is damaged, because it is left out in its step."""
-    try:
-        return workflow.rows(draw)
-    except ImageError:
-        return []
 
 
 def _add(
