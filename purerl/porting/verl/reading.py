@@ -18,7 +18,7 @@ __all__ = ["Given", "is_file_name", "read"]
 
 
 class Given(NamedTuple):
-    """What a source sets.
+    """The settings of a source.
 
     module     the program that it starts, such as verl.trainer.main_ppo; empty for a configuration
     values     the settings, by dotted key; an `Unknown` in place of a value that is not known
