@@ -128,7 +128,7 @@ def _apply(found: _Found, name: str, one: Answer) -> None:
     """Translate the setting `name` by itself."""
     value, is_given = found.values[name], name in found.given
     if not one.to:
-        is_same = one.missing and (value is None or value in one.same)
+        is_same = one.missing and (value in (None, [], {}) or value in one.same)
         reason = "with this value nothing has to be set" if is_same else one.unneeded
         if is_given and reason:
             found.unneeded[name] = reason

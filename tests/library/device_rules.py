@@ -26,6 +26,7 @@ DEVICE_MODULES = {
 # File -> names of other libraries that contain the name of a kind.
 LITERALS = {
     "purerl/backends/sglang/generator.py": {"disable_cuda_graph"},  # an argument of SGLang's server
+    "purerl/porting/verl/rules/sampling.py": {"disable_cuda_graph"},  # the same
     # torch's functions for memory that processes share, by kind; engines load this file without the device modules
     "purerl/backends/transfer/engine/purerl_receiver.py": {"cuda", "_share_cuda_", "_new_shared_cuda"},
 }

@@ -152,6 +152,8 @@ def test_fields_of_grpo(tmp_path: Path, fields: str, settings: dict[str, Any]) -
         ("loss_type='sigmoid_norm'", {"algorithm.length_normalization": True}),
         ("loss_type='discopop', discopop_tau=0.1", {"algorithm.discopop_tau": 0.1}),
         ("loss_type='exo_pair', label_smoothing=0.01", {"algorithm.exo_smoothing": 0.01}),
+        ("sync_ref_model=True, ref_model_sync_steps=64", {"roles.reference.update_every": 64}),
+        ("precompute_ref_log_probs=True", {"roles.reference.precompute": True}),
         ("padding_free=True, truncation_mode='keep_end'", {"trainer.packing": True, "data.truncation": "left"}),
     ],
 )

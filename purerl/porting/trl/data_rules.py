@@ -152,7 +152,8 @@ def _reward(given: Any, index: int) -> tuple[dict[str, Any], str]:
     if given.runs_all:
         do = 'move it into a file of its own, or the training below `if __name__ == "__main__":`'
         return {"function": given.address}, f"Importing {name} would start the training of the script: {do}."
-    return {"function": given.address}, "Functions of TRL are called as they are."
+    imported = "; for them purerl imports the script, and what it imports" if module.endswith(".py") else ""
+    return {"function": given.address}, f"Functions of TRL are called as they are{imported}."
 
 
 def _of_library(name: str, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

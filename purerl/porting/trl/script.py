@@ -97,8 +97,8 @@ def _trainer(tree: ast.Module, names: Mapping[str, Function], path: Path) -> tup
     """The method of the trainer that the script creates, and the call that creates it."""
     known = {f"{method}Trainer": method for method in METHODS}
     known |= {name: known[cls] for name, each in names.items() if (cls := each.address.rpartition(":")[2]) in known}
-    for node in tree.body:  # its own subclasses
-        for base in node.bases if isinstance(node, ast.ClassDef) else ():
+    for node in (each for each in tree.body if isinstance(each, ast.ClassDef)):  # its own subclasses
+        for base in node.bases:
             cls = getattr(base, "id", getattr(base, "attr", ""))
             known |= {node.name: known[cls]} if cls in known else {}
     calls = [node for node in nodes_in_order(tree) if isinstance(node, ast.Call) and _called(node) in known]

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from purerl.config.aliases.answers import known
+from purerl.config.aliases.answers import known, other_defaults
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
 from purerl.porting.verl.overrides import is_override, parse_override, parse_value
@@ -18,7 +18,7 @@ __all__ = ["Given", "is_file_name", "read"]
 
 
 class Given(NamedTuple):
-    """What a source sets.
+    """The settings of a source.
 
     module     the program that it starts, such as verl.trainer.main_ppo; empty for a configuration
     values     the settings, by dotted key; an `Unknown` in place of a value that is not known
@@ -164,8 +164,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 def _leaves(key: str, value: Any) -> dict[str, Any]:
     """The settings in `value` at `key`, by dotted key: a table that is a setting itself stays one."""
-    is_setting = key in known("verl")
-    if isinstance(value, Mapping) and value and not (is_setting and known("verl")[key] is not None):
+    is_table = known("verl").get(key) == {} and key not in other_defaults("verl")["other_versions"]
+    if isinstance(value, Mapping) and value and not is_table:
         return {name: leaf for part, each in value.items() for name, leaf in _leaves(f"{key}.{part}", each).items()}
     if isinstance(value, str) and not isinstance(value, Unknown):
         value = parse_value(value) if re.fullmatch(r"[+-]?[\d.]+e[+-]?\d+", value, re.IGNORECASE) else value

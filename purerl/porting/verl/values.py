@@ -13,7 +13,7 @@ __all__ = ["SHORT", "Values", "as_number", "is_sft_of", "local_path"]
 
 SHORT = {"actor": "actor_rollout_ref.actor", "rollout": "actor_rollout_ref.rollout", "ref": "actor_rollout_ref.ref"}
 SHORT |= {"model": "actor_rollout_ref.model"}
-"""What the first part of a short name stands for."""
+"""The meaning of the first part of a short name."""
 
 _OF_SFT = {"actor.optim": "optim", "actor.fsdp_config": "engine", "actor.megatron": "engine", "model": "model"}
 _OF_SFT |= {"actor.strategy": "engine.strategy"}

@@ -22,8 +22,6 @@ def run(options):
         optim="paged_adamw_8bit",
         adam_beta2=0.95,
         precompute_ref_log_probs=True,
-        sync_ref_model=True,
-        ref_model_sync_steps=64,
     )
     trainer = DPOTrainer(model="my-model", ref_model="my-reference", args=config, train_dataset=pairs["train"])
     trainer.train()

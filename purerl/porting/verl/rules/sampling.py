@@ -136,7 +136,7 @@ def rollout(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
 
 
 def staleness(values: Mapping[str, Any]) -> Iterator[Setting]:
-    """How old the weights may be that sampled a completion."""
+    """The largest age of the weights that sampled a completion."""
     v = Values(values)
     mode = str(v.get("trainer.v1.trainer_mode") or "sync")
     threshold = v.number("async_training.staleness_threshold")
