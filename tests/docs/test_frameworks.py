@@ -29,7 +29,7 @@ NAMES = names("algorithm")
 
 
 def _page(name: str) -> str:
-    return (ROOT / "docs" / "how-to" / f"{name}.md").read_text(encoding="utf-8")
+    return (ROOT / "docs" / "how-to" / f"algorithms_in_{name}.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:

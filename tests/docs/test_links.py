@@ -17,7 +17,9 @@ from purerl.plugins import names
 ROOT = Path(__file__).parents[2]
 TEMPLATES = ROOT / "docs" / "generate" / "templates"
 PAGES = sorted(
-    page for folder in (".", "docs", *(f"docs/{name}" for name in FOLDERS)) for page in ROOT.glob(f"{folder}/*.md")
+    page
+    for folder in (".", "docs", *(f"docs/{name}" for name in FOLDERS), "docs/how-to/skills")
+    for page in ROOT.glob(f"{folder}/*.md")
 )
 GENERATED = {
     "algorithms": {"index", *names("algorithm")},

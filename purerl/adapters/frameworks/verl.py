@@ -144,7 +144,7 @@ class Estimator:
             if _get(config, name) not in (None, default)
         }
         for name, value in changed.items():
-            do = "leave it out, and set what the algorithm has in its place in a variant: docs/how-to/verl.md"
+            do = "leave it out, and set its counterpart in a variant: docs/how-to/algorithms_in_verl.md"
             raise ConfigError(f"algorithm.{name}", got=value, need=f"no effect on {self.name!r}", do=do)
         filters = _get(config, "filter_groups")
         if self.algorithm.select is not keep_all and config is not None and not _get(filters, "enable"):
@@ -194,11 +194,11 @@ def _check_settings(config: Any, objective: Objective, loss_agg_mode: str) -> No
         (policy_loss, "policy_loss.", _UNUSED_IN_POLICY_LOSS),
     ):
         for name, value in _changed(section, unused):
-            do = "leave it out, and set what the algorithm has in its place in a variant: docs/how-to/verl.md"
+            do = "leave it out, and set its counterpart in a variant: docs/how-to/algorithms_in_verl.md"
             raise ConfigError(f"actor.{prefix}{name}", got=value, need="no effect on losses of purerl", do=do)
     modes = sorted({_DEFAULT_MODE} | {_MODES[term.reduce] for term in objective.terms if term.reduce in _MODES})
     if loss_agg_mode not in modes:
-        do = "leave it out, or take the modifier reduction in a variant: docs/how-to/verl.md"
+        do = "leave it out, or take the modifier reduction in a variant: docs/how-to/algorithms_in_verl.md"
         need = f"the reduction of the algorithm, or verl's default: {' or '.join(modes)}"
         raise ConfigError("actor.loss_agg_mode", got=loss_agg_mode, need=need, do=do)
     if "rollout_logp" in objective.reads and not _get(_get(policy_loss, "rollout_correction"), "bypass_mode"):

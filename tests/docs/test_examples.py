@@ -1,0 +1,52 @@
+"""examples/environment and examples/mcp: complete TOML files of runs, whose settings are valid."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from purerl.config.check import check_settings
+from purerl.config.schema import RunConfig
+from purerl.config.structure import from_dict
+from purerl.config.tables import read_table
+from purerl_cli.main import app
+from tests.recipes.made import write_model
+
+from .test_environments import GAME
+from .test_quickstart import ROOT
+
+EXAMPLES = ROOT / "examples"
+SECTIONS = {"model", "data", "environment", "algorithm", "trainer", "generator", "rollout", "checkpoint"}
+
+
+@pytest.mark.parametrize("name", ["environment", "mcp"])
+def test_the_settings_of_a_run_are_complete_and_valid(name: str) -> None:
+    table = read_table(EXAMPLES / name / "run.toml")
+    assert table.keys() >= SECTIONS
+    check_settings(from_dict(RunConfig, table))
+
+
+def test_the_game_is_that_of_the_page() -> None:
+    assert (EXAMPLES / "environment" / "game.py").read_text(encoding="utf-8") == GAME
+
+
+def test_a_dry_run_of_the_environment_checks_its_code_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that is on no disk is replaced. The dry run creates the environment, and starts an episode."""
+    monkeypatch.chdir(EXAMPLES / "environment")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "game", raising=False)
+    model = write_model(tmp_path / "tiny")
+    arguments = ["train", "run.toml", "--set", f"model={model}", "--directory", str(tmp_path / "run")]
+    result = CliRunner().invoke(app, [*arguments, "--dry-run", "--check-code"])
+    assert result.exit_code == 0, result.output
+    assert 'factory = "game.py:GuessTheNumber"' in result.stdout
+    refused = CliRunner().invoke(
+        app, [*arguments, "--set", "environment.kwargs={minimum=2}", "--dry-run", "--check-code"]
+    )
+    assert refused.exit_code == 2
+    assert "minimum" in refused.stderr
+    names = sorted(path.name for path in (EXAMPLES / "environment").iterdir() if path.name != "__pycache__")
+    assert names == ["game.py", "games.jsonl", "run.toml"]
