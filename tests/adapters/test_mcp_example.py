@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from attrs import evolve
 
+from purerl.config.check import check_settings
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict
 from purerl.config.tables import read_table
-from purerl.envs.check import check_environment_settings
 from purerl.envs.hosts import episode
 from tests.adapters.test_mcp import answer
 from tests.envs.hosts import hosted
@@ -23,12 +23,12 @@ FOLDER = Path(__file__).parents[2] / "examples" / "mcp"
 
 
 def test_tools_of_the_server() -> None:
-    settings = from_dict(RunConfig, read_table(FOLDER / "run.toml")).environment
-    assert settings is not None
-    assert settings.mcp == ("python server.py",)
+    config = from_dict(RunConfig, read_table(FOLDER / "run.toml"))
+    assert config.environment
+    assert config.environment.mcp == ("python server.py",)
     server = shlex.join([sys.executable, str(FOLDER / "server.py")])
-    settings = evolve(settings, mcp=(server,), num_workers=1, timeout=60.0)
-    check_environment_settings(settings, num_rewards=1)
+    settings = evolve(config.environment, mcp=(server,), num_workers=1, timeout=60.0)
+    check_settings(evolve(config, environment=settings))
 
     async def main(host):
         async with episode(host) as opened:

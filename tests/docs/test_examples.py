@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from attrs import evolve
 from typer.testing import CliRunner
 
 from purerl.config.check import check_settings
@@ -22,11 +23,24 @@ EXAMPLES = ROOT / "examples"
 SECTIONS = {"model", "data", "environment", "algorithm", "trainer", "generator", "rollout", "checkpoint"}
 
 
-@pytest.mark.parametrize("name", ["environment", "mcp"])
-def test_the_settings_of_a_run_are_complete_and_valid(name: str) -> None:
+def _config(name: str) -> RunConfig:
     table = read_table(EXAMPLES / name / "run.toml")
     assert table.keys() >= SECTIONS
-    check_settings(from_dict(RunConfig, table))
+    return from_dict(RunConfig, table)
+
+
+def test_the_settings_of_the_run_with_an_environment_are_complete_and_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES / "environment")
+    check_settings(_config("environment"))
+
+
+def test_the_settings_of_the_run_with_a_server_are_complete_and_valid() -> None:
+    """A function in place of the server, which needs the package mcp: tests/adapters/test_mcp_example.py."""
+    config = _config("mcp")
+    assert config.environment
+    assert config.environment.mcp == ("python server.py",)
+    environment = evolve(config.environment, mcp=(), tools=("purerl.recipes.calculator:calc",))
+    check_settings(evolve(config, environment=environment))
 
 
 def test_the_game_is_that_of_the_page() -> None:

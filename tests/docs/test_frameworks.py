@@ -29,7 +29,9 @@ NAMES = names("algorithm")
 
 
 def _page(name: str) -> str:
-    return (ROOT / "docs" / "how-to" / f"algorithms_in_{name}.md").read_text(encoding="utf-8")
+    """The page about all frameworks, or that about one of them."""
+    file = "frameworks" if name == "frameworks" else f"algorithms_in_{name}"
+    return (ROOT / "docs" / "how-to" / f"{file}.md").read_text(encoding="utf-8")
 
 
 def _blocks(page: str, language: str) -> list[str]:
