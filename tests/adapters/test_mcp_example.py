@@ -1,4 +1,4 @@
-"""examples/mcp/server.py: the tools of a server to copy, over stdin and stdout, as its run starts it."""
+"""examples/mcp_server/server.py: the tools of a server to copy, over stdin and stdout, as its run starts it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.envs.hosts import hosted
 
 pytest.importorskip("mcp", minversion=None, reason="the package mcp is not installed")
 
-FOLDER = Path(__file__).parents[2] / "examples" / "mcp"
+FOLDER = Path(__file__).parents[2] / "examples" / "mcp_server"
 
 
 def test_tools_of_the_server() -> None:

@@ -1,4 +1,4 @@
-"""examples/environment and examples/mcp: complete TOML files of runs, whose settings are valid."""
+"""examples/environment and examples/mcp_server: complete TOML files of runs, whose settings are valid."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_settings_of_the_run_with_an_environment_are_complete_and_valid(monk
 
 def test_the_settings_of_the_run_with_a_server_are_complete_and_valid() -> None:
     """A function in place of the server, which needs the package mcp: tests/adapters/test_mcp_example.py."""
-    config = _config("mcp")
+    config = _config("mcp_server")
     assert config.environment
     assert config.environment.mcp == ("python server.py",)
     environment = evolve(config.environment, mcp=(), tools=("purerl.recipes.calculator:calc",))
