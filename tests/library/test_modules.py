@@ -160,7 +160,8 @@ def test_dependencies_are_the_imported_packages() -> None:
     engine = ROOT / "purerl/backends/transfer/engine"
     modules = {each.module for path in MODULES if engine not in path.parents for each in imports(_text(path), "purerl")}
     others = {module.partition(".")[0] for module in modules} - {*sys.stdlib_module_names, "purerl", "purerl_cli"}
-    assert others - optional == _packages(PROJECT["dependencies"])
+    renamed = {"yaml": "pyyaml"}
+    assert {renamed.get(name, name) for name in others - optional} == _packages(PROJECT["dependencies"])
 
 
 # --- names -------------------------------------------------------------------------------------------------------
