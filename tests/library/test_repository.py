@@ -60,3 +60,13 @@ def test_every_logged_metric_is_documented(tmp_path: Path) -> None:
     for name in {name for line in lines for name in json.loads(line)}:
         pattern = re.sub(r"^critic/.*|^policy/loss/.*|^(eval/)?reward/digits$", "", name)
         assert f"`{pattern}`" in documented or not pattern, name
+
+
+def test_readme_is_short_says_what_has_never_run_and_how_to_install_from_git() -> None:
+    readme = _read("README.md")
+    assert len(readme.splitlines()) <= 120
+    [row] = [line for line in readme.splitlines() if line.startswith("| never run |")]
+    assert "several GPUs; vLLM and SGLang on a GPU;" in row
+    assert "Not vLLM and SGLang, and not several GPUs" in _read("docs/reference/devices.md")
+    [extra] = re.findall(r"^pip install 'purerl\[(\w+)\] @ git\+https://\S+\.git'", readme, re.MULTILINE)
+    assert extra in PROJECT["optional-dependencies"]
