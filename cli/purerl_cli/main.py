@@ -20,6 +20,7 @@ from purerl.monitoring.console.rich_text import escape_consoles
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import parse_rewards
+from purerl_cli.chat import chat
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -156,6 +157,7 @@ app.command()(plan)
 app.command()(doctor)
 app.command("eval", cls=Command)(evaluate)
 app.command(cls=Command)(sample)
+app.command(cls=Command)(chat)
 app.add_typer(data, name="data")
 
 app.add_typer(algo, name="algo")

@@ -28,7 +28,7 @@ from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import load_policy, open_engines, preview_engine
 from purerl.opening.fit import check_problems_fit
-from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
+from purerl.opening.start_checkpoint import find_checkpoint, parse_start_checkpoint
 from purerl.opening.task import (
     needs_reward,
     notes_on_problems,
@@ -152,6 +152,7 @@ def evaluation_of_run(
 ) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
 
+    directory           of the run, or RUN:STEP or RUN:best for the policy of a checkpoint
     engine              changes of the section ``generator``
     generator_settings  further ones, as KEY=VALUE; its kind may be another one
     environment         replaces the section ``environment``
@@ -163,11 +164,14 @@ def evaluation_of_run(
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
+    start = parse_start_checkpoint(directory, "--run")
+    directory = start.run
     config = read_config(directory)
     if config.evaluate is None:
-        do = "name the model (its directory final/), the data and the rewards"
+        do = f"name its model, {str(directory / 'final')!r}, with data and rewards, or with prompts"
         raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
-    checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(StartCheckpoint(directory))
+    is_final = start.step == "latest" and (directory / "summary.json").exists()
+    checkpoint = None if is_final else find_checkpoint(start)
     settings = evolve(config.evaluate, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
