@@ -35,7 +35,7 @@ class Requests(NamedTuple):
 
 @define(eq=False)
 class Control:
-    """What a callback can do with its run. It is an argument of the callback, on rank 0, and valid during the call.
+    """Control over a run: the second argument of its callbacks, on rank 0, during the call.
 
     `stop`, `evaluate`, `save` and `log` are requests: all ranks carry them out after the callback has returned, at the
     same place. Those of `on_step` and `on_evaluation` belong to the step of the record. When `on_checkpoint` is called,

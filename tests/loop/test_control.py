@@ -1,4 +1,4 @@
-"""What callbacks request of a run, and what it does then."""
+"""Requests of callbacks, and their effects on the run."""
 
 from __future__ import annotations
 
