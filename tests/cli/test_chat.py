@@ -58,7 +58,6 @@ def _purerl_chat(*arguments: object, lines: str) -> Result:
 
 def test_answer_grows_to_the_completion_of_the_rendered_conversation(model: str, stack: ExitStack) -> None:
     conversation = open_conversation(model, SHORT, stack)
-    assert isinstance(conversation.generator, SupportsStreaming)
     requests, submit = [], conversation.generator.submit
     conversation.generator.submit = lambda new: (requests.extend(new), submit(new))
     for question in ("2 + 3?", "and 4?"):
@@ -80,6 +79,7 @@ def test_tokens_of_a_request_can_be_read_while_it_is_sampled(model: str, stack: 
     conversation = open_conversation(model, SHORT, stack)
     conversation.ask("2 + 3?")
     generator, seen = conversation.generator, [[]]
+    assert isinstance(conversation.generator, SupportsStreaming)
     while not (finished := generator.collect(0.0)):
         seen.append(generator.sampled("chat/0"))
         assert seen[-1][: len(seen[-2])] == seen[-2]
@@ -110,7 +110,7 @@ def test_conversation_that_is_too_long(model: str, stack: ExitStack) -> None:
     other = open_conversation(model, SHORT, stack)
     _answer(conversation, "2" * 1100)
     with pytest.raises(InputError):
-        [*stream([other, conversation], "2" * 1100)]
+        list(stream([other, conversation], "2" * 1100))
     assert other.messages == []
     assert len(conversation.messages) == 2
     assert not other.is_answering

@@ -60,7 +60,7 @@ def without_times(records: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_exception_in_a_callback_ends_the_run_which_can_be_resumed(tmp_path: Path) -> None:
-    def fail(record: Mapping[str, Any], control: Control) -> None:
+    def fail(record: dict[str, Any], control: Control) -> None:
         record["loss"] = record["step"]  # a change of the record has no effect on the run
         if record["step"] == 4:
             raise ZeroDivisionError
