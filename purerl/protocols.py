@@ -35,7 +35,6 @@ __all__ = [
     "SupportsGradients",
     "SupportsImages",
     "SupportsSleep",
-    "SupportsStreaming",
     "SupportsVocabulary",
     "Trainer",
     "Weights",
@@ -244,18 +243,6 @@ class SupportsSleep(Protocol):
         """Release the memory of the devices until `load_weights` is called. No request is in flight meanwhile.
 
         Raises: EngineError.
-        """
-        ...
-
-
-@runtime_checkable
-class SupportsStreaming(Protocol):
-    """An optional method of a generator that is `in_process`, for callers that show tokens while they are sampled."""
-
-    def sampled(self, key: str) -> list[int]:
-        """The tokens of the request `key` so far; empty if it is not being decoded.
-
-        It is called between two calls of `collect`; with a timeout of 0, `collect` samples a token of each request.
         """
         ...
 

@@ -291,8 +291,7 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
     from purerl_cli.progress import EvaluationProgress
 
     if (checkpoint := evaluation.checkpoint) is not None:
-        is_finished = (checkpoint.parents[1] / "summary.json").exists()
-        whose = "the" if is_finished else "the run is not finished: its"
+        whose = "the" if (checkpoint.parents[1] / "summary.json").exists() else "the run is not finished: its"
         typer.echo(f"{whose} checkpoint of step {int(checkpoint.name)} is evaluated", err=True)
     for note in evaluation.task.notes:
         typer.echo(f"note: {escape(note)}", err=True)

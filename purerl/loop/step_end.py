@@ -8,7 +8,7 @@ from typing import Any
 from attrs import frozen
 
 from purerl.loop.callbacks import CallbackCalls
-from purerl.loop.control import Requests
+from purerl.loop.callbacks.control import Requests
 from purerl.loop.measure import Measures
 from purerl.loop.state import Clock, Ending, LoopState
 from purerl.ranks import Ranks

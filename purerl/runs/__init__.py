@@ -75,11 +75,11 @@ def train(
                     RUN/checkpoints/STEP, where RUN is a run directory
     should_stop     called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised
 
-    With its `Control` (`purerl.loop.control`) a callback stops the run, has it evaluated or saved, logs metrics, and
-    samples completions of prompts. `on_step` and `on_evaluation` are called before the record of the step is written,
-    and `on_checkpoint` when everything about the step is on disk. The run waits for them. An exception in a callback
-    ends the run and is raised. The same call resumes the run from its last checkpoint; the steps since then are
-    repeated, with the same results and the same calls. An initial run calls only `should_stop`.
+    With its `Control` (`purerl.loop.callbacks.control`) a callback stops the run, has it evaluated or saved, logs
+    metrics, and samples completions of prompts. `on_step` and `on_evaluation` are called before the record of the step
+    is written, and `on_checkpoint` when everything about the step is on disk. The run waits for them. An exception in a
+    callback ends the run and is raised. The same call resumes the run from its last checkpoint; the steps since then
+    are repeated, with the same results and the same calls. An initial run calls only `should_stop`.
 
     Raises: as `run_config` and `purerl.loop.train.train`.
     """

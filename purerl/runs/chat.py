@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol, cast
 
 from attrs import define, evolve, field, frozen
 
@@ -20,15 +20,23 @@ from purerl.models.tokenizer import end_tokens, load_tokenizer
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import load_policy, open_generator
 from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint, parse_start_checkpoint
-from purerl.protocols import FinishReason, Request, Sampling
+from purerl.protocols import FinishReason, Generator, Request, Sampling
 from purerl.seeds import derive_seed
 from purerl.settings import Model
 from purerl.store.directory import is_started_run
 from purerl.store.objects import read_facts
 
-__all__ = ["ChatSettings", "Conversation", "open_conversation", "stream"]
+__all__ = ["ChatSettings", "Conversation", "StreamingGenerator", "open_conversation", "stream"]
 
 _INCOMPLETE = "\ufffd"  # the last character of a text whose bytes are not all there
+
+
+class StreamingGenerator(Generator, Protocol):
+    """A generator that is `in_process`, and whose tokens can be read while they are sampled."""
+
+    def sampled(self, key: str) -> list[int]:
+        """The tokens of the request `key` so far, between two calls of `collect`; empty if it is not being decoded."""
+        ...
 
 
 @frozen(kw_only=True)
@@ -53,7 +61,7 @@ class Conversation:
     """A conversation with one model.
 
     name       of the model, for people
-    generator  samples the answers. It is `in_process`, and `SupportsStreaming`
+    generator  samples the answers
     messages   of the user and the model, without the system prompt
     text       the last answer, as far as it has been sampled
     finish     why it has ended; None while it is sampled, and before the first one
@@ -61,7 +69,7 @@ class Conversation:
 
     name: str
     chat: Chat
-    generator: Any
+    generator: StreamingGenerator
     sampling: Sampling
     seed: int
     messages: list[dict[str, str]] = field(factory=list, init=False)
@@ -216,4 +224,4 @@ def _converse(name: str, model: Model, settings: ChatSettings, stack: ExitStack)
     sampling = Sampling(settings.temperature, settings.max_tokens, chat.stop_tokens)
     generator = open_generator(GeneratorConfig(device=settings.device), model, settings.seed)
     stack.callback(generator.close)
-    return Conversation(name, chat, generator, sampling, settings.seed)
+    return Conversation(name, chat, cast("StreamingGenerator", generator), sampling, settings.seed)

@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
 from purerl.config.requirements import Requirements, requirements_of
+from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import TextOrMessages
@@ -164,14 +165,7 @@ def evaluation_of_run(
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
-    start = parse_start_checkpoint(directory, "--run")
-    directory = start.run
-    config = read_config(directory)
-    if config.evaluate is None:
-        do = f"name its model, {str(directory / 'final')!r}, with data and rewards, or with prompts"
-        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
-    is_final = start.step == "latest" and (directory / "summary.json").exists()
-    checkpoint = None if is_final else find_checkpoint(start)
+    config, directory, checkpoint = _read_run(directory)
     settings = evolve(config.evaluate, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
@@ -205,6 +199,20 @@ def evaluation_of_run(
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )
+
+
+def _read_run(name: Path) -> tuple[RunConfig, Path, Path | None]:
+    """The configuration and the directory of the run `name`, and the checkpoint; None: its final model.
+
+    Raises: RunDirectoryError for a run without evaluations; as `find_checkpoint`.
+    """
+    start = parse_start_checkpoint(name, "--run")
+    config = read_config(start.run)
+    if config.evaluate is None:
+        do = f"name its model, {str(start.run / 'final')!r}, with data and rewards, or with prompts"
+        raise RunDirectoryError(f"run directory {str(start.run)!r}", got="a run without evaluations", do=do)
+    is_final = start.step == "latest" and (start.run / "summary.json").exists()
+    return config, start.run, None if is_final else find_checkpoint(start)
 
 
 def _open_engines_of_run(

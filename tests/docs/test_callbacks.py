@@ -11,7 +11,7 @@ import pytest
 
 import purerl
 from purerl.loop.callbacks import Callbacks
-from purerl.loop.control import Control
+from purerl.loop.callbacks.control import Control
 from tests.loop.small import fake
 
 from .test_quickstart import FENCE, ROOT

@@ -13,7 +13,7 @@ from attrs import evolve
 from purerl.backends.fake.trainer import FakeState
 from purerl.errors import CheckpointError, RunStoppedError
 from purerl.loop.callbacks import Callbacks
-from purerl.loop.control import Control
+from purerl.loop.callbacks.control import Control
 from purerl.loop.summary import Summary
 from purerl.loop.train import train
 from purerl.store.checkpoint import newest, saved_steps

@@ -11,7 +11,7 @@ import pytest
 
 import purerl
 from purerl.errors import ConfigError
-from purerl.loop.control import Control
+from purerl.loop.callbacks.control import Control
 
 from .small import fake
 

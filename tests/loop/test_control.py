@@ -14,7 +14,7 @@ from purerl.algos import grpo, sft
 from purerl.algos.modifiers import bypass
 from purerl.composition import Composition
 from purerl.errors import ConfigError, InputError
-from purerl.loop.control import Control
+from purerl.loop.callbacks.control import Control
 from purerl.loop.summary import Summary
 from purerl.store.checkpoint import saved_steps
 from purerl.store.settings import Checkpoint

@@ -15,7 +15,7 @@ from purerl.backends.hf.mesh import Mesh
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.loop.callbacks import Callbacks
-from purerl.loop.control import Control
+from purerl.loop.callbacks.control import Control
 from purerl.loop.train import train
 from purerl.placement.settings import Placement
 from purerl.recipes.addition import character_tokenizer

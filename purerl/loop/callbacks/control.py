@@ -9,7 +9,7 @@ from attrs import define, field
 
 from purerl.data.chat import TextOrMessages
 from purerl.errors import ConfigError
-from purerl.loop.prompt_sampler import PromptSampler
+from purerl.loop.callbacks.prompt_sampler import PromptSampler
 from purerl.loop.state import STOP
 
 __all__ = ["Control", "Requests"]

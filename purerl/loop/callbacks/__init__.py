@@ -13,8 +13,8 @@ from attrs import Attribute, define, field, frozen
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.evaluation.problem_results import is_measurement
-from purerl.loop.control import Control, Requests
-from purerl.loop.prompt_sampler import PromptSampler, open_prompt_sampler
+from purerl.loop.callbacks.control import Control, Requests
+from purerl.loop.callbacks.prompt_sampler import PromptSampler, open_prompt_sampler
 from purerl.loop.run import Run
 from purerl.store.directory import RunDirectory
 from purerl.store.records import to_record
