@@ -17,7 +17,7 @@ __all__ = ["Control", "Requests"]
 Record = Mapping[str, Any]
 
 _RESERVED = ("eval/", "validation/", "time/")
-"""How metrics begin that purerl adds to a record after callbacks have seen it."""
+"""Prefixes of the metrics that purerl adds to a record after callbacks have seen it."""
 
 
 class Requests(NamedTuple):
