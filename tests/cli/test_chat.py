@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 import pytest
 from safetensors.torch import load_file
@@ -17,7 +18,7 @@ from purerl.backends.hf.settings import GeneratorConfig
 from purerl.errors import ConfigError, InputError
 from purerl.loop.train import train
 from purerl.opening.engines import open_generator
-from purerl.protocols import generate
+from purerl.protocols import Request, generate
 from purerl.recipes.addition import prepare
 from purerl.runs.chat import ChatSettings, Conversation, open_conversation, stream
 from purerl.runs.export import export_model
@@ -28,6 +29,9 @@ from tests.loop.small import small_real
 from tests.recipes.made import write_model
 
 from .terminal import run_in_terminal
+
+if TYPE_CHECKING:
+    from purerl.backends.hf.sampling.engine import HFGenerator
 
 SHORT = ChatSettings(max_tokens=12, temperature=1.0)
 
@@ -56,10 +60,18 @@ def _purerl_chat(*arguments: object, lines: str) -> Result:
 # --- conversations -----------------------------------------------------------------------------------------------
 
 
-def test_answer_grows_to_the_completion_of_the_rendered_conversation(model: str, stack: ExitStack) -> None:
+def test_answer_grows_to_the_completion_of_the_rendered_conversation(
+    model: str, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
     conversation = open_conversation(model, SHORT, stack)
-    requests, submit = [], conversation.generator.submit
-    conversation.generator.submit = lambda new: (requests.extend(new), submit(new))
+    requests: list[Request] = []
+    submit = conversation.generator.submit
+
+    def record(new: Sequence[Request]) -> None:
+        requests.extend(new)
+        submit(new)
+
+    monkeypatch.setattr(conversation.generator, "submit", record)
     for question in ("2 + 3?", "and 4?"):
         texts = [conversation.text for _ in stream([conversation], question)]
         assert len(texts) > 5
@@ -146,7 +158,7 @@ def test_checkpoints_of_a_run(model: str, tmp_path: Path, stack: ExitStack) -> N
     for name, folder in zip(names, exported, strict=True):
         conversation = open_conversation(name, SHORT, stack)
         expected = load_file(folder / "model.safetensors")
-        loaded = conversation.generator._model.state_dict()
+        loaded = cast("HFGenerator", conversation.generator)._model.state_dict()
         assert all((loaded[key] == value).all() for key, value in expected.items())
         assert conversation.name == (name if name == str(run) else f"{run}:2")
         _answer(conversation, "2 + 3?")
