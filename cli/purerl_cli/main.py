@@ -21,6 +21,7 @@ from purerl.monitoring.console.rich_text import escape_consoles
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import all_settings, parse_rewards
+from purerl_cli.chat import chat
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -181,6 +182,7 @@ app.command()(plan)
 app.command()(doctor)
 app.command("eval")(evaluate)
 app.command()(sample)
+app.command()(chat)
 app.add_typer(data, name="data")
 app.add_typer(import_, name="import")
 

@@ -52,11 +52,6 @@ class Measures:
                 results |= self.evaluate(state.step) if name == "evaluate" else self.validate(state)
         return results
 
-    def run_remaining_evaluations(self, state: LoopState, done: Sequence[str], clock: Clock) -> dict[str, float]:
-        """The metrics of those that are not `done`, of the same policy, when the others have ended the run."""
-        names = [name for name in self.evaluations_due(state.step, is_last=True) if name not in done]
-        return self.run_evaluations(state, names, clock)
-
 
 @frozen(kw_only=True)
 class Evaluator:

@@ -118,7 +118,7 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     """The summary, if the run is finished; otherwise prepare what it needs."""
     if directory.summary is not None:
         max_steps = schedule_of(config).num_steps(directory.facts.get("examples", 0))
-        ending = Ending(max_steps, config.stop_when)
+        ending = Ending(max_steps, config.stop_when, directory.start)
         is_extended = bool(directory.changes) and not any(map(ending.is_over, directory.records()[-1:]))
         if directory.final.is_dir() and not is_extended:
             return Summary(directory.path, **directory.summary, was_finished=True)
