@@ -246,6 +246,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
     expected = num_attempts(evaluation.task.problems, settings)
     failures = AttemptFailures.of_rate(max_rate, samples=settings.samples_per_prompt, expected=expected)
     with ExitStack() as stack:
+        evaluation.task.rewards.check_running()
         runtime = Runtime()
         stack.callback(runtime.close)
         task = evaluation.task.with_images(stack.enter_context(private_folder("purerl-images-")))
