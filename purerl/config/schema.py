@@ -188,6 +188,12 @@ class RunConfig:
             return dict(table)
         return {**table, "roles": {name: _with_trainer(role, shared) for name, role in roles.items()}}
 
+    def _repr_html_(self) -> str:
+        """The configuration as a notebook shows it."""
+        from purerl.config.html import as_html
+
+        return as_html(self)
+
     @property
     def minibatches(self) -> int:
         """The number of mini-batches of a step."""

@@ -48,6 +48,7 @@ from purerl.rollouts.runtime import Runtime
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
+from purerl.system.phases import phase
 from purerl.system.private_files import private_folder
 from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
@@ -258,7 +259,8 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         stack.enter_context(task.rewards)
         stack.enter_context(restored_generators())
         stack.enter_context(gc_frozen())
-        task.rewards.start(runtime.run_here)
+        with phase("starting the workers of reward functions"):
+            task.rewards.start(runtime.run_here)
         results = attempt_problems(
             task,
             engines,

@@ -24,14 +24,15 @@ from purerl.monitoring.console.rich_text import printed_above, render_escaped
 from purerl.monitoring.console.terminal_text import format_duration, format_number, printable
 from purerl.monitoring.console.view import CURVE_LABELS, View
 
-__all__ = ["Console", "format_record"]
+__all__ = ["LABELS", "Console", "format_metric", "format_record"]
 
-_LABELS = {name: label for name, label in CURVE_LABELS.items() if name != "rollout/length"}
-_LABELS |= {
+LABELS = {name: label for name, label in CURVE_LABELS.items() if name != "rollout/length"}
+LABELS |= {
     "policy/learning_rate": "lr",
     "time/trained_tokens_per_second": "trained_tokens/s",
     "time/sampled_tokens_per_second": "sampled_tokens/s",
 }
+"""The metrics in a line about a step, with their labels."""
 _SECONDS_BETWEEN_LINES = 3.0
 _SECONDS_BETWEEN_FRAMES = 0.5
 _MAX_WARNING_LENGTH = 800  # characters
@@ -44,10 +45,13 @@ def format_record(record: Mapping[str, Any]) -> str:
     >>> format_record({"step": 3, "reward/mean": 0.5, "policy/learning_rate": 1e-6, "policy/approx_kl": 0.00123})
     'reward 0.500  approx_kl 0.00123  lr 1e-06'
     """
-    return "  ".join(f"{label} {_format(label, record[name])}" for name, label in _LABELS.items() if name in record)
+    return "  ".join(
+        f"{label} {format_metric(label, record[name])}" for name, label in LABELS.items() if name in record
+    )
 
 
-def _format(label: str, value: float) -> str:
+def format_metric(label: str, value: float) -> str:
+    """The value of a metric with this label: rates per second as integers."""
     return f"{value:,.0f}" if label.endswith("/s") else format_number(value)
 
 
