@@ -261,15 +261,16 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         stack.enter_context(gc_frozen())
         with phase("starting the workers of reward functions"):
             task.rewards.start(runtime.run_here)
-        results = attempt_problems(
-            task,
-            engines,
-            settings,
-            accuracy_rewards=evaluation.accuracy_rewards,
-            seed=evaluation.seed,
-            on_group=failures.counting(on_group),
-            on_missing=failures.add_missing,
-        )
+        with phase("sampling and scoring completions"):
+            results = attempt_problems(
+                task,
+                engines,
+                settings,
+                accuracy_rewards=evaluation.accuracy_rewards,
+                seed=evaluation.seed,
+                on_group=failures.counting(on_group),
+                on_missing=failures.add_missing,
+            )
     failures.log_total()
     return results
 

@@ -12,11 +12,12 @@ prints nothing if the block is short. Otherwise, from a thread of its own,
     purerl: reading data: done in 45.1 s                at its end
 
 Nothing is printed outside of `shown`, in which the command line and `purerl.train` run. So any function may have
-phases, and none has to pass them on.
+phases, and none has to pass them on. Of the ranks of a run, the first one prints.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -160,6 +161,8 @@ def first_line(command: str, *, seconds: float = _SECONDS_UNTIL_FIRST_LINE) -> I
 
 
 def _print(line: str) -> None:
+    if os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) != "0":  # other ranks do the same at the same time
+        return
     stream = sys.stdout if "ipykernel" in sys.modules else sys.stderr
     with suppress(OSError, ValueError):  # closed
         print(f"purerl: {line}", file=stream, flush=True)

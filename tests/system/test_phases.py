@@ -116,13 +116,26 @@ def test_a_command_reports_imports_until_its_first_phase(monkeypatch: pytest.Mon
         assert not thread.is_alive()
 
 
-def test_a_command_says_that_it_has_started(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_command_says_that_it_has_started() -> None:
     lines: queue.Queue[str] = queue.Queue()
     with shown(lines.put), first_line("purerl train", seconds=0.0):
         assert lines.get(timeout=60) == "purerl train has started"
     with shown(lines.put), first_line("purerl train", seconds=600.0):
         pass
     assert lines.empty()
-    with shown(), first_line("purerl train", seconds=600.0):
-        phases._print("reading data ...")
-    assert capsys.readouterr() == ("", "purerl: reading data ...\n")
+
+
+@pytest.mark.parametrize(
+    ("variables", "is_printed"),
+    [({}, True), ({"RANK": "0"}, True), ({"RANK": "1"}, False), ({"SLURM_PROCID": "2"}, False)],
+)
+def test_lines_are_printed_on_stderr_of_the_first_rank(
+    variables: dict[str, str], is_printed: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with shown():
+        phases._shows[-1]("reading data ...")
+    assert capsys.readouterr() == ("", "purerl: reading data ...\n" if is_printed else "")

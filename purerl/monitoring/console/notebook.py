@@ -7,6 +7,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
+from importlib import import_module
 from typing import Any
 
 from purerl.monitoring.console.live import LABELS, format_metric
@@ -31,10 +32,9 @@ def is_notebook() -> bool:
 
 def _display() -> Show:
     """A function that shows HTML in the output of the cell, and later in place of what it has shown."""
-    from IPython.display import HTML, display
-
-    handle = display(HTML(""), display_id=True)
-    return lambda html: handle.update(HTML(html))
+    library = import_module("IPython.display")
+    handle = library.display(library.HTML(""), display_id=True)
+    return lambda html: handle.update(library.HTML(html))
 
 
 class NotebookConsole:
