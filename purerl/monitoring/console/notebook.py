@@ -32,7 +32,7 @@ def is_notebook() -> bool:
 
 def _display() -> Show:
     """A function that shows HTML in the output of the cell, and later in place of what it has shown."""
-    library = import_module("IPython.display")
+    library = import_module("IPython.display")  # every kernel has it, so it is no dependency
     handle = library.display(library.HTML(""), display_id=True)
     return lambda html: handle.update(library.HTML(html))
 
