@@ -183,5 +183,7 @@ def main() -> None:
     with suppress(FileNotFoundError):  # the working directory has been removed
         sys.path.insert(0, str(Path.cwd()))
     exit_without_collections()
+    if "_PURERL_COMPLETE" in os.environ:  # a shell completes a line that the user is writing
+        app()
     with shown(), first_line(" ".join(["purerl", *sys.argv[1:2]])):
         app()
