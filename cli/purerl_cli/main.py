@@ -18,6 +18,7 @@ import typer
 import purerl
 from purerl.errors import ConfigError
 from purerl.monitoring.console.rich_text import escape_consoles
+from purerl.system.phases import first_line, shown
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import all_settings, parse_rewards
@@ -210,4 +211,7 @@ def main() -> None:
     with suppress(FileNotFoundError):  # the working directory has been removed
         sys.path.insert(0, str(Path.cwd()))
     exit_without_collections()
-    app()
+    if "_PURERL_COMPLETE" in os.environ:  # a shell completes a line that the user is writing
+        app()
+    with shown(), first_line(" ".join(["purerl", *sys.argv[1:2]])):
+        app()

@@ -32,6 +32,7 @@ from purerl.placement.join import RankContext
 from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
 from purerl.store.directory import RunDirectory
+from purerl.system.phases import phase
 
 __all__ = ["advance", "remaining_steps"]
 
@@ -56,7 +57,8 @@ def remaining_steps(
         _open_console(config, needs, run, directory, state, max_steps=ending.max_steps, past=records[:-1]) as trackers,
         context.report_exit(),
     ):
-        run.task.rewards.start(run.engines.runtime.run_here)
+        with phase("starting the workers of reward functions"):
+            run.task.rewards.start(run.engines.runtime.run_here)
         calls = open_calls(callbacks, config, run, directory)
         end = StepEnd(run.measures, calls, ending, ranks)
         if not records:
@@ -69,6 +71,7 @@ def remaining_steps(
         check_metrics = partial(_check_metrics, config.stop_when, config.checkpoint.best)
         names = {name for each in records for name in each}
         check_metrics(names)
+        first_step = "the first step" + (", with compilation" if getattr(config.trainer, "compile", False) else "")
         while not ending.is_over(record):
             if any(ranks.gather(callbacks.should_stop() or writer.has_failed, "whether to stop")):
                 checkpoints.save_before_stop(state)
@@ -76,7 +79,9 @@ def remaining_steps(
                 what = f"{str(directory.path)!r}: stopped after step {state.step}"
                 raise RunStoppedError(what, do="the same command resumes the run")
             with debugged(config.debug, directory.path, state.step + 1) if directory.is_owner else nullcontext():
-                state, record = advance(run, state, log, checkpoints, end)
+                with phase(first_step) if first_step else nullcontext():
+                    state, record = advance(run, state, log, checkpoints, end)
+                first_step = ""
             calls.after_checkpoints(record, writer.take_written())
             names.update(record)
             check_metrics(names)

@@ -43,6 +43,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
 from purerl.system.peak_memory import peak_memory
+from purerl.system.phases import phase
 from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
@@ -156,7 +157,7 @@ def _finish(
         run = open_run(resolved, directory, functions, context, stack)
         with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
-            with _common_directory(directory.final, ranks) as folder:
+            with _common_directory(directory.final, ranks) as folder, phase("exporting the model"):
                 run.engines.trainers["policy"].export(folder)
                 if ranks.is_first:
                     run.task.chat.tokenizer.save_pretrained(folder)

@@ -11,6 +11,7 @@ from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
+from purerl.system.phases import phase, shown
 
 if TYPE_CHECKING:
     from purerl.loop.callbacks import OnCheckpoint, OnRecord
@@ -83,20 +84,22 @@ def train(
 
     Raises: as `run_config` and `purerl.loop.train.train`.
     """
-    from purerl.loop.callbacks import Callbacks
-    from purerl.loop.train import train as train_config
-
-    return train_config(
-        run_config(config, settings),
-        rewards=rewards,
-        gates=gates,
-        directory=directory,
-        fresh=fresh,
-        resume_from=resume_from,
-        callbacks=Callbacks(
-            on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, should_stop=should_stop
-        ),
+    with shown(), phase("importing packages"):
+        from purerl.loop.callbacks import Callbacks
+        from purerl.loop.train import train as train_config
+    callbacks = Callbacks(
+        on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, should_stop=should_stop
     )
+    with shown():
+        return train_config(
+            run_config(config, settings),
+            rewards=rewards,
+            gates=gates,
+            directory=directory,
+            fresh=fresh,
+            resume_from=resume_from,
+            callbacks=callbacks,
+        )
 
 
 def _to_strings(settings: Settings) -> list[str]:

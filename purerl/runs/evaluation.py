@@ -49,6 +49,7 @@ from purerl.rollouts.runtime import Runtime
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
+from purerl.system.phases import phase
 from purerl.system.private_files import private_folder
 from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
@@ -258,6 +259,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
     expected = num_attempts(evaluation.task.problems, settings)
     failures = AttemptFailures.of_rate(max_rate, samples=settings.samples_per_prompt, expected=expected)
     with ExitStack() as stack:
+        evaluation.task.rewards.check_running()
         runtime = Runtime()
         stack.callback(runtime.close)
         task = evaluation.task.with_images(stack.enter_context(private_folder("purerl-images-")))
@@ -269,16 +271,18 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         stack.enter_context(task.rewards)
         stack.enter_context(restored_generators())
         stack.enter_context(gc_frozen())
-        task.rewards.start(runtime.run_here)
-        results = attempt_problems(
-            task,
-            engines,
-            settings,
-            accuracy_rewards=evaluation.accuracy_rewards,
-            seed=evaluation.seed,
-            on_group=failures.counting(on_group),
-            on_missing=failures.add_missing,
-        )
+        with phase("starting the workers of reward functions"):
+            task.rewards.start(runtime.run_here)
+        with phase("sampling and scoring completions"):
+            results = attempt_problems(
+                task,
+                engines,
+                settings,
+                accuracy_rewards=evaluation.accuracy_rewards,
+                seed=evaluation.seed,
+                on_group=failures.counting(on_group),
+                on_missing=failures.add_missing,
+            )
     failures.log_total()
     return results
 

@@ -59,7 +59,7 @@ def test_two_ranks_equal_one_process_in_every_metric(name: str, tmp_path: Path) 
     ended = run_world(CONFIGS[name], tmp_path / "two")
     assert [rank.status for rank in ended] == [0, 0], ended
     _assert_equal(tmp_path / "two", tmp_path / "one")
-    assert "addition: step 5  " in ended[0].console
+    assert "addition: step 5/5  " in ended[0].console
     assert ended[1].console == ""
     assert (tmp_path / "two/ranks/1.log").read_text().count("begins, process") == 1
 
