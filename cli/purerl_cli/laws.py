@@ -10,6 +10,7 @@ import attrs
 import typer
 
 from purerl.errors import ConfigError, nearest
+from purerl.system.phases import phase
 from purerl.system.strict_json import to_json
 from purerl_cli.output import with_debug
 
@@ -52,16 +53,17 @@ def laws(
     if not callable(function):
         do = None if ":" in loss else f"name one in it: {loss}:FUNCTION"
         raise ConfigError(f"the loss {loss!r}", got=type(function).__name__, need="a function", do=do)
-    results = law_results(
-        function,
-        arguments=_arguments(settings or ()),
-        exempt=dict(_split(text, "--exempt", "LAW=REASON") for text in exempt or ()),
-        laws=law,
-        accumulate=accumulate,
-        unit=unit,
-        batches=batches,
-        seed=seed,
-    )
+    with phase(f"testing {loss} with every law"):
+        results = law_results(
+            function,
+            arguments=_arguments(settings or ()),
+            exempt=dict(_split(text, "--exempt", "LAW=REASON") for text in exempt or ()),
+            laws=law,
+            accumulate=accumulate,
+            unit=unit,
+            batches=batches,
+            seed=seed,
+        )
     if as_json:
         typer.echo(to_json([result._asdict() for result in results], indent=2))
     else:

@@ -7,19 +7,22 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import purerl
 from purerl.errors import ConfigError
 from purerl.monitoring.console.rich_text import escape_consoles
+from purerl.system.phases import first_line, shown
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import all_settings, parse_rewards
+from purerl_cli.chat import chat
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -44,6 +47,9 @@ from purerl_cli.sandbox import sandbox
 from purerl_cli.serve import serve
 from purerl_cli.stacks import stacks
 from purerl_cli.stopping import stop_signals
+
+if TYPE_CHECKING:
+    from purerl.config.schema import RunConfig
 
 __all__ = ["app", "main"]
 
@@ -119,6 +125,11 @@ def train(
         origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
         typer.echo(annotate_config(described, notes, origins))
         return
+    _train(config, notes, directory=directory, fresh=fresh, resume_from=resume_from)
+
+
+def _train(config: RunConfig, notes: Sequence[str], **options: Any) -> None:
+    """Train on this rank, or on all ranks of `config`, which are started."""
     from purerl.placement.launch import launch
     from purerl.placement.world import find_world
 
@@ -128,9 +139,7 @@ def train(
     if world is None or world.rank == 0:
         print_notes(notes)
     with stop_signals() as should_stop:
-        summary = purerl.train(
-            config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
-        )
+        summary = purerl.train(config, **options, should_stop=should_stop)
     if world is None or world.rank == 0:
         typer.echo(format_summary(config, summary))
 
@@ -174,6 +183,7 @@ app.command()(plan)
 app.command()(doctor)
 app.command("eval")(evaluate)
 app.command()(sample)
+app.command()(chat)
 app.add_typer(data, name="data")
 app.add_typer(import_, name="import")
 
@@ -201,4 +211,7 @@ def main() -> None:
     with suppress(FileNotFoundError):  # the working directory has been removed
         sys.path.insert(0, str(Path.cwd()))
     exit_without_collections()
-    app()
+    if "_PURERL_COMPLETE" in os.environ:  # a shell completes a line that the user is writing
+        app()
+    with shown(), first_line(" ".join(["purerl", *sys.argv[1:2]])):
+        app()

@@ -27,6 +27,7 @@ from purerl.store.directory import RunDirectory
 from purerl.store.groups import WaitingGroups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
+from purerl.system.phases import phase
 
 __all__ = ["Checkpoints", "best_of", "describe_start", "resume"]
 
@@ -50,7 +51,8 @@ def resume(run: Run, directory: RunDirectory, settings: Checkpoint, ranks: Ranks
         run.engines.load_weights(0, Clock())
         return initial
     trainers = {role: trainer for role, trainer in run.engines.trainers.items() if (path / role).is_dir()}
-    state = LoopState(**restore(path, trainers))
+    with phase(f"loading the checkpoint {path.name}"):
+        state = LoopState(**restore(path, trainers))
     start = origin if origin is not None and origin["step"] == state.step else None
     if start is not None:
         check_length(state.step, max_steps)
@@ -108,11 +110,13 @@ class Checkpoints:
         is equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
         """
         source, images = self.run.source, self.run.task.chat.store
-        if source.is_repeatable:
-            source.window.drain()
-        if images is not None:
-            images.sync()
-        self.writer.write(partial(self._stage, state, source.window.contents, in_background=self.writer.background))
+        with phase(f"saving the checkpoint of step {state.step}"):
+            if source.is_repeatable:
+                source.window.drain()
+            if images is not None:
+                images.sync()
+            staged = partial(self._stage, state, source.window.contents, in_background=self.writer.background)
+            self.writer.write(staged)
 
     def _stage(self, state: LoopState, contents: Contents, *, in_background: bool) -> StagedCheckpoint:
         waiting, directory = contents.waiting, self.directory

@@ -92,7 +92,7 @@ def open_run(
     task.rewards.length = RunLength(steps, num_examples / config.batch_size)
     updates = needs.updates(steps)
     task = with_interaction(task, config.environment, rollout and rollout.workflow, runtime, seed=config.seed)
-    ranks.on_first(lambda: _check_resources(config, needs, context), "memory and servers")
+    ranks.on_first(lambda: _check_resources(config, needs, task, context), "memory and servers")
     rows = partial(all_rows, needs, task, config.seed)
     stored = open_precomputed(config, needs, task, directory, context=context, fingerprints=fingerprints, rows=rows)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
@@ -127,8 +127,9 @@ def _sampler_of(config: RunConfig) -> tuple[Any, Model] | None:
     return config.generator and (config.generator, sampled_model(config.model, config.trainer))
 
 
-def _check_resources(config: RunConfig, needs: Requirements, context: RankContext) -> None:
-    """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
+def _check_resources(config: RunConfig, needs: Requirements, task: Task, context: RankContext) -> None:
+    """Raise ConfigError if there is too little memory or a judge is not served, and EngineError for other servers."""
+    task.rewards.check_running()
     check_memory(config, needs, context.ranks.size, ranks_of_host=context.local_size)
     check_running(_sampler_of(config), needs.judges)
 

@@ -43,6 +43,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
 from purerl.system.peak_memory import peak_memory
+from purerl.system.phases import phase
 from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
@@ -118,7 +119,7 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     """The summary, if the run is finished; otherwise prepare what it needs."""
     if directory.summary is not None:
         max_steps = schedule_of(config).num_steps(directory.facts.get("examples", 0))
-        ending = Ending(max_steps, config.stop_when)
+        ending = Ending(max_steps, config.stop_when, directory.start)
         is_extended = bool(directory.changes) and not any(map(ending.is_over, directory.records()[-1:]))
         if directory.final.is_dir() and not is_extended:
             return Summary(directory.path, **directory.summary, was_finished=True)
@@ -156,7 +157,7 @@ def _finish(
         run = open_run(resolved, directory, functions, context, stack)
         with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
-            with _common_directory(directory.final, ranks) as folder:
+            with _common_directory(directory.final, ranks) as folder, phase("exporting the model"):
                 run.engines.trainers["policy"].export(folder)
                 if ranks.is_first:
                     run.task.chat.tokenizer.save_pretrained(folder)

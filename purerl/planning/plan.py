@@ -27,6 +27,7 @@ from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.system.memory_use import PHASES, MemoryUse, Workload, format_bytes
+from purerl.system.phases import phase
 
 __all__ = ["MemoryPlan", "describe", "plan_memory"]
 
@@ -77,6 +78,7 @@ class MemoryPlan:
         return self.capacity.size is None or self.peak <= self.capacity.size
 
 
+@phase("planning the memory")
 def plan_memory(
     config: RunConfig,
     *,
@@ -200,9 +202,9 @@ def _tables(
             device[f"{owner}: {name}"] = dict.fromkeys(phases, size)
         for name, size in use.host.items():
             host[f"{owner}: {name}"] = dict.fromkeys(phases, size)
-    for phase in phases:
-        for name, size in _of_phase(uses, phase).items():
-            device.setdefault(name, {})[phase] = size
+    for each in phases:
+        for name, size in _of_phase(uses, each).items():
+            device.setdefault(name, {})[each] = size
     if keeps_keys:
         for name, sizes in device.items():
             if name == "generator: keys and values":

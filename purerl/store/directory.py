@@ -132,6 +132,12 @@ class RunDirectory:
         return read_origin(self.path)
 
     @property
+    def start(self) -> int | None:
+        """The step of that checkpoint."""
+        origin = self.origin
+        return None if origin is None else origin["step"]
+
+    @property
     def facts(self) -> dict[str, Any]:
         """The facts that `write_data` wrote; empty if it was not called yet."""
         return read_facts(self.path)

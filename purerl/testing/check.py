@@ -19,6 +19,7 @@ import attrs
 
 from purerl.algos.algebra import Algorithm
 from purerl.errors import ConfigError, nearest
+from purerl.system.phases import phase, shown
 from purerl.testing.batches import Layout, example_batch, fields_of, random_layout
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
 from purerl.testing.outcome import find_difference, run
@@ -96,18 +97,21 @@ def check_algorithm(algorithm: Algorithm, *, seed: int = 0, batches: int = 20, e
 def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> None:
     """Test `module` with `check_algorithm` on each of its `variants`, `check_exemptions` and `check_settings`.
 
-    The laws that the module is exempt from are skipped.
+    The laws that the module is exempt from are skipped. If it takes longer than two seconds, lines on stderr say so.
 
     Raises: the errors of these functions.
     """
-    for name, algorithm in variants(module).items():
-        try:
-            check_algorithm(algorithm, seed=seed, batches=batches, exempt=exemptions(module))
-        except AssertionError as error:
-            error.add_note(f"algorithm = variants({module.__name__})[{name!r}]")
-            raise
-    check_exemptions(module, seed=seed)
-    check_settings(module, seed=seed)
+    algorithms = variants(module)
+    with shown(), phase(f"testing {module.__name__} with every law") as progress:
+        for number, (name, algorithm) in enumerate(algorithms.items()):
+            progress(number, len(algorithms), "variants")
+            try:
+                check_algorithm(algorithm, seed=seed, batches=batches, exempt=exemptions(module))
+            except AssertionError as error:
+                error.add_note(f"algorithm = variants({module.__name__})[{name!r}]")
+                raise
+        check_exemptions(module, seed=seed)
+        check_settings(module, seed=seed)
 
 
 def variants(module: ModuleType) -> dict[str, Algorithm]:

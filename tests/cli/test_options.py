@@ -70,6 +70,17 @@ OPTIONS = {
         "private": ["--private"],
         "debug": ["--debug"],
     },
+    "chat": {
+        "models": ["models"],
+        "system_prompt": ["--system-prompt"],
+        "temperature": ["--temperature"],
+        "max_tokens": ["--max-tokens"],
+        "seed": ["--seed"],
+        "chat_template_kwargs": ["--chat-template-kwargs"],
+        "dtype": ["--dtype"],
+        "device": ["--device"],
+        "debug": ["--debug"],
+    },
     "serve": {
         "model": ["model"],
         "step": ["--step"],
