@@ -10,7 +10,7 @@ import sys
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -81,6 +81,12 @@ def train(
         str | None,
         typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
     ] = None,
+    accept_changed_code: Annotated[
+        bool,
+        typer.Option(
+            "--accept-changed-code", help="Resume a run although code of yours that it uses was edited since."
+        ),
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -101,9 +107,14 @@ def train(
     config = resolve(recipe, [*settings, *parse_rewards(reward or (), settings)])
     if check_code and not dry_run:
         raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
+    options: dict[str, Any] = {
+        "fresh": fresh,
+        "resume_from": resume_from,
+        "accept_changed_code": accept_changed_code,
+    }
     if dry_run:
         runs_code = check_code or not recipe.endswith(".toml")
-        typer.echo(describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code))
+        typer.echo(describe_config(config, directory, runs_code=runs_code, **options))
         return
     from purerl.config.check import check
     from purerl.placement.launch import launch
@@ -114,9 +125,7 @@ def train(
     if (config.placement.ranks or 1) > 1 and world is None:
         raise typer.Exit(launch(["-m", "purerl_cli", *sys.argv[1:]], config.placement.ranks))
     with stop_signals() as should_stop:
-        summary = purerl.train(
-            config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
-        )
+        summary = purerl.train(config, directory=directory, should_stop=should_stop, **options)
     if world is None or world.rank == 0:
         typer.echo(format_summary(config, summary))
 

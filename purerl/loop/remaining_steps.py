@@ -30,6 +30,7 @@ from purerl.opening.model_notes import model_notes
 from purerl.placement.join import RankContext
 from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
+from purerl.store.code import record_code
 from purerl.store.directory import RunDirectory
 from purerl.store.records import to_record
 
@@ -48,6 +49,7 @@ def remaining_steps(
     ranks = context.ranks
     ending = Ending(needs.schedule.num_steps(run.task.training.examples.num_rows), config.stop_when)
     state = resume(run, directory, config.checkpoint, ranks, ending.max_steps)
+    ranks.on_first(partial(record_code, directory.path, run.code, state.step), "the record of the code")
     records = ranks.on_first(directory.records, "the records of the run")
     with (
         run.task.rewards,

@@ -14,6 +14,7 @@ from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.generators import is_narrow, sampled_model
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.user_code import code_digests
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.loop.measure import Measures, open_measures
@@ -33,6 +34,8 @@ from purerl.rewards.adapters import RewardFunction, RunLength
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.runtime import Runtime
 from purerl.settings import Model
+from purerl.store.checkpoint import saved_steps
+from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory
 from purerl.system.files import atomic_directory
 
@@ -46,6 +49,7 @@ class Run:
     learner   the algorithm, and the models that it trains and reads
     source    makes the rows of each step
     measures  the evaluation and the validation of the policy
+    code      the digest of each file of the user's code
     """
 
     task: Task
@@ -53,6 +57,7 @@ class Run:
     learner: Learner
     source: Source
     measures: Measures
+    code: Mapping[str, str]
 
     @contextmanager
     def time_generation(self, clock: Clock) -> Iterator[None]:
@@ -70,11 +75,16 @@ def open_run(
     functions: Mapping[str, RewardFunction],
     context: RankContext,
     stack: ExitStack,
+    *,
+    accept_changed_code: bool = False,
 ) -> Run:
     """Open everything that `config` names, and register it on `stack`. Collective.
 
-    `config` has resolved paths. `functions` are reward functions that were passed as objects, by name.
+    `config` has resolved paths. `functions` are reward functions that were passed as objects, by name. Code of the user
+    that was edited since the newest checkpoint is refused, unless it is accepted.
     """
+    code = code_digests(config, functions)
+    check_code(directory.path, code, saved_steps(directory.checkpoints), is_accepted=accept_changed_code)
     rollout, ranks = config.rollout, context.ranks
     runtime = Runtime(**({"stall_timeout": rollout.stall_timeout} if rollout else {}))
     stack.callback(runtime.close)
@@ -111,7 +121,7 @@ def open_run(
     check_fit(task, engines.capabilities(), **lengths_of(config, steps))
     source = open_source(config, needs, task, engines, directory, ranks)
     measures = open_measures(config, needs, task, engines, learner, directory, ranks=ranks)
-    run = Run(task, engines, learner, source, measures)
+    run = Run(task, engines, learner, source, measures, code)
     facts = partial(_write_facts, config, run, directory, max_steps=steps, files=files, models=fingerprints)
     ranks.on_first(facts, "the facts of the run")
     return run

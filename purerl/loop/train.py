@@ -57,6 +57,7 @@ def train(
     fresh: bool = False,
     resume_from: str | Path | None = None,
     callbacks: Callbacks = NO_CALLBACKS,
+    accept_changed_code: bool = False,
 ) -> Summary:
     """Do the run that `config` describes, or resume it. A finished run is not done again: its summary is returned.
 
@@ -68,6 +69,8 @@ def train(
                     RUN/checkpoints/STEP, where RUN is a run directory
     callbacks       functions that are called between steps. An exception in one of them ends the run, which can be
                     resumed afterwards
+    accept_changed_code
+                    resume a run although code of the user was edited since its newest checkpoint
 
     Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
     the directory contains another run, or cannot be written; RewardError, RolloutError, EngineError,
@@ -79,6 +82,7 @@ def train(
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else parse_start_checkpoint(resume_from)
+    accept = {"accept_changed_code": accept_changed_code}
     if origin is not None:
         check_start_checkpoint(origin, path, config.max_steps, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
@@ -93,8 +97,8 @@ def train(
         ):
             summary = context.ranks.on_first(lambda: _begin(config, claimed, origin), "beginning the run")
             if summary is None and config.initial_run is not None:
-                _train_initial(config, needs[INITIAL_RUN], claimed, callbacks, context)
-            return summary or _finish(config, needs[""], claimed, functions, callbacks, context)
+                _train_initial(config, needs[INITIAL_RUN], claimed, callbacks, context, **accept)
+            return summary or _finish(config, needs[""], claimed, functions, callbacks, context, **accept)
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
@@ -130,7 +134,13 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
 
 
 def _train_initial(
-    config: RunConfig, needs: Requirements, outer: RunDirectory, callbacks: Callbacks, context: RankContext
+    config: RunConfig,
+    needs: Requirements,
+    outer: RunDirectory,
+    callbacks: Callbacks,
+    context: RankContext,
+    *,
+    accept_changed_code: bool,
 ) -> None:
     """Do the initial run of `config` in a directory of its own, unless it is finished. Its files are in `outer`."""
     seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)  # changing either one gives another run
@@ -138,7 +148,7 @@ def _train_initial(
     only_stop = evolve(NO_CALLBACKS, should_stop=callbacks.should_stop)
     with _claimed(outer.path / "initial_run", initial, context) as directory:
         if context.ranks.on_first(lambda: directory.summary is None, "the initial run"):
-            _finish(initial, needs, directory, {}, only_stop, context)
+            _finish(initial, needs, directory, {}, only_stop, context, accept_changed_code=accept_changed_code)
 
 
 def _finish(
@@ -148,12 +158,14 @@ def _finish(
     functions: Mapping[str, RewardFunction],
     callbacks: Callbacks,
     context: RankContext,
+    *,
+    accept_changed_code: bool,
 ) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
     ranks, threads = context.ranks, torch_threads(context.num_threads(config.num_threads))
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
     with restored_generators(), threads, ExitStack() as stack:
-        run = open_run(resolved, directory, functions, context, stack)
+        run = open_run(resolved, directory, functions, context, stack, accept_changed_code=accept_changed_code)
         with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
             with _common_directory(directory.final, ranks) as folder:

@@ -17,6 +17,7 @@ from purerl.monitoring.warnings.monitor import diagnose
 from purerl.monitoring.warnings.run import facts_of_run
 from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
+from purerl.store.code import code_changes
 from purerl.store.lines import read_lines
 
 __all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
@@ -69,7 +70,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 
     The start time of the run is the modification time of its config.toml.
 
-    Raises: DataError if a file of the run cannot be parsed.
+    Raises: DataError if a file of the run cannot be parsed; RunDirectoryError if the record of its code is damaged.
     """
     file = path / "config.toml"
     try:
@@ -90,6 +91,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
         "warnings": [{**one.warning._asdict(), "end": one.end} for one in diagnose(records, facts_of_run(path))],
         "accuracy": _accuracy(path),
+        "code_changes": [{"step": step, "text": text} for step, text in code_changes(path)],
         **_curves(records, max_records),
     }
 

@@ -58,6 +58,7 @@ def train(
     on_checkpoint: OnCheckpoint | None = None,
     resume_from: str | Path | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    accept_changed_code: bool = False,
 ) -> Summary:
     """Do a run, or resume it: a RunConfig, or a recipe by its name, with changed `settings` as in `run_config`.
 
@@ -74,6 +75,9 @@ def train(
     resume_from     the run in the directory starts from a checkpoint of another run: RUN, RUN:STEP, RUN:best, or
                     RUN/checkpoints/STEP, where RUN is a run directory
     should_stop     called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised
+    accept_changed_code
+                    resume a run although code of the user, such as the file of a reward, was edited since its newest
+                    checkpoint. Otherwise it is refused; the report marks the step
 
     The first three callbacks are called in this order, when everything about the step is on disk: its record, its
     rollouts and its checkpoint. The run waits for them. An exception in a callback ends the run and is raised. The same
@@ -95,6 +99,7 @@ def train(
         callbacks=Callbacks(
             on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, should_stop=should_stop
         ),
+        accept_changed_code=accept_changed_code,
     )
 
 

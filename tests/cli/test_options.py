@@ -57,6 +57,7 @@ OPTIONS = {
         "reward": ["--reward"],
         "fresh": ["--fresh"],
         "resume_from": ["--resume-from"],
+        "accept_changed_code": ["--accept-changed-code"],
         "dry_run": ["--dry-run"],
         "check_code": ["--check-code"],
         "debug": ["--debug"],

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from purerl.report.page import write_report
+from purerl.store.code import record_code
 from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_metrics, make_run
 from tests.report.test_page import HOSTILE
@@ -140,6 +141,19 @@ def test_warnings_of_a_run_are_shown_in_a_box(browser: Any, tmp_path: Path) -> N
     assert ended.splitlines()[0].strip() == "zero_learning_rate steps 5 to 16"
     browser.get(write_report([make_run(tmp_path / "good")], tmp_path / "good.html", megabytes=5).path.as_uri())
     assert Page(browser).find_all(".warnings") == []
+
+
+def test_steps_after_which_code_was_changed_are_listed_and_marked(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for digest, step in (("a", 0), ("b", 2)):
+        record_code(run, {"reward.py": digest}, step)
+    report = write_report([run, make_run(tmp_path / "other")], tmp_path / "page.html", megabytes=5)
+    browser.get(report.path.as_uri())
+    page = Page(browser)
+    assert page.find_text('[aria-label="Changed code"] li') == ["after step 2 edited: reward.py"]
+    [line] = page.find_all('[data-metric="reward/mean"] .code-change')
+    second = page.find_all('[data-metric="reward/mean"] g[data-run="0"] circle')[1]  # of steps 1 to 4
+    assert float(line.get_attribute("x1")) == pytest.approx(float(second.get_attribute("cx")))
 
 
 def test_different_settings_and_constant_metrics_are_listed(page: Page) -> None:

@@ -122,13 +122,25 @@ function warningBox() {
   return h("div", box, h("h3", {}, "Warnings"), h("ul", {}, items));
 }
 
+/** A box with the steps after which code of the user was edited, and the files. */
+function codeBox() {
+  const items = runs.flatMap((run) =>
+    run.code_changes.map(({ step, text }) =>
+      h("li", {}, swatch(run), h("b", {}, ` after step ${formatNumber(step)} `), escapeInvisible(text)),
+    ),
+  );
+  if (!items.length) return null;
+  const box = { class: "card warnings", role: "note", "aria-label": "Changed code" };
+  return h("div", box, h("h3", {}, "Code that was changed during a run"), h("ul", {}, items));
+}
+
 const warningSteps = ({ step, end }) =>
   end === null ? `since step ${formatNumber(step)}` : `steps ${formatNumber(step)} to ${formatNumber(end)}`;
 
 function drawOverview() {
   const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
   const folds = h("div", { class: "folds" }, settingsAndValues());
-  byId("runs").append(h("h1", {}, title), ...accuracyNote(), runTable(), warningBox() ?? "", folds);
+  byId("runs").append(h("h1", {}, title), ...accuracyNote(), runTable(), warningBox() ?? "", codeBox() ?? "", folds);
 }
 
 /** Buttons that show and hide runs. */
