@@ -150,7 +150,7 @@ OPTIONS = {
         "debug": ["--debug"],
     },
     "laws": {
-        "loss": ["loss"],
+        "name": ["name"],
         "settings": ["--set"],
         "exempt": ["--exempt"],
         "law": ["--law"],
