@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.requirements import requirements_of
+from purerl.config.roles import shares_weights
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.evaluation.accuracy import describe_accuracy
@@ -29,12 +30,15 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
     updates, steps = config.minibatches * config.ppo_epochs, config.max_steps
     needs = requirements_of(config)
-    engines = {name: role.settings.trainer for name, role in needs.models.items()}
+    policy = needs.models["policy"]
+    shared = [name for name, role in needs.models.items() if name != "policy" and shares_weights(role, policy)]
+    without = {"policy": f"; without its adapter: {', '.join(shared)}"} if shared else {}
+    engines = {name: role.settings.trainer for name, role in needs.models.items() if name not in shared}
     engines |= {name: role.generator for name, role in needs.judges.items()}
     return {
         "prepare data": config.prepare_data,
         "data": _data(config.data),
-        "models": ", ".join(f"{name} ({kind_of(engine)})" for name, engine in engines.items()),
+        "models": ", ".join(f"{name} ({kind_of(engine)}{without.get(name, '')})" for name, engine in engines.items()),
         "generator": config.generator and kind_of(config.generator),
         "step": f"{_source(config.batch_size, config.rollout)}: {rows:,} rows; optimizer steps: {updates:,}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {steps * updates:,}" if steps else None,
