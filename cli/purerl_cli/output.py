@@ -167,7 +167,7 @@ def describe_config(config: RunConfig, directory: Path | None, *, runs_code: boo
     """
     from purerl.config.check import check
     from purerl.config.plan import plan
-    from purerl.config.structure import dumps
+    from purerl.config.preset_names import document
     from purerl.config.untrusted import without_code
 
     check(*((config,) if runs_code else without_code(config)))  # before the modules of the training loop are imported
@@ -175,7 +175,7 @@ def describe_config(config: RunConfig, directory: Path | None, *, runs_code: boo
 
     notes = dry_run(config, directory, runs_code=runs_code, **options)
     comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
-    return "\n".join([*comments, "", dumps(config)])
+    return "\n".join([*comments, "", document(config)])
 
 
 def _describe_change(summary: Summary, metric: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from purerl.config.check import accuracy_rewards_of
+from purerl.config.preset_names import name_with_preset
 from purerl.config.requirements import requirements_of
 from purerl.config.roles import shares_weights
 from purerl.config.schema import RunConfig
@@ -21,7 +22,7 @@ def plan(config: RunConfig) -> str:
     facts = {label: text for label, text in _facts(config).items() if text}
     width = max(map(len, facts))
     length = f"{config.max_steps:,} steps" if config.max_steps else f"epochs: {config.num_epochs:g}"
-    title = f"{config.name}: {config.algorithm}, {length}"
+    title = f"{config.name}: {name_with_preset(config.algorithm)}, {length}"
     return "\n".join([*initial, title, *(f"  {label:<{width}}  {text}" for label, text in facts.items())])
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from purerl.config.check import accuracy_rewards_of
+from purerl.config.preset_names import name_with_preset, preset_of
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import to_dict
@@ -102,8 +103,10 @@ def _open_console(
         return Trackers()
     accuracy = describe_accuracy(accuracy_rewards_of(config))
     models = model_notes(needs.models, run.engines.capabilities().trainers)
-    lines = [describe_data(run.task), *models, describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
-    title, note = f"{config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
+    preset = preset_of(config.algorithm)
+    lines = [preset and f"algorithm: {name_with_preset(config.algorithm)}", describe_data(run.task), *models]
+    lines += [describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
+    title, note = f"{preset or config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
     return open_console(config.name, max_steps, title=title, note=note, history=past)
 
 

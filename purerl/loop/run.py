@@ -12,6 +12,7 @@ from attrs import frozen
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.generators import is_narrow, sampled_model
+from purerl.config.preset_names import preset_of
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.user_code import code_digests
@@ -150,6 +151,7 @@ def _write_facts(
     """Write data.json, and the tokenizer; return the identity, which is refused, if damaged, here."""
     facts = {
         "max_steps": max_steps,
+        "preset": preset_of(config.algorithm),
         "learns_from_rewards": learns_from_rewards(run.learner.algorithm),
         "accuracy": describe_accuracy(accuracy_rewards_of(config)),
         "mismatch_level": run.engines.mismatch_level,

@@ -12,10 +12,11 @@ from attrs import evolve
 
 from purerl.config.check import INITIAL_RUN, check, check_ranks
 from purerl.config.paths import resolve_judges, resolve_paths
+from purerl.config.preset_names import document
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
 from purerl.config.stored import changes_from
-from purerl.config.structure import digest, dumps, to_dict
+from purerl.config.structure import digest, to_dict
 from purerl.config.tables import check_same_on_ranks
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.remaining_steps import remaining_steps
@@ -103,7 +104,7 @@ def train(
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
     """Lock the directory at `path` for `config`. A started run may have other settings that `check_changes` allows."""
-    return claim(path, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
+    return claim(path, document(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
 
 
 @contextmanager
@@ -127,7 +128,7 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
         if directory.final.is_dir() and not is_extended:
             return Summary(directory.path, **directory.summary, was_finished=True)
         check_can_continue(directory)
-        directory.reopen(dumps(config), digest(config))
+        directory.reopen(document(config), digest(config))
     initialize_from(origin, directory, config)
     prepare(config.prepare_data, config.seed, directory.path)
     return None

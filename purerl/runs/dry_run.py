@@ -9,10 +9,11 @@ from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
 from purerl.config.paths import is_created_by_run, resolve_paths
+from purerl.config.preset_names import document
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.stored import changes_from
-from purerl.config.structure import digest, dumps
+from purerl.config.structure import digest
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
 from purerl.config.user_code import code_digests
 from purerl.data.open import file_digests
@@ -70,7 +71,7 @@ def dry_run(
     if resume_from is not None:
         check_start_checkpoint(parse_start_checkpoint(resume_from), path, config.max_steps, fresh=fresh)
     changes = partial(changes_from, config)
-    taken = _refusal(partial(check_directory, path, dumps(config), digest(config), changes=changes, fresh=fresh))
+    taken = _refusal(partial(check_directory, path, document(config), digest(config), changes=changes, fresh=fresh))
     if taken is not None and directory is not None:
         raise taken
     if taken is None and not fresh and _is_unfinished(path, changes):

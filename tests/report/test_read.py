@@ -171,6 +171,13 @@ def test_metric_that_is_not_a_number_is_refused_with_its_line(value: str, tmp_pa
         read_run(path, max_records=10)
 
 
+def test_a_run_of_a_preset_has_its_name(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    assert read_run(run, max_records=9)["preset"] is None
+    (run / "data.json").write_text('{"preset": "grpo@trl"}')
+    assert read_run(run, max_records=9)["preset"] == "grpo@trl"
+
+
 def test_changed_code_has_the_step_and_the_files(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", steps=4)
     assert read_run(run, max_records=9)["code_changes"] == []

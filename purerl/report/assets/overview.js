@@ -34,7 +34,7 @@ function runTable() {
       "tr",
       {},
       h("th", { scope: "row" }, swatch(run), " ", h("bdi", {}, escapeInvisible(run.name))),
-      h("td", {}, run.config["algorithm.kind"] ?? "–"),
+      h("td", {}, run.preset ?? run.config["algorithm.kind"] ?? "–"),
       progressCell(run),
       metrics.map((name) => firstToLastCell(run, name)),
       h("td", {}, formatCount(run.axes.tokens.at(-1))),
