@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
 from purerl.envs.tools import Tool, to_text
+from purerl.system.event_loop import SERVICE
 
 __all__ = ["McpServers", "Shared", "release", "variables_of"]
 
@@ -78,7 +79,7 @@ class Shared:
         self._users, self.is_broken = 0, False
         self._stop, self._ready = asyncio.Event(), asyncio.get_running_loop().create_future()
         self.tools: Sequence[Tool] = ()
-        self._owner = asyncio.create_task(self._own())
+        self._owner = asyncio.create_task(self._own(), name=SERVICE)
 
     async def acquire(self) -> None:
         self._users += 1

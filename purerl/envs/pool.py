@@ -25,6 +25,7 @@ from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.envs.worker import Answer, HostRequest, HostTask
 from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
+from purerl.system.event_loop import SERVICE
 from purerl.system.workers.processes import Death, end_all
 
 __all__ = ["EnvironmentPool"]
@@ -117,9 +118,9 @@ class EnvironmentPool:
     def _supervise(self, process: Process) -> None:
         if not process.is_supervised:
             process.is_supervised = True
-            self._supervising[process] = asyncio.create_task(self._follow(process))
+            self._supervising[process] = asyncio.create_task(self._follow(process), name=SERVICE)
         if self._ticking is None:
-            self._ticking = asyncio.create_task(self._tick())
+            self._ticking = asyncio.create_task(self._tick(), name=SERVICE)
 
     async def _choose_process(self) -> Process:
         """The process with the fewest episodes. The first time, all processes must be ready."""

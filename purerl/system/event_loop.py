@@ -12,7 +12,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
-__all__ = ["EventLoop"]
+__all__ = ["SERVICE", "EventLoop"]
+
+SERVICE = "purerl service"
+"""The name of tasks for which other coroutines wait while they end. The cleanups of `EventLoop.close` end them."""
 
 _LOG = logging.getLogger(__name__)
 _CLOSE_TIMEOUT = 30.0  # seconds in which cancelled coroutines must end, and in which each cleanup must
@@ -69,7 +72,7 @@ class EventLoop:
         return is_idle.wait(timeout)
 
     def close(self, cleanups: Sequence[Callable[[], Awaitable[None]]] = ()) -> None:
-        """Cancel all coroutines, wait for their end, call `cleanups`, and end the thread.
+        """Cancel all coroutines but services, wait for their end, call `cleanups`, and end the thread.
 
         What does not end in time is a warning: the thread does not keep the process from ending, and ends when it can.
         """
@@ -79,7 +82,7 @@ class EventLoop:
         ending = asyncio.run_coroutine_threadsafe(_end(cleanups), self.asyncio)
         ending.add_done_callback(lambda _: self.call(self._stop))
         try:
-            ending.result(_CLOSE_TIMEOUT * (2 + len(cleanups)))
+            ending.result(_CLOSE_TIMEOUT * (3 + len(cleanups)))
         except TimeoutError:
             _LOG.warning("the event loop is blocked by code that does not wait, and is abandoned")
         finally:
@@ -87,14 +90,20 @@ class EventLoop:
 
 
 async def _end(cleanups: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    for task in tasks:
-        task.cancel()
-    _, stuck = await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT) if tasks else ((), ())
-    for task in stuck:
-        _LOG.warning("a coroutine did not end within %g seconds after it was cancelled: %r", _CLOSE_TIMEOUT, task)
+    await _cancel(lambda task: task.get_name() != SERVICE)
     for cleanup in (*cleanups, asyncio.get_running_loop().shutdown_asyncgens):
         try:
             await asyncio.wait_for(cleanup(), _CLOSE_TIMEOUT)
         except Exception:  # noqa: BLE001 - the others are called too
             _LOG.warning("%r failed when the event loop was closed", cleanup, exc_info=True)
+    await _cancel(lambda task: task.get_name() == SERVICE)
+
+
+async def _cancel(is_chosen: Callable[[asyncio.Task[Any]], bool]) -> None:
+    """Cancel the chosen ones of all other tasks, and wait for their end."""
+    tasks = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and is_chosen(task)]
+    for task in tasks:
+        task.cancel()
+    _, stuck = await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT) if tasks else ((), ())
+    for task in stuck:
+        _LOG.warning("a coroutine did not end within %g seconds after it was cancelled: %r", _CLOSE_TIMEOUT, task)

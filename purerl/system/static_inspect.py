@@ -118,9 +118,10 @@ def config_fields(path: Path, name: str = "Config") -> set[str] | None:
     annotated = [one for one in node.body if isinstance(one, ast.AnnAssign) and isinstance(one.target, ast.Name)]
     fields = {ast.unparse(one.target) for one in annotated if "ClassVar" not in ast.unparse(one.annotation)}
     for base in node.bases:
-        module = imported_modules(path).get(ast.unparse(base).removesuffix(".Config"))
-        source = find_source(module) if module else None
-        inherited = config_fields(source) if source else None
+        prefix, _, original = ast.unparse(base).rpartition(".")
+        module = imported_modules(path).get(prefix)
+        source = path if not prefix else find_source(module) if module else None
+        inherited = config_fields(source, original) if source and (source, original) != (path, name) else None
         if inherited is None:
             return None
         fields |= inherited

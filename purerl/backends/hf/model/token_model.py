@@ -189,11 +189,8 @@ class TokenModel(nn.Module):
             if experts is not None or ROUTES in outputs:
                 inputs = RoutedInputs(inputs, tokens.shape, experts)
             action, hidden, routers = self._read(inputs, action, prefixes, pack, router=bool(load))
-        results = {
-            name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0]
-            for name in outputs
-            if name in self.heads
-        }
+        of_heads = [name for name in outputs if name in self.heads]
+        results = {name: self.heads[name](hidden.to(compute_dtype(hidden.dtype)))[:, 0] for name in of_heads}
         language = [name for name in outputs if name in LANGUAGE_OUTPUTS]
         if language:
             weight, bias, shard = output_head(self.model.get_output_embeddings())
