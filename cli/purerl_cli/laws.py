@@ -61,9 +61,8 @@ def laws(
         _refuse(name, settings=settings, exempt=exempt, accumulate=accumulate, unit=unit != "row")
         results = module_results(tested, laws=law, batches=batches, seed=seed)
     elif not callable(tested):
-        do = None if ":" in name else f"name a function in it: {name}:FUNCTION"
-        need = "a function, or a module with Config and algorithm"
-        raise ConfigError(f"the loss {name!r}", got=type(tested).__name__, need=need, do=do)
+        do, need = f"name a function: {name}:FUNCTION", "a function, or a module with Config and algorithm"
+        raise ConfigError(f"the loss {name!r}", got=type(tested).__name__, need=need, do=None if ":" in name else do)
     else:
         results = law_results(
             tested,

@@ -82,10 +82,7 @@ def train(
         typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
     ] = None,
     accept_changed_code: Annotated[
-        bool,
-        typer.Option(
-            "--accept-changed-code", help="Resume a run although code of yours that it uses was edited since."
-        ),
+        bool, typer.Option("--accept-changed-code", help="Resume a run although its code of yours was edited.")
     ] = False,
     dry_run: Annotated[
         bool,
@@ -107,11 +104,7 @@ def train(
     config = resolve(recipe, [*settings, *parse_rewards(reward or (), settings)])
     if check_code and not dry_run:
         raise ConfigError("--check-code has no effect", need="--dry-run: a run always imports its functions")
-    options: dict[str, Any] = {
-        "fresh": fresh,
-        "resume_from": resume_from,
-        "accept_changed_code": accept_changed_code,
-    }
+    options: dict[str, Any] = {"fresh": fresh, "resume_from": resume_from, "accept_changed_code": accept_changed_code}
     if dry_run:
         runs_code = check_code or not recipe.endswith(".toml")
         typer.echo(describe_config(config, directory, runs_code=runs_code, **options))

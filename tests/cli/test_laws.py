@@ -95,7 +95,7 @@ def test_an_algorithm_of_purerl_is_found_by_its_name() -> None:
     ("arguments", "message"),
     [
         ((f"{FILE}:__doc__",), "need: a function, or a module with Config and algorithm"),
-        ((FILE,), f"do:   name a function in it: {FILE}:FUNCTION"),
+        ((FILE,), f"do:   name a function: {FILE}:FUNCTION"),
         (("grpo", "--set", "clip_low=0.1"), "--set has no effect\n  got:  the algorithm grpo\n  need: a loss"),
         (("grpo", "--exempt", "picklable=no"), "do:   declare it in EXEMPTIONS of the module"),
         (("grpo", "--law", "picklabel"), "did you mean 'picklable'"),
