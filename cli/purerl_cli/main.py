@@ -82,7 +82,7 @@ def train(
         typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
     ] = None,
     accept_changed_code: Annotated[
-        bool, typer.Option("--accept-changed-code", help="Resume a run although its code of yours was edited.")
+        bool, typer.Option("--accept-changed-code", help="Resume a run although your code was edited since.")
     ] = False,
     dry_run: Annotated[
         bool,
