@@ -97,6 +97,9 @@ def train(
         str | None,
         typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
     ] = None,
+    accept_changed_code: Annotated[
+        bool, typer.Option("--accept-changed-code", help="Resume a run although your code was edited since.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -120,12 +123,13 @@ def train(
     runs_code = not dry_run or check_code or not recipe.endswith(".toml")
     # Everything is checked before the modules of the training loop are imported.
     config, notes = settle(recipe, changes, partial(check_config, runs_code=runs_code))
+    options: dict[str, Any] = {"fresh": fresh, "resume_from": resume_from, "accept_changed_code": accept_changed_code}
     if dry_run:
-        described = describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
+        described = describe_config(config, directory, runs_code=runs_code, **options)
         origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
         typer.echo(annotate_config(described, notes, origins))
         return
-    _train(config, notes, directory=directory, fresh=fresh, resume_from=resume_from)
+    _train(config, notes, directory=directory, **options)
 
 
 def _train(config: RunConfig, notes: Sequence[str], **options: Any) -> None:

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from purerl.config.check import accuracy_rewards_of
+from purerl.config.preset_names import name_with_preset, preset_of
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import to_dict
@@ -31,6 +32,7 @@ from purerl.opening.model_notes import model_notes
 from purerl.placement.join import RankContext
 from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
+from purerl.store.code import record_code
 from purerl.store.directory import RunDirectory
 from purerl.system.phases import phase
 
@@ -50,6 +52,7 @@ def remaining_steps(
     start = ranks.on_first(lambda: directory.start, "the start of the run")
     ending = Ending(needs.schedule.num_steps(run.task.training.examples.num_rows), config.stop_when, start)
     state = resume(run, directory, config.checkpoint, ranks, ending.max_steps)
+    ranks.on_first(partial(record_code, directory.path, run.code, state.step), "the record of the code")
     records = ranks.on_first(directory.records, "the records of the run")
     with (
         run.task.rewards,
@@ -106,8 +109,10 @@ def _open_console(
         return Trackers()
     accuracy = describe_accuracy(accuracy_rewards_of(config))
     models = model_notes(needs.models, run.engines.capabilities().trainers)
-    lines = [describe_data(run.task), *models, describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
-    title, note = f"{config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
+    preset = preset_of(config.algorithm)
+    lines = [preset and f"algorithm: {name_with_preset(config.algorithm)}", describe_data(run.task), *models]
+    lines += [describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
+    title, note = f"{preset or config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
     return open_console(config.name, max_steps, title=title, note=note, history=past)
 
 

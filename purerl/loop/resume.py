@@ -22,6 +22,7 @@ from purerl.ranks import Ranks
 from purerl.store.background import CheckpointWriter
 from purerl.store.best import best_step
 from purerl.store.checkpoint import clean, restore, saved_steps
+from purerl.store.code import code_changes
 from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
 from purerl.store.groups import WaitingGroups
@@ -75,14 +76,15 @@ def _discard_later(settings: Checkpoint, directory: RunDirectory, path: Path) ->
 
 
 def describe_start(state: LoopState, directory: RunDirectory) -> str:
-    """From which step the run resumes, and which settings have changed; empty for a run that starts."""
+    """From which step the run resumes, and which settings and code have changed; empty for a run that starts."""
     origin = directory.origin
     if origin is not None and origin["step"] == state.step:
         reset = "" if origin["same_advantage"] else "; the state of the advantages starts from its initial value"
         start = f"started from step {state.step} of {origin['run']}{reset}"
     else:
         start = f"resumed from step {state.step}" if state.step else ""
-    return "; ".join(filter(None, [start, describe_changes(directory.changes)]))
+    code = [f"changed code: {change}" for step, change in code_changes(directory.path) if step == state.step]
+    return "; ".join(filter(None, [start, describe_changes(directory.changes), *code]))
 
 
 @frozen

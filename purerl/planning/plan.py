@@ -17,8 +17,8 @@ from attrs import evolve, field, frozen
 from purerl.backends.plugin import engine_plugin
 from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
-from purerl.config.requirements import ModelRole, Requirements, requirements_of
-from purerl.config.roles import adapter_rank
+from purerl.config.requirements import Requirements, requirements_of
+from purerl.config.roles import shares_weights
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
@@ -148,7 +148,7 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
     """The memory of each engine: the models of the trainers by role, the generator, and the judges."""
     policy, uses = needs.models["policy"], dict[str, MemoryUse]()
     for name, role in needs.models.items():
-        if name != "policy" and (_shares_weights(role, policy) or role.settings.precompute):
+        if name != "policy" and (shares_weights(role, policy) or role.settings.precompute):
             continue  # a precomputed model has been closed when the policy is loaded
         uses[name] = _memory_of(
             "trainer",
@@ -178,12 +178,6 @@ def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
         got = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
         need = "a model that runs on tensors without values"
         raise ConfigError(f"the memory of the {group} cannot be planned", got=got, need=need) from error
-
-
-def _shares_weights(role: ModelRole, policy: ModelRole) -> bool:
-    """Whether `role` is the policy without its adapter, as `loop.trainers` decides it."""
-    trains_adapter = adapter_rank(policy.settings.trainer) is not None
-    return trains_adapter and not role.is_trained and role.settings == policy.settings
 
 
 def _samples_while_training(rollout: Rollout | None) -> bool:

@@ -59,6 +59,7 @@ def train(
     on_checkpoint: OnCheckpoint | None = None,
     resume_from: str | Path | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    accept_changed_code: bool = False,
 ) -> Summary:
     """Do a run, or resume it: a RunConfig, or a recipe by its name, with changed `settings` as in `run_config`.
 
@@ -75,6 +76,9 @@ def train(
     resume_from     the run in the directory starts from a checkpoint of another run: RUN, RUN:STEP, RUN:best, or
                     RUN/checkpoints/STEP, where RUN is a run directory
     should_stop     called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised
+    accept_changed_code
+                    resume a run although code of the user, such as the file of a reward, was edited since its newest
+                    checkpoint. Otherwise it is refused; the report marks the step
 
     With its `Control` (`purerl.loop.callbacks.control`) a callback stops the run, has it evaluated or saved, logs
     metrics, and samples completions of prompts. `on_step` and `on_evaluation` are called before the record of the step
@@ -99,6 +103,7 @@ def train(
             fresh=fresh,
             resume_from=resume_from,
             callbacks=callbacks,
+            accept_changed_code=accept_changed_code,
         )
 
 

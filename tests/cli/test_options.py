@@ -58,6 +58,7 @@ OPTIONS = {
         "reward": ["--reward"],
         "fresh": ["--fresh"],
         "resume_from": ["--resume-from"],
+        "accept_changed_code": ["--accept-changed-code"],
         "dry_run": ["--dry-run"],
         "check_code": ["--check-code"],
         "debug": ["--debug"],
@@ -168,7 +169,7 @@ OPTIONS = {
         "debug": ["--debug"],
     },
     "laws": {
-        "loss": ["loss"],
+        "name": ["name"],
         "settings": ["--set"],
         "exempt": ["--exempt"],
         "law": ["--law"],
