@@ -13,10 +13,10 @@ from purerl.config.schema import RunConfig
 from purerl.evaluation.attempts import attempt_problems, num_attempts
 from purerl.evaluation.problem_results import as_rows, metrics
 from purerl.evaluation.settings import Evaluate, Validation
-from purerl.loop.draws import Sampler, examples_workflow
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.step import Learner
 from purerl.loop.validation import Validator
+from purerl.opening.draws import Sampler, examples_workflow
 from purerl.ranks import Ranks
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.types import Group

@@ -18,13 +18,13 @@ from purerl.config.schema import RunConfig
 from purerl.config.user_code import code_digests
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
-from purerl.loop.draws import all_rows
 from purerl.loop.measure import Measures, open_measures
 from purerl.loop.sources import RolloutSource, Source, open_source
 from purerl.loop.state import Clock
 from purerl.loop.step import Learner, open_learner
 from purerl.models.processor import copy_processor
 from purerl.opening.base_models import identify_models, pin_commits
+from purerl.opening.draws import all_rows
 from purerl.opening.engines import check_running, open_engines
 from purerl.opening.expert_routes import use_routes
 from purerl.opening.fit import check_fit, lengths_of

@@ -19,11 +19,11 @@ from purerl.config.schema import RunConfig
 from purerl.data.examples import DataSet
 from purerl.envs.settings import EnvironmentSettings
 from purerl.expert_routes import RouteStore
-from purerl.loop.draws import Sampler, examples_workflow
 from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
+from purerl.opening.draws import Sampler, examples_workflow
 from purerl.opening.expert_routes import route_store
 from purerl.opening.recorded import RecordedGroups
 from purerl.ranks import Ranks

@@ -17,11 +17,11 @@ from purerl.algos.algebra import Counts, Objective, Weighted, compute_advantages
 from purerl.batch import STRUCTURE, with_fields
 from purerl.errors import ImageError
 from purerl.kernels.masks import count_true
-from purerl.loop.draws import Sampler
 from purerl.loop.metrics import means
 from purerl.loop.state import LoopState
 from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
+from purerl.opening.draws import Sampler
 from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences
 from purerl.rollouts.types import Draw, Trajectory
 from purerl.system.phases import phase

@@ -33,6 +33,7 @@ __all__ = [
     "find_checkpoint",
     "initialize_from",
     "parse_start_checkpoint",
+    "read_evaluated_run",
 ]
 
 _NOT_COPIED = (
@@ -97,6 +98,20 @@ def find_checkpoint(start: StartCheckpoint) -> Path:
         need, do = "a checkpoint whose files are as they were written", "name another step, or restore it from a copy"
         raise CheckpointError(f"checkpoint {str(path)!r}", got=damage, need=need, do=do)
     return path
+
+
+def read_evaluated_run(name: Path) -> tuple[RunConfig, Path, Path | None]:
+    """The configuration and the directory of the run `name`, and the checkpoint; None: its final model.
+
+    Raises: RunDirectoryError for a run without evaluations; as `find_checkpoint`.
+    """
+    start = parse_start_checkpoint(name, "--run")
+    config = read_config(start.run)
+    if config.evaluate is None:
+        do = f"name its model, {str(start.run / 'final')!r}, with data and rewards, or with prompts"
+        raise RunDirectoryError(f"run directory {str(start.run)!r}", got="a run without evaluations", do=do)
+    is_final = start.step == "latest" and (start.run / "summary.json").exists()
+    return config, start.run, None if is_final else find_checkpoint(start)
 
 
 def check_start_checkpoint(start: StartCheckpoint, path: Path, max_steps: int | None, *, fresh: bool) -> None:

@@ -14,13 +14,11 @@ from attrs import evolve, frozen
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
 from purerl.config.requirements import Requirements, requirements_of
-from purerl.config.schema import RunConfig
-from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import TextOrMessages
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings
-from purerl.errors import ConfigError, RunDirectoryError
+from purerl.errors import ConfigError
 from purerl.evaluation.accuracy import select_accuracy_rewards
 from purerl.evaluation.attempts import OnGroup, attempt_problems, num_attempts
 from purerl.evaluation.problem_results import Problem, as_json, metrics
@@ -29,7 +27,7 @@ from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import load_policy, open_engines, preview_engine
 from purerl.opening.fit import check_problems_fit
-from purerl.opening.start_checkpoint import find_checkpoint, parse_start_checkpoint
+from purerl.opening.start_checkpoint import read_evaluated_run
 from purerl.opening.task import (
     needs_reward,
     notes_on_problems,
@@ -166,7 +164,7 @@ def evaluation_of_run(
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
-    config, directory, checkpoint = _read_run(directory)
+    config, directory, checkpoint = read_evaluated_run(directory)
     settings = evolve(config.evaluation, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
@@ -200,20 +198,6 @@ def evaluation_of_run(
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )
-
-
-def _read_run(name: Path) -> tuple[RunConfig, Path, Path | None]:
-    """The configuration and the directory of the run `name`, and the checkpoint; None: its final model.
-
-    Raises: RunDirectoryError for a run without evaluations; as `find_checkpoint`.
-    """
-    start = parse_start_checkpoint(name, "--run")
-    config = read_config(start.run)
-    if config.evaluate is None:
-        do = f"name its model, {str(start.run / 'final')!r}, with data and rewards, or with prompts"
-        raise RunDirectoryError(f"run directory {str(start.run)!r}", got="a run without evaluations", do=do)
-    is_final = start.step == "latest" and (start.run / "summary.json").exists()
-    return config, start.run, None if is_final else find_checkpoint(start)
 
 
 def _open_engines_of_run(

@@ -95,7 +95,7 @@ DATA = {
     ),
     "file that does not exist": (
         lambda folder: write(folder / "rows.jsonl", ROWS).replace("rows", "row"),
-        {"what": "row.jsonl", "got": "no such file", "need": "a .parquet or .jsonl file", "do": "'rows.jsonl'"},
+        {"what": "row.jsonl", "got": "no such file", "need": "a .parquet or .jsonl file", "do": "rows.jsonl'"},
     ),
     "shards with different schemas": (
         _different_shards,

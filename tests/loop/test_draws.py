@@ -10,7 +10,7 @@ from attrs import evolve
 from purerl.data.chat import Prompt, open_chat
 from purerl.data.examples import read_examples
 from purerl.data.prompts import prompts_as_data
-from purerl.loop.draws import Sampler
+from purerl.opening.draws import Sampler
 from tests.data.made import tokenizer, write
 
 
