@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from shlex import quote
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from attrs import frozen
@@ -154,7 +155,7 @@ def init(model: str, data: str, method: Method | None = None) -> str:
     if facts.config.rollout is not None:
         sections["rollout"] = _rollout_lines(facts)
     options = {"model": model, "data": data, **({"method": method} if method else {})}
-    command = " ".join(["purerl init", *(f"--{name} {value}" for name, value in options.items())])
+    command = " ".join(["purerl init", *(f"--{name} {quote(value)}" for name, value in options.items())])
     text = [
         _comment(f"Written by: {command}"),
         _comment("The comments say what was assumed. Every other setting has its default: `purerl config` lists them."),
