@@ -39,6 +39,7 @@ REQUIRED = {
     "mpmath": "values of formulas in rewards for mathematics",
     "numpy": "arrays between libraries",
     "pyarrow": "data and rollouts as Parquet",
+    "pyyaml": "configurations of TRL and verl",
     "rich": "the console",
     "safetensors": "weights on disk",
     "tensordict": "batches",

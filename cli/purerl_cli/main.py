@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -45,6 +46,9 @@ from purerl_cli.sandbox import sandbox
 from purerl_cli.serve import serve
 from purerl_cli.stacks import stacks
 from purerl_cli.stopping import stop_signals
+
+if TYPE_CHECKING:
+    from purerl.config.schema import RunConfig
 
 __all__ = ["app", "main"]
 
@@ -120,6 +124,11 @@ def train(
         origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
         typer.echo(annotate_config(described, notes, origins))
         return
+    _train(config, notes, directory=directory, fresh=fresh, resume_from=resume_from)
+
+
+def _train(config: RunConfig, notes: Sequence[str], **options: Any) -> None:
+    """Train on this rank, or on all ranks of `config`, which are started."""
     from purerl.placement.launch import launch
     from purerl.placement.world import find_world
 
@@ -129,9 +138,7 @@ def train(
     if world is None or world.rank == 0:
         print_notes(notes)
     with stop_signals() as should_stop:
-        summary = purerl.train(
-            config, directory=directory, fresh=fresh, resume_from=resume_from, should_stop=should_stop
-        )
+        summary = purerl.train(config, **options, should_stop=should_stop)
     if world is None or world.rank == 0:
         typer.echo(format_summary(config, summary))
 

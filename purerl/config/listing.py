@@ -19,7 +19,7 @@ __all__ = ["NO_PRESET", "Setting", "annotate", "explain", "leaves", "toml"]
 
 
 NO_PRESET: tuple[Mapping[str, Any], str] = ({}, "")
-"""What is set by no preset."""
+"""Settings that no preset has set."""
 
 
 @frozen

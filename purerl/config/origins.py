@@ -19,7 +19,7 @@ from attrs import frozen
 from purerl.config.keys import is_plugin
 from purerl.config.listing import NO_PRESET
 from purerl.config.overrides import parse, read_value
-from purerl.config.presets import expand
+from purerl.config.presets import expand, presets
 from purerl.config.tables import flat, write
 from purerl.errors import ConfigError
 from purerl.settings import NoEffectError
@@ -90,8 +90,8 @@ def _keys_below(key: Key, value: Any) -> Iterator[Key]:
 
 
 def preset_values(kind: Any) -> tuple[Mapping[str, Any], str]:
-    """What the preset `kind` sets in the section of the algorithm, by dotted key, and its name; empty if it is none."""
-    if not isinstance(kind, str) or "@" not in kind:
+    """The values that the preset `kind` sets in the section of the algorithm, by dotted key, and its name; empty if it is none."""
+    if kind not in presets():
         return NO_PRESET
     table = {key: value for key, value in expand({"kind": kind}).items() if key != "kind"}
     return flat({"algorithm": table}), kind

@@ -93,8 +93,10 @@ def _with_set_kinds(settings: Iterable[str], otherwise: Kinds) -> Kinds:
 def _kinds_in_table(table: Table, section: Key, group: str) -> Collection[str]:
     found: Any = table
     for part in section:
-        is_there = isinstance(found, Mapping) or (isinstance(found, list) and isinstance(part, int))
-        found = (found[part] if isinstance(found, list) else found.get(part)) if is_there else None
+        if isinstance(found, list):
+            found = found[part] if isinstance(part, int) else None
+        else:
+            found = found.get(part) if isinstance(found, Mapping) else None
     found = with_kind(found)
     kind = found.get("kind") if isinstance(found, Mapping) else None
     return [_kind(kind)] if isinstance(kind, str) else []

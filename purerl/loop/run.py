@@ -94,7 +94,7 @@ def open_run(
     task = with_interaction(task, config.environment, rollout and rollout.workflow, runtime, seed=config.seed)
     ranks.on_first(lambda: _check_resources(config, needs, context), "memory and servers")
     rows = partial(all_rows, needs, task, config.seed)
-    stored = open_precomputed(config, needs, task, directory, context, fingerprints, rows)
+    stored = open_precomputed(config, needs, task, directory, context=context, fingerprints=fingerprints, rows=rows)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
     engines = open_engines(
         {name: role for name, role in needs.models.items() if name not in stored},

@@ -111,6 +111,7 @@ def open_precomputed(
     needs: Requirements,
     task: Task,
     directory: RunDirectory,
+    *,
     context: RankContext,
     fingerprints: Mapping[str, Mapping[str, Any]],
     rows: Callable[[], Iterator[list[Trajectory]]],

@@ -18,7 +18,7 @@ __all__ = ["lines_for"]
 
 
 def lines_for(given: Mapping[str, Any]) -> dict[str, str]:
-    """What to write in place of the settings `given` of other libraries, by their names; names of none are left out.
+    """The lines in place of the settings `given` of other libraries, by their names; names of none are left out.
 
     All settings of a library are translated together, because the value of one may depend on others. Those that are
     not given have the library's defaults. If that is refused, each is translated alone.
@@ -40,7 +40,7 @@ def lines_for(given: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _lines(library: str, given: Mapping[str, Any]) -> dict[str, str]:
-    """What to write for each setting in `given`; empty if they do not fit together, or a value has a wrong type."""
+    """The lines for each setting in `given`; empty if they do not fit together, or a value has a wrong type."""
     translated = {"trl": _translate_trl, "verl": _translate_verl}[library]
     try:
         found, without = translated(given, given), translated({}, given)
@@ -75,7 +75,7 @@ def _translate_verl(given: Mapping[str, Any], _: Iterable[str]) -> Translation:
 
 
 def _line(found: Translation, name: str, values: Mapping[str, Any], changed: Mapping[str, Any]) -> str:
-    """What to write for the setting `name`: those of its settings in `values` that it has `changed`, or all of them."""
+    """The lines for the setting `name`: those of its settings in `values` that it has `changed`, or all of them."""
     keys = [key for key in found.translated.get(name, ()) if key in values]
     if keys := [key for key in keys if key in changed] or keys:
         return f"write {', '.join(f'{key} = {write(values[key])}' for key in keys)}"

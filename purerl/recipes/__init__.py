@@ -161,7 +161,7 @@ def _origins(settings: Sequence[str], table: Mapping[str, Any], owner: str) -> O
 
 
 def _preset_of(settings: Sequence[str], table: Mapping[str, Any]) -> tuple[Mapping[str, Any], str]:
-    """What the preset sets that `settings`, or otherwise the `table` of a recipe, choose, as `preset_values`."""
+    """The values of the preset that `settings`, or otherwise the `table` of a recipe, choose, as `preset_values`."""
     chosen = [setting.partition("=")[2].strip("\" '") for setting in settings if _ALGORITHM.match(setting)]
     section = with_kind(table.get("algorithm"))
     return preset_values(chosen[-1] if chosen else section.get("kind") if isinstance(section, Mapping) else None)
@@ -300,7 +300,7 @@ def _check_keys(recipe: str, settings: Sequence[str]) -> None:
 
 
 def _translate(given: Mapping[str, Any]) -> Mapping[str, str]:
-    """What to write in place of settings of other libraries."""
+    """The lines in place of settings of other libraries."""
     from purerl.porting.lines import lines_for
 
     return lines_for(given)

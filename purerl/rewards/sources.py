@@ -129,11 +129,11 @@ def as_alternatives(columns: Iterable[str | tuple[str, ...]]) -> list[tuple[str,
 
 def check_columns(name: str, needed: Iterable[tuple[str, ...]], columns: Collection[str]) -> None:
     """Raise ConfigError if `columns` has none of one of the tuples that the reward called `name` needs."""
-    missing = [" or ".join(alternatives) for alternatives in needed if not {*alternatives} & {*columns}]
+    missing = [alternatives for alternatives in needed if not {*alternatives} & {*columns}]
     if missing:
         what = f"reward {name!r} reads columns that the data set does not have"
-        near = {name: each for names in needed for name in names if (each := similar(name, columns))}
+        near = {name: each for names in missing for name in names if (each := similar(name, columns))}
         do = "rename a column of the data set, or use another reward function"
         if near:
             do = "; ".join(f"set data.columns.{name} = {each!r}" for name, each in near.items())
-        raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(missing)}", do=do)
+        raise ConfigError(what, got=", ".join(columns), need=f"also {', '.join(map(' or '.join, missing))}", do=do)

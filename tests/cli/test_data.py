@@ -104,7 +104,7 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
     path = write(tmp_path / "rows.jsonl", [{"prompt": "a"}])
     for arguments, message in (
         (["inspect", tmp_path / "none.jsonl"], f"data set '{tmp_path}/none.jsonl'\n  got:  no such file\n"),
-        (["inspect", path, "--model", tmp_path / "none"], "no tokenizer can be loaded from the hub's repository"),
+        (["inspect", path, "--model", tmp_path / "none"], f"the model {str(tmp_path / 'none')!r} is missing\n"),
         (
             ["inspect", path, "--system-prompt", "be"],
             "system_prompt has no effect without a tokenizer\n  need: a tokenizer\n",

@@ -385,7 +385,7 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
         (["sample", model, "--prompt", "-"], "--prompt -\n  got:  nothing on standard input\n"),
         (["sample", model, "--prompt", ""], "a prompt\n  got:  an empty text\n"),
         (["sample", model], "data is missing\n  need: problems\n"),
-        (["sample", tmp_path / "none", *data], "no tokenizer can be loaded from the hub's repository"),
+        (["sample", tmp_path / "none", *data], f"the model {str(tmp_path / 'none')!r} is missing\n  got:  no such"),
     ):
         result = _purerl(*arguments)
         assert (result.exit_code, result.stdout) == (2 if "config.toml" not in message else 1, ""), result.output

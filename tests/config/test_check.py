@@ -47,7 +47,7 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
         (("model.revision=v2",), "model.revision has no effect\n  got:  'v2'\n  need: the name of a model on the hub"),
         (
             ("data.validation_fraction=0.1", "evaluate="),
-            "data.validation_fraction has no effect\n  got:  0.1\n  need: an evaluation\n  do:   set evaluate.max_toke",
+            "data.validation_fraction has no effect\n  got:  0.1\n  need: an evaluation\n  do:   set evaluate.every",
         ),
         (
             ("data.validation_fraction=0.1",),

@@ -53,7 +53,7 @@ def remedy(key: str, value: Any = NOTHING, line: str = "") -> str | None:
         return _of_rows(name, rows, value, line)
     is_key = _long(read_library("verl"), name) in known("verl")
     rows = [] if is_key else [alias for alias in _aliases() if alias.has_end_of(name)]
-    return (rows and _of_rows(name, rows, value, line)) or _of_answers(name, value, line)
+    return (_of_rows(name, rows, value, line) if rows else None) or _of_answers(name, value, line)
 
 
 def _of_rows(name: str, rows: Sequence[_Alias], value: Any, line: str) -> str | None:

@@ -97,7 +97,8 @@ def _trainer(tree: ast.Module, names: Mapping[str, Function], path: Path) -> tup
     """The method of the trainer that the script creates, and the call that creates it."""
     known = {f"{method}Trainer": method for method in METHODS}
     known |= {name: known[cls] for name, each in names.items() if (cls := each.address.rpartition(":")[2]) in known}
-    for node in (each for each in tree.body if isinstance(each, ast.ClassDef)):  # its own subclasses
+    classes = [each for each in tree.body if isinstance(each, ast.ClassDef)]
+    for node in classes:  # its own subclasses
         for base in node.bases:
             cls = getattr(base, "id", getattr(base, "attr", ""))
             known |= {node.name: known[cls]} if cls in known else {}
