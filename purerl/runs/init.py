@@ -110,10 +110,9 @@ class _Tokens(NamedTuple):
 
 @frozen
 class _Facts:
-    """What is known of a model and data.
+    """Facts about a model and data.
 
     is_given           whether the user has chosen the method
-    config             the recipe of the method
     renamed            other names of columns, as in data.columns
     limit              the maximum number of tokens of a sequence; None: unlimited
     new_tokens         the maximum number of tokens of a completion; 0 for a run that learns from data
@@ -123,7 +122,6 @@ class _Facts:
 
     method: Method
     is_given: bool
-    config: RunConfig
     examples: DataSet
     renamed: Mapping[str, str]
     chat: Chat
@@ -150,10 +148,14 @@ def init(model: str, data: str, method: Method | None = None) -> str:
     Raises: DataError if the data cannot be read, or have no columns for `method`. ConfigError if the model or its
     tokenizer cannot be read, or does not fit the data.
     """
-    facts = _look_at(model, data, method)
-    sections = {"": _first_lines(facts), "data": _data_lines(facts), "trainer": _trainer_lines(facts)}
-    if facts.config.rollout is not None:
-        sections["rollout"] = _rollout_lines(facts)
+    config, facts = _look_at(model, data, method)
+    sections = {
+        "": _first_lines(config, facts),
+        "data": _data_lines(config, facts),
+        "trainer": _trainer_lines(config, facts),
+    }
+    if config.rollout is not None:
+        sections["rollout"] = _rollout_lines(config, facts)
     options = {"model": model, "data": data, **({"method": method} if method else {})}
     command = " ".join(["purerl init", *(f"--{name} {quote(value)}" for name, value in options.items())])
     text = [
@@ -173,7 +175,7 @@ def _comment(text: str) -> str:
 # --- reading -----------------------------------------------------------------------------------------------------
 
 
-def _look_at(model: str, data: str, method: Method | None) -> _Facts:
+def _look_at(model: str, data: str, method: Method | None) -> tuple[RunConfig, _Facts]:
     match = _find_columns(shaped_schema(read_renamed(data, {}).schema), data, method)
     example_type = match.example_format.example_type
     chosen = method or _METHODS[example_type][0]
@@ -192,8 +194,8 @@ def _look_at(model: str, data: str, method: Method | None) -> _Facts:
         tokens = largest.start + largest.answer if examples.example_format.label else largest.total + new_tokens
         return limit is None or tokens <= limit
 
-    return _Facts(
-        *(chosen, method is not None, config, examples, match.renamed, chat, limit, new_tokens, rows),
+    return config, _Facts(
+        *(chosen, method is not None, examples, match.renamed, chat, limit, new_tokens, rows),
         max_prompt_tokens=_longest_prompt(rows, fits),
     )
 
@@ -279,8 +281,8 @@ def _column(schema: pa.Schema, name: str, others: Sequence[str], fits: Callable[
 # --- writing -----------------------------------------------------------------------------------------------------
 
 
-def _first_lines(facts: _Facts) -> Iterator[_Line]:
-    config, model = facts.config, config_of(facts.config.model)
+def _first_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
+    model = config_of(config.model)
     template = f"{'a' if facts.chat.tokenizer.chat_template else 'no'} chat template"
     context = f"sequences of at most {facts.limit:,} tokens" if facts.limit else "sequences of any length"
     kind = next(iter(getattr(model, "architectures", None) or [model.model_type]))
@@ -327,7 +329,7 @@ def _accepts(function: Callable[..., float], form: str, needed: str, truth: str,
         return False
 
 
-def _data_lines(facts: _Facts) -> Iterator[_Line]:
+def _data_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
     example_format = facts.examples.example_format
     longest = max(each.total for each in facts.rows)
     notes = []
@@ -340,21 +342,21 @@ def _data_lines(facts: _Facts) -> Iterator[_Line]:
     if limit is None and facts.limit is not None and longest > facts.limit:
         notes.append(f"some rows have more than {facts.limit:,} tokens: remove them, the run refuses them")
     rows = f"{len(facts.rows):,} rows: {example_format}; the longest has {longest:,} tokens"
-    yield _Line("files", list(facts.config.data.files), rows, notes)
+    yield _Line("files", list(config.data.files), rows, notes)
     if facts.renamed:
         yield _Line("columns", dict(facts.renamed), "by their names; the name that purerl reads = that in the file")
     if limit is not None:
         yield _Line("max_prompt_tokens", limit, f"leaves out {facts.num_left_out:,} rows: longer prompts do not fit")
 
 
-def _trainer_lines(facts: _Facts) -> Iterator[_Line]:
+def _trainer_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
     yield _Line("kind", "hf", "transformers, in this process")
     reason = f"the default; `purerl config {_TUNED[facts.method]}` shows a recipe that was tuned"
-    yield _Line("lr", facts.config.trainer.lr, reason)
+    yield _Line("lr", config.trainer.lr, reason)
 
 
-def _rollout_lines(facts: _Facts) -> Iterator[_Line]:
-    rollout, tokens = facts.config.rollout, facts.new_tokens
+def _rollout_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
+    rollout, tokens = config.rollout, facts.new_tokens
     reason = f"as in the recipe {facts.method}"
     yield _Line("samples_per_prompt", rollout.samples_per_prompt, reason)
     yield _Line("max_tokens", tokens, reason if tokens == rollout.max_tokens else "half of the context of the model")
