@@ -12,11 +12,13 @@ from attrs import define
 from purerl.config.paths import resolve_paths
 from purerl.config.requirements import schedule_of
 from purerl.config.schema import RunConfig
+from purerl.loop.callbacks import NO_CALLBACKS, open_calls
 from purerl.loop.record import StepLog
 from purerl.loop.remaining_steps import advance
 from purerl.loop.resume import Checkpoints
 from purerl.loop.run import Run, open_run
 from purerl.loop.state import Ending, LoopState
+from purerl.loop.step_end import StepEnd
 from purerl.loop.train import claim_directory
 from purerl.monitoring.trackers.trackers import Trackers
 from purerl.monitoring.warnings.run import Monitor
@@ -36,11 +38,11 @@ class Steps:
     state: LoopState
     log: StepLog
     checkpoints: Checkpoints
-    ending: Ending
+    end: StepEnd
 
     def step(self) -> dict[str, Any]:
         """Do one step, and return its record."""
-        self.state, record = advance(self.run, self.state, self.log, self.checkpoints, self.ending)
+        self.state, record = advance(self.run, self.state, self.log, self.checkpoints, self.end)
         return record
 
 
@@ -55,8 +57,9 @@ def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFu
         state = LoopState(transform=run.learner.algorithm.advantage.init())
         directory.log({"step": 0})
         ending = Ending(schedule_of(config).num_steps(run.task.training.examples.num_rows), config.stop_when)
+        end = StepEnd(run.measures, open_calls(NO_CALLBACKS, config, run, directory), ending, ONE_RANK)
         with run.task.rewards, gc_frozen():
             run.task.rewards.start(run.engines.runtime.run_here)
             log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)
             with CheckpointWriter(ONE_RANK, background=config.checkpoint.background) as writer:
-                yield Steps(run, state, log, Checkpoints(run, directory, config.checkpoint, writer, ONE_RANK), ending)
+                yield Steps(run, state, log, Checkpoints(run, directory, config.checkpoint, writer, ONE_RANK), end)

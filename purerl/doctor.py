@@ -23,6 +23,7 @@ from purerl.backends.plugin import GeneratorPlugin, engine_plugin
 from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.plugins import names
+from purerl.system.installation import install_command
 from purerl.system.private_files import private_folder
 
 if TYPE_CHECKING:
@@ -176,7 +177,7 @@ def _required(name: str, purpose: str) -> Finding:
 def _extra(extra: str, name: str, purpose: str) -> Finding:
     installed = _version(name)
     if installed is None:
-        return Finding("extras", name, "missing", purpose, f"pip install 'purerl[{extra}]'")
+        return Finding("extras", name, "missing", purpose, install_command(extra))
     return Finding("extras", name, "good", f"{installed}: {purpose}")
 
 

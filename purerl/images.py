@@ -22,6 +22,7 @@ from attrs import define, field, frozen
 
 from purerl.errors import ConfigError, ImageError
 from purerl.system.files import create, sync
+from purerl.system.installation import install_command
 
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
@@ -40,7 +41,7 @@ def check_pillow() -> None:
     try:
         import PIL  # noqa: F401
     except ImportError as error:
-        do = "pip install 'purerl[images]'"
+        do = install_command("images")
         raise ConfigError("images", got="no package Pillow", need="Pillow, which decodes them", do=do) from error
 
 

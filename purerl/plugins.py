@@ -22,9 +22,9 @@ What else a plugin may define is listed, with its defaults, by the classes `Trai
 `purerl.backends.plugin` for engines. Others may have
 
     check(config)           of a tracker or a kind of reward: raises ConfigError if its library is not installed
-    columns(config), data_sources(config), seconds(config)
-                            of a kind of reward: the columns of the data that it reads, the rows that it is for, and how
-                            long a call may take, see `purerl.rewards.sources`
+    columns(config), data_sources(config), seconds(config), check_running(config)
+                            of a kind of reward: the columns of the data that it reads, the rows that it is for, how
+                            long a call may take, and whether its server answers, see `purerl.rewards.sources`
 
 The class Config may be in another module than the plugin, if it has an attribute PLUGIN with the plugin's address.
 

@@ -92,7 +92,7 @@ def measure(size: Size, *, steps: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         config, records = configuration(Path(folder), size, steps=steps), list[Mapping[str, Any]]()
         plan = plan_memory(config)
-        summary = purerl.train(config, directory=Path(folder) / "run", on_step=records.append)
+        summary = purerl.train(config, directory=Path(folder) / "run", on_step=lambda record, _: records.append(record))
         last = {name: value for name, value in records[-1].items() if name.startswith("time/")}
         plans = {"predicted_bytes": plan.peak, "predicted_phase": plan.peak_phase, "predicted": plan.phases}
         return {"steps": steps, "last_step": last, **summary.measured, **plans}

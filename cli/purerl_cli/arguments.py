@@ -130,9 +130,10 @@ def change_environment(
     from purerl.config.overrides import apply
     from purerl.config.stored import read_config
     from purerl.envs.settings import EnvironmentSettings
+    from purerl.opening.start_checkpoint import parse_start_checkpoint
     from purerl.settings import in_section
 
-    environment = read_config(run).environment
+    environment = read_config(parse_start_checkpoint(run, "--run").run).environment
     if environment is None:
         raise _without_environment(settings[0], "a run with an environment")
     with in_section("environment", EnvironmentSettings):

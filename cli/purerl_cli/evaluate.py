@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,7 +37,11 @@ _Model = Annotated[
 ]
 _Run = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="A run directory: use its final model, or its last checkpoint, and its settings."),
+    typer.Option(
+        metavar="RUN[:STEP]",
+        help="A run directory: use its final model, or a checkpoint (a number, or best; of an unfinished run the last "
+        "one), and its settings.",
+    ),
 ]
 _Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="File of problems; repeatable.")]
 _Reward = Annotated[
@@ -244,6 +249,9 @@ def sample(
         "max_tokens": max_tokens,
         "stop_strings": stop_string,
     }
+    if model is not None and run is None and not prompt and not data:
+        need, do = "--prompt TEXT, or problems", f"purerl sample {quote(model)} --prompt TEXT, or add --data FILE"
+        raise ConfigError("what to complete", got="nothing", need=need, do=do)
     evaluation = _prepare(
         model,
         run,
@@ -283,7 +291,8 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
     from purerl_cli.progress import EvaluationProgress
 
     if (checkpoint := evaluation.checkpoint) is not None:
-        typer.echo(f"the run is not finished: its checkpoint of step {int(checkpoint.name)} is evaluated", err=True)
+        whose = "the" if (checkpoint.parents[1] / "summary.json").exists() else "the run is not finished: its"
+        typer.echo(f"{whose} checkpoint of step {int(checkpoint.name)} is evaluated", err=True)
     for note in evaluation.task.notes:
         typer.echo(f"note: {escape(note)}", err=True)
     totals = {name: data.num_rows for name, data in evaluation.task.problems.items()}

@@ -1,15 +1,17 @@
-"""`purerl laws`: test a plain loss with every law."""
+"""`purerl laws`: test a plain loss, or the module of an algorithm, with every law."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import attrs
 import typer
 
 from purerl.errors import ConfigError, nearest
+from purerl.system.phases import phase
 from purerl.system.strict_json import to_json
 from purerl_cli.output import with_debug
 
@@ -21,7 +23,13 @@ __all__ = ["laws"]
 
 @with_debug
 def laws(
-    loss: Annotated[str, typer.Argument(help="The loss, module:function or file.py:function.", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="A loss, module:function or file.py:function; or an algorithm, by its name, module or file.py.",
+            show_default=False,
+        ),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="NAME=VALUE", help="Value of another parameter, or config.NAME; repeatable."),
@@ -42,32 +50,45 @@ def laws(
 ) -> None:
     """Test a loss, a function with parameters of losses of verl, TRL, OpenRLHF or purerl, with every law.
 
+    Of the module of an algorithm, a Config and a function algorithm, each variant is tested, and its settings are too.
+
     For each law: passed, failed with the smallest counterexample, exempt, or why it does not apply. Exits with status 1
     if a law fails.
     """
-    from purerl.plugins import locate
-    from purerl.testing import law_results
+    from purerl.plugins import addresses, locate
+    from purerl.testing import law_results, module_results
 
-    function = locate(loss)
-    if not callable(function):
-        do = None if ":" in loss else f"name one in it: {loss}:FUNCTION"
-        raise ConfigError(f"the loss {loss!r}", got=type(function).__name__, need="a function", do=do)
-    results = law_results(
-        function,
-        arguments=_arguments(settings or ()),
-        exempt=dict(_split(text, "--exempt", "LAW=REASON") for text in exempt or ()),
-        laws=law,
-        accumulate=accumulate,
-        unit=unit,
-        batches=batches,
-        seed=seed,
-    )
+    tested = locate(addresses("algorithm").get(name, name))
+    is_module = hasattr(tested, "Config") and hasattr(tested, "algorithm")
+    if not is_module and not callable(tested):
+        do, need = f"name a function: {name}:FUNCTION", "a function, or a module with Config and algorithm"
+        raise ConfigError(f"the loss {name!r}", got=type(tested).__name__, need=need, do=None if ":" in name else do)
+    if is_module:
+        _refuse(name, settings=settings, exempt=exempt, accumulate=accumulate, unit=unit != "row")
+        test = partial(module_results, tested)
+    else:
+        reasons = dict(_split(text, "--exempt", "LAW=REASON") for text in exempt or ())
+        options = {"arguments": _arguments(settings or ()), "exempt": reasons, "accumulate": accumulate, "unit": unit}
+        test = partial(law_results, tested, **options)
+    with phase(f"testing {name} with every law"):
+        results = test(laws=law, batches=batches, seed=seed)
     if as_json:
         typer.echo(to_json([result._asdict() for result in results], indent=2))
     else:
         _show(results)
     if any(result.status == "failed" for result in results):
         raise typer.Exit(1)
+
+
+def _refuse(name: str, **options: object) -> None:
+    """Raise ConfigError for options of losses, which have no effect on the algorithm `name`."""
+    remedies = {"settings": "change the default in its Config", "exempt": "declare it in EXEMPTIONS of the module"}
+    for option, value in options.items():
+        if value:
+            flag = "--set" if option == "settings" else f"--{option}"
+            raise ConfigError(
+                f"{flag} has no effect", got=f"the algorithm {name}", need="a loss", do=remedies.get(option)
+            )
 
 
 def _split(text: str, option: str, form: str) -> tuple[str, str]:

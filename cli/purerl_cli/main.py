@@ -18,9 +18,11 @@ import typer
 import purerl
 from purerl.errors import ConfigError
 from purerl.monitoring.console.rich_text import escape_consoles
+from purerl.system.phases import first_line, shown
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
 from purerl_cli.arguments import all_settings, parse_rewards
+from purerl_cli.chat import chat
 from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
@@ -96,6 +98,9 @@ def train(
         str | None,
         typer.Option(metavar="RUN[:STEP]", help="Start a new run from a checkpoint of another run directory."),
     ] = None,
+    accept_changed_code: Annotated[
+        bool, typer.Option("--accept-changed-code", help="Resume a run although your code was edited since.")
+    ] = False,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -119,12 +124,13 @@ def train(
     runs_code = not dry_run or check_code or not recipe.endswith(".toml")
     # Everything is checked before the modules of the training loop are imported.
     config, notes = settle(recipe, changes, partial(check_config, runs_code=runs_code))
+    options: dict[str, Any] = {"fresh": fresh, "resume_from": resume_from, "accept_changed_code": accept_changed_code}
     if dry_run:
-        described = describe_config(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
+        described = describe_config(config, directory, runs_code=runs_code, **options)
         origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
         typer.echo(annotate_config(described, notes, origins))
         return
-    _train(config, notes, directory=directory, fresh=fresh, resume_from=resume_from)
+    _train(config, notes, directory=directory, **options)
 
 
 def _train(config: RunConfig, notes: Sequence[str], **options: Any) -> None:
@@ -182,6 +188,7 @@ app.command()(plan)
 app.command()(doctor)
 app.command("eval")(evaluate)
 app.command()(sample)
+app.command()(chat)
 app.add_typer(data, name="data")
 app.command()(init)
 app.add_typer(import_, name="import")
@@ -210,4 +217,7 @@ def main() -> None:
     with suppress(FileNotFoundError):  # the working directory has been removed
         sys.path.insert(0, str(Path.cwd()))
     exit_without_collections()
-    app()
+    if "_PURERL_COMPLETE" in os.environ:  # a shell completes a line that the user is writing
+        app()
+    with shown(), first_line(" ".join(["purerl", *sys.argv[1:2]])):
+        app()

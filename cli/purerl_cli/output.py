@@ -170,20 +170,19 @@ def _unwrap_interruption() -> Iterator[None]:
         raise cause from error
 
 
-def describe_config(
-    config: RunConfig, directory: Path | None, *, fresh: bool, resume_from: str | None, runs_code: bool
-) -> str:
+def describe_config(config: RunConfig, directory: Path | None, *, runs_code: bool, **options: Any) -> str:
     """Do a dry run of `config` in `directory`, and return it as TOML for `purerl train`.
 
-    A summary of the run, and what was not checked, are in comments at the top.
+    A summary of the run, and what was not checked, are in comments at the top. `options` are further arguments of
+    `purerl.runs.dry_run.dry_run`.
     """
     from purerl.config.plan import plan
-    from purerl.config.structure import dumps
+    from purerl.config.preset_names import document
     from purerl.runs.dry_run import dry_run
 
-    notes = dry_run(config, directory, fresh=fresh, resume_from=resume_from, runs_code=runs_code)
+    notes = dry_run(config, directory, runs_code=runs_code, **options)
     comments = [f"# {line}" for line in (*plan(config).splitlines(), *notes)]
-    return "\n".join([*comments, "", dumps(config)])
+    return "\n".join([*comments, "", document(config)])
 
 
 def annotate_config(text: str, notes: Sequence[str], origins: Mapping[str, str]) -> str:

@@ -1,7 +1,8 @@
 """Tables that commands print, for the width of the terminal.
 
 If a table is too wide, the text of its widest column is wrapped. If it is much too wide, each row becomes a paragraph.
-If the output is not a terminal, nothing is wrapped and there are no colors, so that each row is a line.
+If the output is not a terminal, there are no colors, and nothing is wrapped, so that each row is a line. Only
+`purerl algo diff` fits the width there too, because its rows are long and made to be read.
 """
 
 from __future__ import annotations
@@ -50,9 +51,15 @@ Paragraph = Callable[[Sequence[str], Sequence[Text]], RenderableType]
 
 
 def show(
-    *head: str, rows: Iterable[Iterable[str | Text]], wrap: bool = True, paragraph: Paragraph | None = None
+    *head: str,
+    rows: Iterable[Iterable[str | Text]],
+    wrap: bool = True,
+    in_pipes: bool = False,
+    paragraph: Paragraph | None = None,
 ) -> None:
     """Print a table. Without `wrap`, its lines may be longer than the width of the terminal.
+
+    With `in_pipes`, it fits the width of the output also if this is not a terminal: COLUMNS, or 80.
 
     `paragraph` formats a row, given `head` and its cells, if the terminal is too narrow for a table.
     """
@@ -67,7 +74,7 @@ def show(
         table.add_row(*cells)
     console = Console(highlight=False)
     full_width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
-    if not wrap or not console.is_terminal:
+    if not wrap or not (console.is_terminal or in_pipes):
         console.width = max(console.width, full_width)
     longest_word = max(len(word) for cell in columns[widest] for word in str(cell).split())
     min_width = full_width - widths[widest] + max(longest_word, _MIN_WRAPPED_WIDTH)
@@ -158,10 +165,10 @@ def show_differences(first: str, second: str, differences: Sequence[Difference],
     if not differences:
         typer.echo(f"{first} and {second} are the same algorithm.")
         return
-    show("part", first, second, rows=((d.part, d.first, d.second) for d in differences))
+    show("part", first, second, rows=((d.part, d.first, d.second) for d in differences), in_pipes=True)
     effects = [*((f"only {difference.part}", difference.effect) for difference in differences), ("all of them", total)]
     head = ("change", "advantages", "loss", "gradient norm", "cosine")
-    show(*head, rows=((name, *effect_texts(effect)) for name, effect in effects), wrap=False)
+    show(*head, rows=((name, *effect_texts(effect)) for name, effect in effects), in_pipes=True)
 
 
 def show_recipes(recipes: Iterable[tuple[str, str, Iterable[str]]]) -> None:

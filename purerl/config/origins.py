@@ -90,7 +90,7 @@ def _keys_below(key: Key, value: Any) -> Iterator[Key]:
 
 
 def preset_values(kind: Any) -> tuple[Mapping[str, Any], str]:
-    """The values that the preset `kind` sets in the section of the algorithm, by dotted key, and its name; empty if it is none."""
+    """The values that the preset `kind` sets for the algorithm, by dotted key, and its name; empty if it is none."""
     if kind not in presets():
         return NO_PRESET
     table = {key: value for key, value in expand({"kind": kind}).items() if key != "kind"}

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from purerl.config.check import accuracy_rewards_of
+from purerl.config.preset_names import name_with_preset
 from purerl.config.requirements import requirements_of
+from purerl.config.roles import shares_weights
 from purerl.config.schema import RunConfig
 from purerl.data.settings import Data
 from purerl.evaluation.accuracy import describe_accuracy
@@ -22,7 +24,7 @@ def plan(config: RunConfig) -> str:
     facts = {label: text for label, text in _facts(config).items() if text}
     width = max(map(len, facts))
     length = f"{config.max_steps:,} steps" if config.max_steps else f"epochs: {config.num_epochs:g}"
-    title = f"{config.name}: {config.algorithm}, {length}"
+    title = f"{config.name}: {name_with_preset(config.algorithm)}, {length}"
     return "\n".join([*initial, title, *(f"  {label:<{width}}  {text}" for label, text in facts.items())])
 
 
@@ -31,12 +33,15 @@ def _facts(config: RunConfig) -> dict[str, str | None]:
     rows = config.batch_size * (config.rollout.samples_per_prompt if config.rollout else 1)
     needs, steps = requirements_of(config), config.max_steps
     updates = {name: needs.schedule.passes(name).updates for name, role in needs.models.items() if role.is_trained}
-    engines = {name: role.settings.trainer for name, role in needs.models.items()}
+    policy = needs.models["policy"]
+    shared = [name for name, role in needs.models.items() if name != "policy" and shares_weights(role, policy)]
+    without = {"policy": f"; without its adapter: {', '.join(shared)}"} if shared else {}
+    engines = {name: role.settings.trainer for name, role in needs.models.items() if name not in shared}
     engines |= {name: role.generator for name, role in needs.judges.items()}
     return {
         "prepare data": config.prepare_data,
         "data": _data(config.data),
-        "models": ", ".join(f"{name} ({kind_of(engine)})" for name, engine in engines.items()),
+        "models": ", ".join(f"{name} ({kind_of(engine)}{without.get(name, '')})" for name, engine in engines.items()),
         "generator": config.generator and kind_of(config.generator),
         "step": f"{_source(config.batch_size, config.rollout)}: {rows:,} rows; optimizer steps: {_updates(updates)}",
         "total": f"at most {steps * rows:,} rows; optimizer steps: {_updates(updates, steps)}" if steps else None,

@@ -12,7 +12,7 @@ from purerl.algos.algebra import roles
 from purerl.backends.plugin import trainer_plugin
 from purerl.batch import FIELDS
 from purerl.config.paths import is_created_by_run
-from purerl.config.requirements import REWARDS, TEACHERS, Requirements, is_reward, role_settings
+from purerl.config.requirements import REWARDS, TEACHERS, ModelRole, Requirements, is_reward, role_settings
 from purerl.config.reward_roles import check_not_reward, check_reward_roles
 from purerl.config.schema import Role
 from purerl.errors import ConfigError, nearest
@@ -20,7 +20,7 @@ from purerl.placement.settings import Placement
 from purerl.rewards.settings import Gate, Reward
 from purerl.settings import Model, in_section, no_effect
 
-__all__ = ["adapter_rank", "check_models", "check_placement", "check_roles"]
+__all__ = ["adapter_rank", "check_models", "check_placement", "check_roles", "shares_weights"]
 
 
 def check_roles(
@@ -101,6 +101,12 @@ def check_models(models: Mapping[str, Model]) -> None:
 def adapter_rank(trainer: Any) -> int | None:
     """The rank of the adapter that `trainer` trains, or None."""
     return trainer_plugin(trainer).adapter_rank(trainer)
+
+
+def shares_weights(role: ModelRole, policy: ModelRole) -> bool:
+    """Whether the model of `role` is the `policy` without its adapter, so that it is loaded once."""
+    trains_adapter = adapter_rank(policy.settings.trainer) is not None
+    return trains_adapter and not role.is_trained and role.settings == policy.settings
 
 
 def _check_names(table: Mapping[str, Role | Mapping[str, Role]], needs: Requirements) -> None:

@@ -236,6 +236,12 @@ class RunConfig:
             return self.evaluate
         return evolve(self.evaluate, max_tokens=self.rollout.max_tokens)
 
+    def _repr_html_(self) -> str:
+        """The configuration as a notebook shows it."""
+        from purerl.config.html import as_html
+
+        return as_html(self)
+
     @property
     def minibatches(self) -> int:
         """The number of mini-batches of a step."""

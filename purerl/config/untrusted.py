@@ -19,12 +19,12 @@ from purerl.plugins import GROUPS, names, similar_module
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.system.static_inspect import definition, exists, find_source, signature_of
 
-__all__ = ["imported_plugins", "own_functions", "without_code"]
+__all__ = ["functions_in", "imported_plugins", "kinds_in", "own_functions", "without_code"]
 
 
 def own_functions(config: RunConfig) -> list[str]:
     """The functions and servers outside of purerl that `config` and its initial run name, each after its key."""
-    found = [f"{key} {name}" for key, name in _functions(config) if not _is_of_purerl(name)]
+    found = [f"{key} {name}" for key, name in functions_in(config) if not _is_of_purerl(name)]
     found += [f"environment {name}" for name in servers_of(config.environment)] if config.environment else []
     initial = own_functions(config.initial_run) if config.initial_run else []
     return list(dict.fromkeys([*initial, *found]))
@@ -36,7 +36,7 @@ def imported_plugins(config: RunConfig) -> list[str]:
     plugins = {
         name: section for name, section in to_dict(config).items() if name != "placement"
     }  # its kind is no plugin
-    return sorted({kind for kind in _kinds(plugins) if kind not in known})
+    return sorted({kind for kind in kinds_in(plugins) if kind not in known})
 
 
 def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..., Any]]]:
@@ -46,7 +46,7 @@ def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..
 
     Raises: ConfigError for a function that does not exist.
     """
-    replaced = {name: _stand_in(name) for _, name in _functions(config) if not _is_of_purerl(name)}
+    replaced = {name: _stand_in(name) for _, name in functions_in(config) if not _is_of_purerl(name)}
     evaluate, prepare_data = config.evaluate, config.prepare_data
     if evaluate is not None and evaluate.answer_extractor in replaced:
         evaluate = evolve(evaluate, answer_extractor=None)
@@ -93,7 +93,7 @@ def _stand_in(name: str) -> Callable[..., Any]:
     return function
 
 
-def _functions(config: RunConfig) -> Iterator[tuple[str, str]]:
+def functions_in(config: RunConfig) -> Iterator[tuple[str, str]]:
     """(key, name) of the functions that `config` names, without those of its initial run."""
     yield from (("rewards", reward.function) for reward in config.rewards if reward.function)
     yield from (("gates", gate.function) for gate in config.gates if gate.function)
@@ -111,11 +111,11 @@ def _is_of_purerl(name: str) -> bool:
     return name.partition(":")[0].partition(".")[0] == "purerl"
 
 
-def _kinds(value: Any) -> Iterator[str]:
+def kinds_in(value: Any) -> Iterator[str]:
     """Every `kind` in a table, except that of a placement, which is no plugin."""
     if isinstance(value, Mapping):
         yield from ([value["kind"]] if isinstance(value.get("kind"), str) else [])
         value = [part for name, part in value.items() if name != "placement"]
     if isinstance(value, Sequence) and not isinstance(value, str):
         for item in value:
-            yield from _kinds(item)
+            yield from kinds_in(item)

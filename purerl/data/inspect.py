@@ -39,6 +39,7 @@ from purerl.data.settings import SpecialTokens
 from purerl.data.turn_notes import PREFILL
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
+from purerl.system.phases import phase
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,6 +103,7 @@ class Report:
     tokens: tuple[tuple[ShownToken, ...], ...] = ()
 
 
+@phase("inspecting the data")
 def inspect(
     path: str,
     tokenizer: PreTrainedTokenizerBase | None = None,

@@ -23,6 +23,7 @@ from purerl.errors import ConfigError
 from purerl.plugins import locate
 from purerl.rewards.loading import is_async, readable_signature
 from purerl.settings import no_effect
+from purerl.system.installation import install_command
 from purerl.system.static_inspect import definition, find_source, signature_of
 
 __all__ = ["check_environment_settings"]
@@ -108,7 +109,7 @@ def _check_tools(settings: EnvironmentSettings, tools: Sequence[str]) -> None:
 
 def _check_server(server: str) -> None:
     if find_spec("mcp") is None:
-        do = "pip install 'purerl[mcp]'"
+        do = install_command("mcp")
         raise ConfigError(f"mcp {server!r}", got="the package mcp is not installed", do=do)
     for name in variables_of(server):
         if not os.environ.get(name):

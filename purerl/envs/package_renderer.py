@@ -20,10 +20,10 @@ from purerl.envs.protocol import ToolCall
 from purerl.envs.turn import Turn, text_of, turn_of
 from purerl.errors import ConfigError, DataError
 from purerl.protocols import FinishReason
+from purerl.system.installation import install_command
 
 __all__ = ["PackageRenderer", "open_package_renderer"]
 
-_INSTALL = "pip install 'purerl[renderers]'"
 _QUESTION = {"role": "user", "content": "a question"}
 
 
@@ -89,7 +89,11 @@ def open_package_renderer(chat: Chat, tools: Tools, family: str = "auto") -> Pac
 
 def _opened(chat: Chat, tools: Tools, family: str) -> PackageRenderer:
     if (spec := find_spec("renderers")) is None or spec.origin is None:
-        raise ConfigError(f"renderer = {family!r}", need="the package renderers, which is not installed", do=_INSTALL)
+        raise ConfigError(
+            f"renderer = {family!r}",
+            need="the package renderers, which is not installed",
+            do=install_command("renderers"),
+        )
     if chat.escapes:
         need = 'special_tokens = "keep": the package reads text that spells a special token as this token'
         raise ConfigError(f"renderer = {family!r}", got='special_tokens = "escape"', need=need)

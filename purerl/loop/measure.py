@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import count
 
 from attrs import evolve, frozen
 
@@ -18,9 +19,11 @@ from purerl.loop.step import Learner
 from purerl.loop.validation import Validator
 from purerl.ranks import Ranks
 from purerl.rollouts.opened import Engines, Task
+from purerl.rollouts.types import Group
 from purerl.store.directory import RunDirectory
 from purerl.store.evaluations import write_evaluation
 from purerl.store.failures import RunFailures
+from purerl.system.phases import phase
 
 __all__ = ["Evaluator", "Measures", "open_measures"]
 
@@ -52,11 +55,6 @@ class Measures:
                 results |= self.evaluate(state.step) if name == "evaluate" else self.validate(state)
         return results
 
-    def run_remaining_evaluations(self, state: LoopState, done: Sequence[str], clock: Clock) -> dict[str, float]:
-        """The metrics of those that are not `done`, of the same policy, when the others have ended the run."""
-        names = [name for name in self.evaluations_due(state.step, is_last=True) if name not in done]
-        return self.run_evaluations(state, names, clock)
-
 
 @frozen(kw_only=True)
 class Evaluator:
@@ -81,16 +79,23 @@ class Evaluator:
         failures = RunFailures(self.directory, settings.samples_per_prompt, self.max_failure_rate)
         failures.start(step)
         failures.expect(num_attempts(task.problems, settings))
-        results = attempt_problems(
-            task,
-            self.engines,
-            settings,
-            accuracy_rewards=self.accuracy_rewards,
-            seed=self.seed,
-            on_group=lambda name, group: failures.add(group),
-            on_missing=failures.add_missing,
-            ranks=self.ranks,
-        )
+        finished, total = count(1), sum(data.num_rows for data in task.problems.values())
+        with phase(f"evaluating after step {step}") as progress:
+
+            def on_group(name: str, group: Group) -> None:
+                failures.add(group)
+                progress(next(finished), total, "problems")
+
+            results = attempt_problems(
+                task,
+                self.engines,
+                settings,
+                accuracy_rewards=self.accuracy_rewards,
+                seed=self.seed,
+                on_group=on_group,
+                on_missing=failures.add_missing,
+                ranks=self.ranks,
+            )
         if self.directory.is_owner:
             write_evaluation(self.directory.evaluations, step, as_rows(results))
         return metrics(results, settings)

@@ -51,6 +51,14 @@ class StepLog:
         """The record of step `number`, as it is written to metrics.jsonl."""
         return to_record({"step": number, **metrics}, self.directory.path)
 
+    def timed(self, step: Step, record: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
+        """`record` with the seconds and the rates of `step` so far."""
+        tokens = 0 if step.batch is None else int(step.batch["action"].sum())
+        is_sampling = self.rollouts_of is not None
+        times = time_metrics(clock, record.get("rollout/tokens", tokens), is_sampling=is_sampling)
+        rates = self.throughput.metrics(step.batch, record.get("rollout/tokens") or 0.0, clock)
+        return {**record, **times, **rates}
+
     def write(self, before: LoopState, step: Step, record: Mapping[str, Any], clock: Clock) -> dict[str, Any]:
         """Write the rollouts and the record of `step`, which began in the state `before`; return the whole record.
 
@@ -59,17 +67,13 @@ class StepLog:
         Raises: EngineError if the training-inference mismatch has grown too much.
         """
         self.directory.check_lock()
-        number, tokens = step.state.step, 0
-        if step.batch is not None:
-            tokens = int(step.batch["action"].sum())
-            if self.rollouts_of is not None:
-                with clock("store"):
-                    metadata = Metadata(fingerprint(self.rollouts_of), before.transform)
-                    texts = _texts_and_rewards(step.trajectories)
-                    write_rollouts(self.directory.rollouts, number, step.batch, texts, metadata)
-        times = time_metrics(clock, record.get("rollout/tokens", tokens), is_sampling=self.rollouts_of is not None)
-        rates = self.throughput.metrics(step.batch, record.get("rollout/tokens") or 0.0, clock)
-        record = {**record, **times, **rates}
+        number = step.state.step
+        if step.batch is not None and self.rollouts_of is not None:
+            with clock("store"):
+                metadata = Metadata(fingerprint(self.rollouts_of), before.transform)
+                texts = _texts_and_rewards(step.trajectories)
+                write_rollouts(self.directory.rollouts, number, step.batch, texts, metadata)
+        record = self.timed(step, record, clock)
         self.directory.log(record)
         samples = _evenly([trajectory for trajectory in step.trajectories if trajectory.texts])
         pairs = zip(_texts_and_rewards(samples), samples, strict=True)

@@ -8,17 +8,19 @@ from functools import partial
 from typing import Any
 
 from purerl.config.check import accuracy_rewards_of
+from purerl.config.preset_names import name_with_preset, preset_of
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig, StopWhen
 from purerl.config.structure import to_dict
 from purerl.config.tables import flat
 from purerl.errors import ConfigError, RunStoppedError, nearest
 from purerl.evaluation.accuracy import describe_accuracy
-from purerl.loop.callbacks import NO_CALLBACKS, Callbacks, call_callbacks
+from purerl.loop.callbacks import Callbacks, open_calls
 from purerl.loop.record import StepLog, log_evaluation_samples
 from purerl.loop.resume import Checkpoints, describe_start, resume
 from purerl.loop.run import Run
 from purerl.loop.state import Clock, Ending, LoopState
+from purerl.loop.step_end import StepEnd
 from purerl.monitoring.debugging.steps import debugged
 from purerl.monitoring.trackers.open import add_trackers, open_console
 from purerl.monitoring.trackers.protocol import RunInfo
@@ -30,8 +32,9 @@ from purerl.opening.model_notes import model_notes
 from purerl.placement.join import RankContext
 from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
+from purerl.store.code import record_code
 from purerl.store.directory import RunDirectory
-from purerl.store.records import to_record
+from purerl.system.phases import phase
 
 __all__ = ["advance", "remaining_steps"]
 
@@ -46,8 +49,10 @@ def remaining_steps(
 ) -> dict[str, Any]:
     """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
     ranks = context.ranks
-    ending = Ending(needs.schedule.num_steps(run.task.training.examples.num_rows), config.stop_when)
+    start = ranks.on_first(lambda: directory.start, "the start of the run")
+    ending = Ending(needs.schedule.num_steps(run.task.training.examples.num_rows), config.stop_when, start)
     state = resume(run, directory, config.checkpoint, ranks, ending.max_steps)
+    ranks.on_first(partial(record_code, directory.path, run.code, state.step), "the record of the code")
     records = ranks.on_first(directory.records, "the records of the run")
     with (
         run.task.rewards,
@@ -55,33 +60,37 @@ def remaining_steps(
         _open_console(config, needs, run, directory, state, max_steps=ending.max_steps, past=records[:-1]) as trackers,
         context.report_exit(),
     ):
-        run.task.rewards.start(run.engines.runtime.run_here)
+        with phase("starting the workers of reward functions"):
+            run.task.rewards.start(run.engines.runtime.run_here)
+        calls = open_calls(callbacks, config, run, directory)
+        end = StepEnd(run.measures, calls, ending, ranks)
         if not records:
-            metrics = run.measures.run_evaluations(state, run.measures.evaluations_due(0), Clock())
-            records = [to_record({"step": 0, **metrics}, directory.path)]
-            directory.log(records[0])
+            record, _ = end.evaluate(state, {"step": 0}, Clock())
+            records = [record]
+            directory.log(record)
         record = records[-1]
         log = _open_log(config, run, directory, trackers, records)
         checkpoints = Checkpoints(run, directory, config.checkpoint, writer, ranks)
         check_metrics = partial(_check_metrics, config.stop_when, config.checkpoint.best)
         names = {name for each in records for name in each}
         check_metrics(names)
-        call = partial(call_callbacks, callbacks if directory.is_owner else NO_CALLBACKS)
-        if record["step"] == 0:
-            call(record, [])
+        first_step = "the first step" + (", with compilation" if getattr(config.trainer, "compile", False) else "")
         while not ending.is_over(record):
             if any(ranks.gather(callbacks.should_stop() or writer.has_failed, "whether to stop")):
                 checkpoints.save_before_stop(state)
-                call(None, writer.take_written())
+                calls.after_checkpoints(record, writer.take_written())
                 what = f"{str(directory.path)!r}: stopped after step {state.step}"
                 raise RunStoppedError(what, do="the same command resumes the run")
             with debugged(config.debug, directory.path, state.step + 1) if directory.is_owner else nullcontext():
-                state, record = advance(run, state, log, checkpoints, ending)
-            call(record, writer.take_written())
+                with phase(first_step) if first_step else nullcontext():
+                    state, record = advance(run, state, log, checkpoints, end)
+                first_step = ""
+            calls.after_checkpoints(record, writer.take_written())
             names.update(record)
             check_metrics(names)
         writer.wait()
-        call(None, writer.take_written())
+        calls.after_checkpoints(record, writer.take_written())
+        calls.warn_of_lost_requests()
     return record
 
 
@@ -100,8 +109,10 @@ def _open_console(
         return Trackers()
     accuracy = describe_accuracy(accuracy_rewards_of(config))
     models = model_notes(needs.models, run.engines.capabilities().trainers)
-    lines = [describe_data(run.task), *models, describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
-    title, note = f"{config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
+    preset = preset_of(config.algorithm)
+    lines = [preset and f"algorithm: {name_with_preset(config.algorithm)}", describe_data(run.task), *models]
+    lines += [describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
+    title, note = f"{preset or config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
     return open_console(config.name, max_steps, title=title, note=note, history=past)
 
 
@@ -133,31 +144,29 @@ def _open_log(
 
 
 def advance(
-    run: Run, state: LoopState, log: StepLog, checkpoints: Checkpoints, ending: Ending
+    run: Run, state: LoopState, log: StepLog, checkpoints: Checkpoints, end: StepEnd
 ) -> tuple[LoopState, dict[str, Any]]:
-    """One step, and what is due after it: new weights, an evaluation, records, a checkpoint."""
-    clock, number, ranks = Clock(), state.step + 1, checkpoints.ranks
+    """One step, and what is due after it: new weights, callbacks, an evaluation, records, a checkpoint."""
+    clock, number, ranks, ending = Clock(), state.step + 1, checkpoints.ranks, end.ending
     with clock("step"), run.time_generation(clock):
         step = run.learner.step(state, partial(_rows, run, checkpoints), clock)
         if ranks.is_first:
             drop_trained(run.source.window.waiting, run.source.routes)
         run.learner.update_followers(number, clock)
         run.engines.load_weights(number, clock)
-    record = log.record(number, ranks.on_first(lambda: step.metrics, "the metrics of a step"))
-    due = run.measures.evaluations_due(step.state.step, is_last=ending.is_over(record))
-    metrics = run.measures.run_evaluations(step.state, due, clock)
-    if ending.is_over({**record, **metrics}):  # they end the run, so everything is evaluated
-        metrics |= run.measures.run_remaining_evaluations(step.state, due, clock)
-    record |= log.record(number, metrics)
+    timed = partial(log.timed, step, clock=clock)
+    record, asked = end.report(lambda: log.record(number, step.metrics), timed)
+    record, later = end.evaluate(step.state, record, clock, timed=timed, everything=asked.evaluate)
 
     def write() -> tuple[dict[str, Any], bool]:
         written = log.write(state, step, record, clock)
-        return written, checkpoints.is_due(written, is_last=ending.is_over(written))
+        is_due = checkpoints.is_due(written, is_last=ending.is_over(written))
+        return written, is_due or asked.save or later.save
 
-    record, is_saved = ranks.on_first(write, "the record of a step")
+    written, is_saved = ranks.on_first(write, "the record of a step")
     if is_saved:
         checkpoints.save(step.state)
-    return step.state, record
+    return step.state, written
 
 
 def _rows(

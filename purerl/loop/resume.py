@@ -22,11 +22,13 @@ from purerl.ranks import Ranks
 from purerl.store.background import CheckpointWriter
 from purerl.store.best import best_step
 from purerl.store.checkpoint import clean, restore, saved_steps
+from purerl.store.code import code_changes
 from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
 from purerl.store.groups import WaitingGroups
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
+from purerl.system.phases import phase
 
 __all__ = ["Checkpoints", "best_of", "describe_start", "resume"]
 
@@ -50,7 +52,8 @@ def resume(run: Run, directory: RunDirectory, settings: Checkpoint, ranks: Ranks
         run.engines.load_weights(0, Clock())
         return initial
     trainers = {role: trainer for role, trainer in run.engines.trainers.items() if (path / role).is_dir()}
-    state = LoopState(**restore(path, trainers))
+    with phase(f"loading the checkpoint {path.name}"):
+        state = LoopState(**restore(path, trainers))
     start = origin if origin is not None and origin["step"] == state.step else None
     if start is not None:
         check_length(state.step, max_steps)
@@ -73,14 +76,15 @@ def _discard_later(settings: Checkpoint, directory: RunDirectory, path: Path) ->
 
 
 def describe_start(state: LoopState, directory: RunDirectory) -> str:
-    """From which step the run resumes, and which settings have changed; empty for a run that starts."""
+    """From which step the run resumes, and which settings and code have changed; empty for a run that starts."""
     origin = directory.origin
     if origin is not None and origin["step"] == state.step:
         reset = "" if origin["same_advantage"] else "; the state of the advantages starts from its initial value"
         start = f"started from step {state.step} of {origin['run']}{reset}"
     else:
         start = f"resumed from step {state.step}" if state.step else ""
-    return "; ".join(filter(None, [start, describe_changes(directory.changes)]))
+    code = [f"changed code: {change}" for step, change in code_changes(directory.path) if step == state.step]
+    return "; ".join(filter(None, [start, describe_changes(directory.changes), *code]))
 
 
 @frozen
@@ -108,11 +112,13 @@ class Checkpoints:
         is equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
         """
         source, images = self.run.source, self.run.task.chat.store
-        if source.is_repeatable:
-            source.window.drain()
-        if images is not None:
-            images.sync()
-        self.writer.write(partial(self._stage, state, source.window.contents, in_background=self.writer.background))
+        with phase(f"saving the checkpoint of step {state.step}"):
+            if source.is_repeatable:
+                source.window.drain()
+            if images is not None:
+                images.sync()
+            staged = partial(self._stage, state, source.window.contents, in_background=self.writer.background)
+            self.writer.write(staged)
 
     def _stage(self, state: LoopState, contents: Contents, *, in_background: bool) -> StagedCheckpoint:
         waiting, directory = contents.waiting, self.directory

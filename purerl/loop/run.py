@@ -12,8 +12,10 @@ from attrs import evolve, frozen
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
 from purerl.config.generators import is_narrow, sampled_model
+from purerl.config.preset_names import preset_of
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
+from purerl.config.user_code import code_digests
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.loop.draws import all_rows
@@ -35,6 +37,8 @@ from purerl.rewards.adapters import RewardFunction, RunLength
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.runtime import Runtime
 from purerl.settings import Model
+from purerl.store.checkpoint import saved_steps
+from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory
 from purerl.system.files import atomic_directory
 
@@ -48,6 +52,7 @@ class Run:
     learner   the algorithm, and the models that it trains and reads
     source    makes the rows of each step
     measures  the evaluation and the validation of the policy
+    code      the digest of each file of the user's code
     """
 
     task: Task
@@ -55,6 +60,7 @@ class Run:
     learner: Learner
     source: Source
     measures: Measures
+    code: Mapping[str, str]
 
     @contextmanager
     def time_generation(self, clock: Clock) -> Iterator[None]:
@@ -72,11 +78,16 @@ def open_run(
     functions: Mapping[str, RewardFunction],
     context: RankContext,
     stack: ExitStack,
+    *,
+    accept_changed_code: bool = False,
 ) -> Run:
     """Open everything that `config` names, and register it on `stack`. Collective.
 
-    `config` has resolved paths. `functions` are reward functions that were passed as objects, by name.
+    `config` has resolved paths. `functions` are reward functions that were passed as objects, by name. Code of the user
+    that was edited since the newest checkpoint is refused, unless it is accepted.
     """
+    code = code_digests(config, functions)
+    check_code(directory.path, code, saved_steps(directory.checkpoints), is_accepted=accept_changed_code)
     rollout, ranks = config.rollout, context.ranks
     runtime = Runtime(**({"stall_timeout": rollout.stall_timeout} if rollout else {}))
     stack.callback(runtime.close)
@@ -92,7 +103,7 @@ def open_run(
     task.rewards.length = RunLength(steps, num_examples / config.batch_size)
     updates = needs.updates(steps)
     task = with_interaction(task, config.environment, rollout and rollout.workflow, runtime, seed=config.seed)
-    ranks.on_first(lambda: _check_resources(config, needs, context), "memory and servers")
+    ranks.on_first(lambda: _check_resources(config, needs, task, context), "memory and servers")
     rows = partial(all_rows, needs, task, config.seed)
     stored = open_precomputed(config, needs, task, directory, context=context, fingerprints=fingerprints, rows=rows)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
@@ -116,7 +127,7 @@ def open_run(
     check_fit(task, engines.capabilities(), **lengths_of(config, steps))
     source = open_source(config, needs, task, engines, directory, ranks)
     measures = open_measures(config, needs, task, engines, learner, directory, ranks=ranks)
-    run = Run(task, engines, learner, source, measures)
+    run = Run(task, engines, learner, source, measures, code)
     facts = partial(_write_facts, config, run, directory, max_steps=steps, files=files, models=fingerprints)
     ranks.on_first(facts, "the facts of the run")
     return run
@@ -127,8 +138,9 @@ def _sampler_of(config: RunConfig) -> tuple[Any, Model] | None:
     return config.generator and (config.generator, sampled_model(config.model, config.trainer))
 
 
-def _check_resources(config: RunConfig, needs: Requirements, context: RankContext) -> None:
-    """Raise ConfigError if there is too little memory, and EngineError if servers that run already cannot be used."""
+def _check_resources(config: RunConfig, needs: Requirements, task: Task, context: RankContext) -> None:
+    """Raise ConfigError if there is too little memory or a judge is not served, and EngineError for other servers."""
+    task.rewards.check_running()
     check_memory(config, needs, context.ranks.size, ranks_of_host=context.local_size)
     check_running(_sampler_of(config), needs.judges)
 
@@ -145,6 +157,7 @@ def _write_facts(
     """Write data.json, and the tokenizer; return the identity, which is refused, if damaged, here."""
     facts = {
         "max_steps": max_steps,
+        "preset": preset_of(config.algorithm),
         "learns_from_rewards": learns_from_rewards(run.learner.algorithm),
         "accuracy": describe_accuracy(accuracy_rewards_of(config)),
         "mismatch_level": run.engines.mismatch_level,

@@ -12,7 +12,10 @@ from torch.profiler import record_function
 
 from purerl.config.schema import StopWhen
 
-__all__ = ["Clock", "Ending", "LoopState"]
+__all__ = ["STOP", "Clock", "Ending", "LoopState"]
+
+STOP = "callback/stop"
+"""The metric of the step that a callback has made the last one."""
 
 
 @frozen
@@ -33,13 +36,19 @@ class LoopState:
 
 @frozen
 class Ending:
-    """The end of a run: after `max_steps` steps, or earlier, when a metric is high enough."""
+    """The end of a run: after `max_steps` steps, or earlier, when a metric is high enough or a callback says so.
+
+    start  the step of the checkpoint of another run that the run started from: a callback ended the other run there
+    """
 
     max_steps: int
     stop_when: StopWhen | None = None
+    start: int | None = None
 
     def is_over(self, record: Mapping[str, Any]) -> bool:
         """Whether the run is over after the step with this record. A metric without a value is not high enough."""
+        if record.get(STOP) and record["step"] != self.start:
+            return True
         value = record.get(self.stop_when.metric) if self.stop_when else None
         return record["step"] >= self.max_steps or (value is not None and value >= self.stop_when.at_least)
 

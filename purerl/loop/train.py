@@ -12,10 +12,11 @@ from attrs import evolve
 
 from purerl.config.check import INITIAL_RUN, check, check_ranks
 from purerl.config.paths import resolve_judges, resolve_paths
+from purerl.config.preset_names import document
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
 from purerl.config.stored import changes_from
-from purerl.config.structure import digest, dumps, to_dict
+from purerl.config.structure import digest, to_dict
 from purerl.config.tables import check_same_on_ranks
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.remaining_steps import remaining_steps
@@ -43,6 +44,7 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
 from purerl.system.peak_memory import peak_memory
+from purerl.system.phases import phase
 from purerl.system.process import gc_frozen, torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
@@ -57,6 +59,7 @@ def train(
     fresh: bool = False,
     resume_from: str | Path | None = None,
     callbacks: Callbacks = NO_CALLBACKS,
+    accept_changed_code: bool = False,
 ) -> Summary:
     """Do the run that `config` describes, or resume it. A finished run is not done again: its summary is returned.
 
@@ -68,6 +71,8 @@ def train(
                     RUN/checkpoints/STEP, where RUN is a run directory
     callbacks       functions that are called between steps. An exception in one of them ends the run, which can be
                     resumed afterwards
+    accept_changed_code
+                    resume a run although code of the user was edited since its newest checkpoint
 
     Raises: ConfigError and DataError for invalid settings and data, as early as they can be found; RunDirectoryError if
     the directory contains another run, or cannot be written; RewardError, RolloutError, EngineError,
@@ -79,6 +84,7 @@ def train(
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else parse_start_checkpoint(resume_from)
+    accept = {"accept_changed_code": accept_changed_code}
     if origin is not None:
         check_start_checkpoint(origin, path, config.max_steps, fresh=fresh)
     if fresh or config.initial_run is not None:  # before a run is discarded, or the first of two is done
@@ -93,13 +99,13 @@ def train(
         ):
             summary = context.ranks.on_first(lambda: _begin(config, claimed, origin), "beginning the run")
             if summary is None and config.initial_run is not None:
-                _train_initial(config, needs[INITIAL_RUN], claimed, callbacks, context)
-            return summary or _finish(config, needs[""], claimed, functions, callbacks, context)
+                _train_initial(config, needs[INITIAL_RUN], claimed, callbacks, context, **accept)
+            return summary or _finish(config, needs[""], claimed, functions, callbacks, context, **accept)
 
 
 def claim_directory(path: Path, config: RunConfig, *, fresh: bool = False) -> RunDirectory:
     """Lock the directory at `path` for `config`. A started run may have other settings that `check_changes` allows."""
-    return claim(path, dumps(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
+    return claim(path, document(config), digest(config), changes=partial(changes_from, config), fresh=fresh)
 
 
 @contextmanager
@@ -118,19 +124,25 @@ def _begin(config: RunConfig, directory: RunDirectory, origin: StartCheckpoint |
     """The summary, if the run is finished; otherwise prepare what it needs."""
     if directory.summary is not None:
         max_steps = schedule_of(config).num_steps(directory.facts.get("examples", 0))
-        ending = Ending(max_steps, config.stop_when)
+        ending = Ending(max_steps, config.stop_when, directory.start)
         is_extended = bool(directory.changes) and not any(map(ending.is_over, directory.records()[-1:]))
         if directory.final.is_dir() and not is_extended:
             return Summary(directory.path, **directory.summary, was_finished=True)
         check_can_continue(directory)
-        directory.reopen(dumps(config), digest(config))
+        directory.reopen(document(config), digest(config))
     initialize_from(origin, directory, config)
     prepare(config.prepare_data, config.seed, directory.path)
     return None
 
 
 def _train_initial(
-    config: RunConfig, needs: Requirements, outer: RunDirectory, callbacks: Callbacks, context: RankContext
+    config: RunConfig,
+    needs: Requirements,
+    outer: RunDirectory,
+    callbacks: Callbacks,
+    context: RankContext,
+    *,
+    accept_changed_code: bool,
 ) -> None:
     """Do the initial run of `config` in a directory of its own, unless it is finished. Its files are in `outer`."""
     seed = derive_seed(config.seed, "initial_run", config.initial_run.seed)  # changing either one gives another run
@@ -138,7 +150,7 @@ def _train_initial(
     only_stop = evolve(NO_CALLBACKS, should_stop=callbacks.should_stop)
     with _claimed(outer.path / "initial_run", initial, context) as directory:
         if context.ranks.on_first(lambda: directory.summary is None, "the initial run"):
-            _finish(initial, needs, directory, {}, only_stop, context)
+            _finish(initial, needs, directory, {}, only_stop, context, accept_changed_code=accept_changed_code)
 
 
 def _finish(
@@ -148,15 +160,17 @@ def _finish(
     functions: Mapping[str, RewardFunction],
     callbacks: Callbacks,
     context: RankContext,
+    *,
+    accept_changed_code: bool,
 ) -> Summary:
     """Do all remaining steps, export the policy, and write the summary."""
     ranks, threads = context.ranks, torch_threads(context.num_threads(config.num_threads))
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
     with restored_generators(), threads, ExitStack() as stack:
-        run = open_run(resolved, directory, functions, context, stack)
+        run = open_run(resolved, directory, functions, context, stack, accept_changed_code=accept_changed_code)
         with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks)
-            with _common_directory(directory.final, ranks) as folder:
+            with _common_directory(directory.final, ranks) as folder, phase("exporting the model"):
                 run.engines.trainers["policy"].export(folder)
                 if ranks.is_first:
                     run.task.chat.tokenizer.save_pretrained(folder)

@@ -24,6 +24,7 @@ from purerl.loop.step import Learner
 from purerl.loop.update import score, scored_fields
 from purerl.rollouts.examples import Demonstrations, LabeledCompletions, Preferences
 from purerl.rollouts.types import Draw, Trajectory
+from purerl.system.phases import phase
 from purerl.types import TensorDict, TokenFloat
 
 __all__ = ["Validator"]
@@ -54,8 +55,12 @@ class Validator:
         `token_accuracy`: the fraction of answer tokens that are the most likely ones.
         """
         objectives = [objective for objective in self.learner.objectives if objective.role == "policy"]
-        batches = [self._scored(indices, number, objectives, state) for number, indices in self._parts()]
-        metrics = merge(*(self._metrics(objective, batches) for objective in objectives))
+        with phase(f"validating after step {state.step}") as progress:
+            batches, parts = list[TensorDict](), self._parts()
+            for number, indices in parts:
+                batches.append(self._scored(indices, number, objectives, state))
+                progress(len(batches), len(parts), "batches")
+            metrics = merge(*(self._metrics(objective, batches) for objective in objectives))
         values = means(metrics)
         terms = {name: value for name, value in values.items() if name.startswith("loss/")}
         named = {name: value for name, value in values.items() if len(terms) > 1 or name not in terms}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from purerl.errors import ConfigError
 from purerl.models.pretrained import cannot_load, config_of, loading
 from purerl.settings import Model
+from purerl.system.phases import phase
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -22,6 +23,7 @@ __all__ = [
 ]
 
 
+@phase("importing transformers and loading a tokenizer")
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """The tokenizer of `model`. Raises ConfigError if there is none."""
     from transformers import AutoTokenizer

@@ -16,10 +16,12 @@ from purerl.models.fingerprint import changed_files, fingerprint
 from purerl.settings import Model
 from purerl.store.directory import RunDirectory
 from purerl.store.objects import read_facts
+from purerl.system.phases import phase
 
 __all__ = ["identify_models", "pin_commits", "pin_recorded"]
 
 
+@phase("reading the files of the models")
 def identify_models(models: Mapping[str, Model], directory: RunDirectory) -> dict[str, dict[str, Any]]:
     """The fingerprint of each of `models`, by role.
 

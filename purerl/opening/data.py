@@ -26,6 +26,7 @@ from purerl.data.settings import Data
 from purerl.data.unread import check_unread
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.rollouts.opened import Task
+from purerl.system.phases import phase
 
 __all__ = ["DataFiles", "check_learned", "describe_data", "notes_on_data", "read_files", "split_files"]
 
@@ -54,6 +55,7 @@ class DataFiles:
         return [self.examples, *([self.held_out] if self.held_out else [])]
 
 
+@phase("reading the data")
 def read_files(
     settings: Data, evaluate: Evaluate | None, validation: Validation | None, example_type: ExampleType
 ) -> DataFiles:
@@ -77,6 +79,7 @@ def check_learned(files: DataFiles, needs: Requirements) -> None:
             check_numbers(learned, column)
 
 
+@phase("reading and tokenizing the prompts")
 def split_files(
     files: DataFiles, chat: Chat, settings: Data, evaluate: Evaluate | None, validation: Validation | None
 ) -> DataSplit:

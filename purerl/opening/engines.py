@@ -31,6 +31,7 @@ from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.scoring.rows import ScoringModel
 from purerl.seeds import derive_seed
 from purerl.settings import Model, names_setting, with_key
+from purerl.system.phases import phase
 
 __all__ = [
     "check_role_model",
@@ -92,7 +93,8 @@ def open_engines(
         if "policy" in trainers:
             narrow = is_narrow(generator[1], models["policy"].settings.trainer, generator[0])
             options = {"seed": seed, "temperature": temperature, "is_narrow": narrow, "ranks": context.ranks}
-            level = _compare(task, trainers["policy"], sampler, **options)
+            with phase("comparing the generator with the trainer"):
+                level = _compare(task, trainers["policy"], sampler, **options)
         runtime.attach(sampler, background=background)
     return Engines(trainers, sampler, ModelRewards(scorers, rewards, gates, task.chat.prompt_format), runtime, level)
 
@@ -149,7 +151,7 @@ def open_trainer(
     """The engine of the model `name`, with its initial weights, which is in `processes`. `seed` is that of the run."""
     settings, seed = role.settings, derive_seed(seed, name) % 2**31
     options = {"model": settings.model, "role": name, "outputs": role.outputs, "updates": updates, "seed": seed}
-    with _with_keys(name, role, of_model=Model):
+    with _with_keys(name, role, of_model=Model), phase(f"loading the model of the {name}, {settings.model.path}"):
         trainer = processes.trainer(name, partial(build_engine, "trainer", settings.trainer, **options))
     missing = sorted({*role.outputs} - trainer.capabilities.outputs)
     if missing:
@@ -199,7 +201,8 @@ def open_generator(
     `seed` is that of the run, and `name` the engine's.
     """
     seed = derive_seed(seed, name) % 2**31
-    return processes.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
+    with phase(f"loading the model of the {name}, {model.path}, into {kind_of(settings)}"):
+        return processes.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
 
 
 def check_running(generator: tuple[Any, Model] | None, judges: Mapping[str, Role]) -> None:

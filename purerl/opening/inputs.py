@@ -15,10 +15,12 @@ from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.recorded import check_recorded, recorded_files
 from purerl.plugins import locate
 from purerl.system.files import atomic_directory
+from purerl.system.phases import phase
 
 __all__ = ["check_files", "check_inputs", "data_files", "prepare"]
 
 
+@phase("preparing the data")
 def prepare(function: str | None, seed: int, directory: Path) -> None:
     """Call the function `prepare_data` with this name, once, to fill ``{run}/prepared``."""
     path = directory / "prepared"
@@ -33,15 +35,16 @@ def check_inputs(config: RunConfig, needs: Mapping[str, Requirements]) -> None:
 
     `needs` is the result of `check`. Raises: DataError and ConfigError, before an existing run is discarded.
     """
-    for phase, each in ((config.initial_run, needs.get(INITIAL_RUN)), (config, needs[""])):
-        if phase is None or each is None:
+    for part, each in ((config.initial_run, needs.get(INITIAL_RUN)), (config, needs[""])):
+        if part is None or each is None:
             continue
-        check_files(phase, each)
+        check_files(part, each)
         for model in dict.fromkeys(each.all_models().values()):
             if not is_created_by_run(model.path):
                 load_tokenizer(model)
 
 
+@phase("reading the data")
 def check_files(config: RunConfig, needs: Requirements) -> list[str]:
     """Read the data files of `config`, and return those that the run itself creates.
 

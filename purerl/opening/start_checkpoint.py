@@ -50,8 +50,8 @@ class StartCheckpoint:
     step: str = "latest"
 
 
-def parse_start_checkpoint(text: str | Path) -> StartCheckpoint:
-    """The checkpoint that `text` names: RUN, RUN:STEP, RUN:latest, RUN:best, or RUN/checkpoints/STEP.
+def parse_start_checkpoint(text: str | Path, what: str = "resume_from") -> StartCheckpoint:
+    """The checkpoint that `text`, a value of `what`, names: RUN, RUN:STEP, RUN:latest, RUN:best, RUN/checkpoints/STEP.
 
     >>> parse_start_checkpoint("runs/old:40")
     StartCheckpoint(run=PosixPath('runs/old'), step='40')
@@ -65,7 +65,7 @@ def parse_start_checkpoint(text: str | Path) -> StartCheckpoint:
     if not colon or path.is_dir():
         return StartCheckpoint(path)
     if not step.isdecimal() and step not in ("latest", "best"):
-        raise ConfigError("resume_from", got=str(text), need="RUN, RUN:STEP, RUN:latest or RUN:best")
+        raise ConfigError(what, got=str(text), need="RUN, RUN:STEP, RUN:latest or RUN:best")
     return StartCheckpoint(Path(run), str(int(step)) if step.isdecimal() else step)
 
 

@@ -37,6 +37,7 @@ from purerl.rollouts.opened import Task, Training
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import Rollout, WorkflowSettings
 from purerl.settings import Model
+from purerl.system.phases import phase
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -195,7 +196,8 @@ def task_of_model(
 
     Raises: ConfigError and DataError for what is missing or invalid.
     """
-    problems = read_problems(settings.data, settings.max_examples)
+    with phase("reading the data"):
+        problems = read_problems(settings.data, settings.max_examples)
     check_rows(rewards, problems.values())
     tokenizer = load_tokenizer(model)
     if prompts:
@@ -238,6 +240,7 @@ def on_prompts(task: Task, prompts: Sequence[TextOrMessages], model: Model, rewa
     return evolve(task, problems=problems, chat=evolve(task.chat, processor=processor), rewards=rewards)
 
 
+@phase("starting the environment")
 def with_interaction(
     task: Task,
     environment: EnvironmentSettings | None,

@@ -17,8 +17,8 @@ from attrs import evolve, field, frozen
 from purerl.backends.plugin import engine_plugin
 from purerl.config.generators import sampled_model
 from purerl.config.paths import is_created_by_run
-from purerl.config.requirements import ModelRole, Requirements, requirements_of
-from purerl.config.roles import adapter_rank
+from purerl.config.requirements import Requirements, requirements_of
+from purerl.config.roles import shares_weights
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.planning.capacity import Capacity, capacity_of
@@ -27,6 +27,7 @@ from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
 from purerl.system.memory_use import PHASES, MemoryUse, Workload, format_bytes
+from purerl.system.phases import phase
 
 __all__ = ["MemoryPlan", "describe", "plan_memory"]
 
@@ -77,6 +78,7 @@ class MemoryPlan:
         return self.capacity.size is None or self.peak <= self.capacity.size
 
 
+@phase("planning the memory")
 def plan_memory(
     config: RunConfig,
     *,
@@ -146,7 +148,7 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
     """The memory of each engine: the models of the trainers by role, the generator, and the judges."""
     policy, uses = needs.models["policy"], dict[str, MemoryUse]()
     for name, role in needs.models.items():
-        if name != "policy" and (_shares_weights(role, policy) or role.settings.precompute):
+        if name != "policy" and (shares_weights(role, policy) or role.settings.precompute):
             continue  # a precomputed model has been closed when the policy is loaded
         uses[name] = _memory_of(
             "trainer",
@@ -178,12 +180,6 @@ def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
         raise ConfigError(f"the memory of the {group} cannot be planned", got=got, need=need) from error
 
 
-def _shares_weights(role: ModelRole, policy: ModelRole) -> bool:
-    """Whether `role` is the policy without its adapter, as `loop.trainers` decides it."""
-    trains_adapter = adapter_rank(policy.settings.trainer) is not None
-    return trains_adapter and not role.is_trained and role.settings == policy.settings
-
-
 def _samples_while_training(rollout: Rollout | None) -> bool:
     """Whether rows are in the table of the generator while the trainer trains."""
     return rollout is not None and bool(rollout.max_staleness or rollout.background)
@@ -200,9 +196,9 @@ def _tables(
             device[f"{owner}: {name}"] = dict.fromkeys(phases, size)
         for name, size in use.host.items():
             host[f"{owner}: {name}"] = dict.fromkeys(phases, size)
-    for phase in phases:
-        for name, size in _of_phase(uses, phase).items():
-            device.setdefault(name, {})[phase] = size
+    for each in phases:
+        for name, size in _of_phase(uses, each).items():
+            device.setdefault(name, {})[each] = size
     if keeps_keys:
         for name, sizes in device.items():
             if name == "generator: keys and values":

@@ -15,6 +15,7 @@ from purerl.errors import ConfigError
 from purerl.planning.plan import MemoryPlan, plan_memory
 from purerl.planning.workload import Lengths
 from purerl.settings import Model
+from purerl.system.phases import phase
 
 __all__ = ["Suggestion", "suggest"]
 
@@ -37,6 +38,7 @@ _Plan = Callable[[Sequence[str], str], Suggestion | None]
 """(settings, note) -> the plan of a configuration with these settings; None if they are refused."""
 
 
+@phase("looking for settings that need less memory")
 def suggest(
     config: RunConfig,
     *,

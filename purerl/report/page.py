@@ -25,6 +25,7 @@ from purerl.report.completions import NO_COMPLETIONS, select_completions
 from purerl.report.meanings import meanings
 from purerl.report.read import check_runs, read_run, run_labels
 from purerl.system.files import create
+from purerl.system.phases import phase
 
 __all__ = ["Report", "render_page", "write_report"]
 
@@ -48,6 +49,7 @@ class Report(NamedTuple):
     skipped: tuple[str, ...] = ()
 
 
+@phase("writing the report")
 def write_report(paths: Sequence[Path], output: Path, *, megabytes: float) -> Report:
     """Write a report of the runs at `paths` to the file `output`.
 

@@ -17,6 +17,7 @@ from purerl.monitoring.warnings.monitor import diagnose
 from purerl.monitoring.warnings.run import facts_of_run
 from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
+from purerl.store.code import code_changes
 from purerl.store.lines import read_lines
 
 __all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
@@ -69,7 +70,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 
     The start time of the run is the modification time of its config.toml.
 
-    Raises: DataError if a file of the run cannot be parsed.
+    Raises: DataError if a file of the run cannot be parsed; RunDirectoryError if the record of its code is damaged.
     """
     file = path / "config.toml"
     try:
@@ -89,18 +90,20 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
         "last_values": _last_values(records),
         "phase_seconds": {name: round_number(total) for name, total in _phase_seconds(records).items()},
         "warnings": [{**one.warning._asdict(), "end": one.end} for one in diagnose(records, facts_of_run(path))],
-        "accuracy": _accuracy(path),
+        "accuracy": _fact(path, "accuracy"),
+        "preset": _fact(path, "preset"),
+        "code_changes": [{"step": step, "text": text} for step, text in code_changes(path)],
         **_curves(records, max_records),
     }
 
 
-def _accuracy(path: Path) -> str | None:
-    """The sentence in data.json that says when a completion is correct; None if it has none."""
+def _fact(path: Path, name: str) -> str | None:
+    """The text `name` in data.json: `accuracy`, when a completion is correct, or `preset`; None if it has none."""
     try:
-        sentence = json.loads((path / "data.json").read_text(encoding="utf-8"))["accuracy"]
+        text = json.loads((path / "data.json").read_text(encoding="utf-8"))[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return sentence if isinstance(sentence, str) else None
+    return text if isinstance(text, str) else None
 
 
 def _read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -23,7 +23,15 @@ from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward,
 from purerl.rewards.results import RewardResult, combine, component_names
 from purerl.rewards.routing import COLUMN, applies, check_coverage, check_effect, routes_of
 from purerl.rewards.settings import Gate, Reward, by_name, to_gates, to_rewards
-from purerl.rewards.sources import check_columns, check_images, columns_of, columns_of_kind, load, source_of
+from purerl.rewards.sources import (
+    check_columns,
+    check_images,
+    check_running,
+    columns_of,
+    columns_of_kind,
+    load,
+    source_of,
+)
 from purerl.rewards.worker import TIME_SLICE
 from purerl.rewards.workers import WorkerPool
 
@@ -142,6 +150,11 @@ class RewardRunner:
         """Raise ConfigError if a kind of reward cannot score completions of prompts with images."""
         for name, config in self._configs.items():
             check_images(name, config)
+
+    def check_running(self) -> None:
+        """Raise ConfigError if a server that a kind of reward asks does not answer."""
+        for name, config in self._configs.items():
+            check_running(name, config)
 
     def start(self, run_here: RunHere | None = None) -> None:
         """Start the worker processes, unless they run already.

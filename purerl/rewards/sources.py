@@ -7,6 +7,8 @@ A kind is a plugin of the group "reward", a module with
                           worker process, outside of any timeout. The function may be an object with a method `close`,
                           or an async method `aclose`, which is called when the run ends
     check(config)         optional; raises ConfigError for what can be seen before the run, such as a missing library
+    check_running(config) optional; raises ConfigError if a server that it asks does not answer. It is called before
+                          models are loaded, and not in a dry run
     check_images(config)  optional; raises ConfigError if it cannot score completions of prompts with images
     columns(config)       optional; the columns of the data that it reads: names, and tuples of names of which one is
                           needed
@@ -33,6 +35,7 @@ __all__ = [
     "as_alternatives",
     "check_columns",
     "check_images",
+    "check_running",
     "columns_of",
     "columns_of_kind",
     "load",
@@ -112,6 +115,14 @@ def columns_of_kind(config: Any) -> list[tuple[str, ...]]:
     """The columns that the kind of reward with the Config `config` needs, as `columns_of`."""
     columns: Iterable[str | tuple[str, ...]] = getattr(find("reward", kind_of(config)), "columns", lambda _: ())(config)
     return as_alternatives(columns)
+
+
+def check_running(name: str, config: Any) -> None:
+    """Raise ConfigError if a server that the kind of reward with the Config `config` asks does not answer."""
+    check = getattr(find("reward", kind_of(config)), "check_running", None)
+    if check is not None:
+        with in_section(f"reward {name!r}", type(config)):
+            check(config)
 
 
 def check_images(name: str, config: Any) -> None:

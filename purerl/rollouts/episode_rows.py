@@ -194,6 +194,7 @@ def _metrics(episode: Episode, player: Player, rows: Sequence[Row]) -> dict[str,
         "environment/observation_tokens": float(sum(len(turn.added) for turn in player.turns)),
         "environment/rows": float(len(rows)),
         "environment/truncated": float(episode.truncated),
+        "environment/truncated_turn": float(episode.last_player.turns[-1].completion.finish == "length"),
     }
 
 

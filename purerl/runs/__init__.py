@@ -11,6 +11,7 @@ from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
+from purerl.system.phases import phase, shown
 
 if TYPE_CHECKING:
     from purerl.loop.callbacks import OnCheckpoint, OnRecord
@@ -58,6 +59,7 @@ def train(
     on_checkpoint: OnCheckpoint | None = None,
     resume_from: str | Path | None = None,
     should_stop: Callable[[], bool] = lambda: False,
+    accept_changed_code: bool = False,
 ) -> Summary:
     """Do a run, or resume it: a RunConfig, or a recipe by its name, with changed `settings` as in `run_config`.
 
@@ -67,35 +69,42 @@ def train(
                     stopped. A `Reward` gives its function a weight, and the Config of a kind stands for this kind
     directory       the run directory; ``runs/<name>`` if not given
     fresh           discard the run in the directory
-    on_step         called with the record of each step, a dict with `step` and the metrics
-    on_evaluation   called with the record of each step after which the policy was evaluated, and with that of step 0,
-                    the evaluation before the first step
-    on_checkpoint   called with the directory of each checkpoint
+    on_step         called with the record of each step, a dict with `step` and the metrics, and a `Control`
+    on_evaluation   called in the same way for each step after which the policy was evaluated, and for step 0, the
+                    evaluation before the first step
+    on_checkpoint   called with the directory of each checkpoint that is complete, and a `Control`
     resume_from     the run in the directory starts from a checkpoint of another run: RUN, RUN:STEP, RUN:best, or
                     RUN/checkpoints/STEP, where RUN is a run directory
     should_stop     called before each step. If it returns true, a checkpoint is written and RunStoppedError is raised
+    accept_changed_code
+                    resume a run although code of the user, such as the file of a reward, was edited since its newest
+                    checkpoint. Otherwise it is refused; the report marks the step
 
-    The first three callbacks are called in this order, when everything about the step is on disk: its record, its
-    rollouts and its checkpoint. The run waits for them. An exception in a callback ends the run and is raised. The same
-    call resumes the run from its last checkpoint; the steps since then are repeated, with the same results and the same
-    calls. An initial run calls only `should_stop`.
+    With its `Control` (`purerl.loop.callbacks.control`) a callback stops the run, has it evaluated or saved, logs
+    metrics, and samples completions of prompts. `on_step` and `on_evaluation` are called before the record of the step
+    is written, and `on_checkpoint` when everything about the step is on disk. The run waits for them. An exception in a
+    callback ends the run and is raised. The same call resumes the run from its last checkpoint; the steps since then
+    are repeated, with the same results and the same calls. An initial run calls only `should_stop`.
 
     Raises: as `run_config` and `purerl.loop.train.train`.
     """
-    from purerl.loop.callbacks import Callbacks
-    from purerl.loop.train import train as train_config
-
-    return train_config(
-        run_config(config, settings),
-        rewards=rewards,
-        gates=gates,
-        directory=directory,
-        fresh=fresh,
-        resume_from=resume_from,
-        callbacks=Callbacks(
-            on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, should_stop=should_stop
-        ),
+    with shown(), phase("importing packages"):
+        from purerl.loop.callbacks import Callbacks
+        from purerl.loop.train import train as train_config
+    callbacks = Callbacks(
+        on_step=on_step, on_evaluation=on_evaluation, on_checkpoint=on_checkpoint, should_stop=should_stop
     )
+    with shown():
+        return train_config(
+            run_config(config, settings),
+            rewards=rewards,
+            gates=gates,
+            directory=directory,
+            fresh=fresh,
+            resume_from=resume_from,
+            callbacks=callbacks,
+            accept_changed_code=accept_changed_code,
+        )
 
 
 def _to_strings(settings: Settings) -> list[str]:

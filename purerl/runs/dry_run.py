@@ -9,11 +9,13 @@ from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
 from purerl.config.paths import is_created_by_run, resolve_paths
+from purerl.config.preset_names import document
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
 from purerl.config.stored import changes_from
-from purerl.config.structure import digest, dumps
+from purerl.config.structure import digest
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
+from purerl.config.user_code import code_digests
 from purerl.data.open import file_digests
 from purerl.errors import RunDirectoryError
 from purerl.models.tokenizer import load_tokenizer
@@ -29,6 +31,8 @@ from purerl.planning.plan import describe
 from purerl.rewards.adapters import RewardFunction
 from purerl.rollouts.runtime import Runtime
 from purerl.settings import in_section
+from purerl.store.checkpoint import saved_steps
+from purerl.store.code import check_code
 from purerl.store.directory import check_directory, unlocked
 
 __all__ = ["dry_run"]
@@ -41,6 +45,7 @@ def dry_run(
     fresh: bool = False,
     resume_from: str | None = None,
     runs_code: bool = True,
+    accept_changed_code: bool = False,
 ) -> list[str]:
     """Refuse what `train` would refuse of `config`; return notes, a line for each kind.
 
@@ -53,6 +58,8 @@ def dry_run(
     resume_from  the checkpoint of another run that the run starts from
     runs_code    whether functions that `config` names, and code that comes with models, may be run. Otherwise only the
                  source code of functions is read
+    accept_changed_code
+                 whether code of the user may have been edited since the newest checkpoint of the run in the directory
 
     Raises: the InputErrors and RunDirectoryErrors of `train`, except those that need the weights of a model, or files
     that the run itself creates.
@@ -64,7 +71,7 @@ def dry_run(
     if resume_from is not None:
         check_start_checkpoint(parse_start_checkpoint(resume_from), path, config.max_steps, fresh=fresh)
     changes = partial(changes_from, config)
-    taken = _refusal(partial(check_directory, path, dumps(config), digest(config), changes=changes, fresh=fresh))
+    taken = _refusal(partial(check_directory, path, document(config), digest(config), changes=changes, fresh=fresh))
     if taken is not None and directory is not None:
         raise taken
     if taken is None and not fresh and _is_unfinished(path, changes):
@@ -72,6 +79,8 @@ def dry_run(
         models, files, stored = requirements_of(resolved).all_models(), data_files(resolved, path), unlocked(path)
         identify_models(models, stored)
         stored.check_data(file_digests(files))
+        code, saved = code_digests(config, {}), saved_steps(stored.checkpoints)
+        check_code(path, code, saved, is_accepted=accept_changed_code)
     missing, noted = [], {"data": [], "attention": [], "models": []}
     for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
         if phase is not None:

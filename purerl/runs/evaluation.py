@@ -14,6 +14,7 @@ from attrs import evolve, frozen
 from purerl.config.check import accuracy_rewards_of
 from purerl.config.generators import change_generator, sampled_model
 from purerl.config.requirements import Requirements, requirements_of
+from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
 from purerl.config.structure import to_dict
 from purerl.data.chat import TextOrMessages
@@ -28,7 +29,7 @@ from purerl.evaluation.settings import Evaluate, check_answer_extractor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.engines import load_policy, open_engines, preview_engine
 from purerl.opening.fit import check_problems_fit
-from purerl.opening.start_checkpoint import StartCheckpoint, find_checkpoint
+from purerl.opening.start_checkpoint import find_checkpoint, parse_start_checkpoint
 from purerl.opening.task import (
     needs_reward,
     notes_on_problems,
@@ -48,6 +49,7 @@ from purerl.rollouts.runtime import Runtime
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
+from purerl.system.phases import phase
 from purerl.system.private_files import private_folder
 from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
@@ -152,6 +154,7 @@ def evaluation_of_run(
 ) -> Evaluation:
     """The evaluation of a run's model with the settings of the run, except for `changes` of the section ``evaluate``.
 
+    directory           of the run, or RUN:STEP or RUN:best for the policy of a checkpoint
     engine              changes of the section ``generator``
     generator_settings  further ones, as KEY=VALUE; its kind may be another one
     environment         replaces the section ``environment``
@@ -163,11 +166,7 @@ def evaluation_of_run(
     Raises: RunDirectoryError if there is no run; CheckpointError if it has no checkpoint yet, or if all are damaged;
     ConfigError and DataError as `evaluation_of_model`.
     """
-    config = read_config(directory)
-    if config.evaluate is None:
-        do = "name the model (its directory final/), the data and the rewards"
-        raise RunDirectoryError(f"run directory {str(directory)!r}", got="a run without evaluations", do=do)
-    checkpoint = None if (directory / "summary.json").exists() else find_checkpoint(StartCheckpoint(directory))
+    config, directory, checkpoint = _read_run(directory)
     settings = evolve(config.evaluation, **changes)
     config = evolve(config, evaluate=settings, environment=_checked(environment or config.environment))
     check_answer_extractor(settings)
@@ -201,6 +200,20 @@ def evaluation_of_run(
         max_failure_rate=config.reward_workers.max_failure_rate,
         checkpoint=checkpoint,
     )
+
+
+def _read_run(name: Path) -> tuple[RunConfig, Path, Path | None]:
+    """The configuration and the directory of the run `name`, and the checkpoint; None: its final model.
+
+    Raises: RunDirectoryError for a run without evaluations; as `find_checkpoint`.
+    """
+    start = parse_start_checkpoint(name, "--run")
+    config = read_config(start.run)
+    if config.evaluate is None:
+        do = f"name its model, {str(start.run / 'final')!r}, with data and rewards, or with prompts"
+        raise RunDirectoryError(f"run directory {str(start.run)!r}", got="a run without evaluations", do=do)
+    is_final = start.step == "latest" and (start.run / "summary.json").exists()
+    return config, start.run, None if is_final else find_checkpoint(start)
 
 
 def _open_engines_of_run(
@@ -246,6 +259,7 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
     expected = num_attempts(evaluation.task.problems, settings)
     failures = AttemptFailures.of_rate(max_rate, samples=settings.samples_per_prompt, expected=expected)
     with ExitStack() as stack:
+        evaluation.task.rewards.check_running()
         runtime = Runtime()
         stack.callback(runtime.close)
         task = evaluation.task.with_images(stack.enter_context(private_folder("purerl-images-")))
@@ -257,16 +271,18 @@ def run_evaluation(evaluation: Evaluation, on_group: OnGroup = lambda name, grou
         stack.enter_context(task.rewards)
         stack.enter_context(restored_generators())
         stack.enter_context(gc_frozen())
-        task.rewards.start(runtime.run_here)
-        results = attempt_problems(
-            task,
-            engines,
-            settings,
-            accuracy_rewards=evaluation.accuracy_rewards,
-            seed=evaluation.seed,
-            on_group=failures.counting(on_group),
-            on_missing=failures.add_missing,
-        )
+        with phase("starting the workers of reward functions"):
+            task.rewards.start(runtime.run_here)
+        with phase("sampling and scoring completions"):
+            results = attempt_problems(
+                task,
+                engines,
+                settings,
+                accuracy_rewards=evaluation.accuracy_rewards,
+                seed=evaluation.seed,
+                on_group=failures.counting(on_group),
+                on_missing=failures.add_missing,
+            )
     failures.log_total()
     return results
 

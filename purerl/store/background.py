@@ -10,6 +10,7 @@ from typing import Self
 
 from purerl.ranks import Ranks, check_others, ranks_of_thread
 from purerl.store.commit import StagedCheckpoint
+from purerl.system.phases import phase
 
 __all__ = ["CheckpointWriter"]
 
@@ -60,9 +61,10 @@ class CheckpointWriter:
 
         Raises: CheckpointError if it could not be written; EngineError if another rank has failed or ended.
         """
-        while self._job is not None and self._job.is_alive():
-            check_others()
-            self._job.join(_INTERVAL)
+        with phase("waiting until the checkpoint is written"):
+            while self._job is not None and self._job.is_alive():
+                check_others()
+                self._job.join(_INTERVAL)
         self._collect()
 
     def take_written(self) -> list[Path]:

@@ -17,10 +17,10 @@ def best_step(records: Iterable[Mapping[str, Any]], steps: Collection[int], sett
     None if no metric is set, or if none of these steps has a finite value of it.
 
     >>> records = [{"step": 1, "loss": 0.5}, {"step": 2, "loss": 0.1}, {"step": 3, "loss": 0.2}]
-    >>> best_step(records, {1, 3}, Checkpoint(best="loss", best_mode="min"))
+    >>> best_step(records, {1, 3}, Checkpoint(best="loss"))
     3
     """
-    sign = 1 if settings.best_mode == "max" else -1
+    sign = -1 if settings.is_smallest_best else 1
     values = {
         record["step"]: sign * record[settings.best]
         for record in records

@@ -1,11 +1,12 @@
 """The run directory.
 
-config.toml          the configuration, after its digest; a started run refuses another configuration
+config.toml          the configuration, after its digest and the name of its preset; a started run refuses another one
 prepared/            files written by `prepare_data`
 initial_run/         the run directory of the initial run
-data.json            number of steps, whether the algorithm reads rewards, when a completion is correct, number of
-                     training rows, number of rows left out, digests of the data files, and fingerprints of the models
-                     that the run started from
+data.json            number of steps, name of the preset, whether the algorithm reads rewards, when a completion is
+                     correct, number of training rows, number of rows left out, digests of the data files, and
+                     fingerprints of the models that the run started from
+code.json            digests of the files of the user's code, and the steps that were done with them
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 images/              the images of rows, by their content ids; only if there are any
@@ -50,9 +51,9 @@ from purerl.system.strict_json import to_json
 __all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 
 CONTENT = (
-    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "tokenizer", "metrics.jsonl",
-    "images", "precomputed", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers", "profile", "stacks.txt",
-    "ranks", "identity", "final", "config.toml",
+    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "code.json", "tokenizer",
+    "metrics.jsonl", "images", "precomputed", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers",
+    "profile", "stacks.txt", "ranks", "identity", "final", "config.toml",
 )  # fmt: skip
 """The files that a run creates, in the order of their removal: those that mark it as finished or resumable first."""
 
@@ -130,6 +131,12 @@ class RunDirectory:
     def origin(self) -> dict[str, Any] | None:
         """The `run` and the `step` of the checkpoint that this run started from; None if it started by itself."""
         return read_origin(self.path)
+
+    @property
+    def start(self) -> int | None:
+        """The step of that checkpoint."""
+        origin = self.origin
+        return None if origin is None else origin["step"]
 
     @property
     def facts(self) -> dict[str, Any]:

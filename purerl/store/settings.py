@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from attrs import frozen
@@ -9,6 +10,8 @@ from attrs import frozen
 from purerl.settings import at_least, boolean, no_effect, one_of, setting
 
 __all__ = ["Checkpoint"]
+
+_SMALL_IS_GOOD = {"loss", "nll", "perplexity"}
 
 
 @frozen(kw_only=True)
@@ -23,9 +26,10 @@ class Checkpoint:
         default=None,
         may_change=True,
     )
-    best_mode: Literal["max", "min"] = setting(
-        "whether the largest or the smallest value of the metric is the best",
-        default="max",
+    best_mode: Literal["max", "min"] | None = setting(
+        "whether the largest or the smallest value of the metric is the best; if not given, min for a loss or a "
+        "perplexity, and max for any other metric",
+        default=None,
         may_change=True,
         **one_of("max", "min"),
     )
@@ -38,5 +42,16 @@ class Checkpoint:
     )
 
     def __attrs_post_init__(self) -> None:
-        if self.best is None and self.best_mode != "max":
+        if self.best is None and self.best_mode is not None:
             raise no_effect("best_mode", self.best_mode, "a metric", "set checkpoint.best, or leave best_mode out")
+
+    @property
+    def is_smallest_best(self) -> bool:
+        """Whether the smallest value of the metric is the best.
+
+        >>> Checkpoint(best="validation/loss").is_smallest_best, Checkpoint(best="eval/accuracy").is_smallest_best
+        (True, False)
+        """
+        if self.best_mode is not None:
+            return self.best_mode == "min"
+        return not _SMALL_IS_GOOD.isdisjoint(re.split("[/_]", self.best or ""))

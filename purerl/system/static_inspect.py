@@ -8,6 +8,7 @@ from somebody else can be checked without running code that it names.
 from __future__ import annotations
 
 import ast
+import sysconfig
 from collections.abc import Iterator
 from functools import cache
 from importlib.machinery import ModuleSpec, PathFinder
@@ -15,7 +16,7 @@ from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
 
-__all__ = ["config_fields", "definition", "exists", "find_source", "imported_modules", "signature_of"]
+__all__ = ["config_fields", "definition", "exists", "find_source", "imported_files", "imported_modules", "signature_of"]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = (ast.If, ast.Try, ast.With)
@@ -140,6 +141,69 @@ def imported_modules(path: Path) -> dict[str, str]:
         if isinstance(statement, ast.ImportFrom) and not statement.level:
             found |= {alias.asname or alias.name: f"{statement.module}.{alias.name}" for alias in statement.names}
     return found
+
+
+def imported_files(path: Path) -> dict[str, Path]:
+    """The file at `path`, and all files below its folder that it imports, directly or by each other.
+
+    The keys are the paths relative to the folder from which the file is imported. Its folder is that of the outermost
+    package, if it is part of one. Imports in functions count; those by `importlib.import_module` are not found. Empty
+    for a file of purerl, of the standard library, or of an installed package.
+
+    >>> imported_files(Path(ast.__file__))
+    {}
+    """
+    path = path.resolve()
+    if _is_installed(path):
+        return {}
+    origin = path.parent
+    while (origin / "__init__.py").is_file():
+        origin = origin.parent
+    top = path.parent if origin == path.parent else origin / path.relative_to(origin).parts[0]
+    folders = {path.parent, origin, *origin.parents}  # a package without __init__.py is imported from one above
+    found: dict[Path, None] = {}
+    remaining = [path, *_files_of(origin, path.relative_to(origin).parent.parts)]
+    while remaining:
+        file = remaining.pop()
+        if file not in found:
+            found[file] = None
+            imports = [each for each in _imported(file, folders) if each.is_relative_to(top)]
+            remaining += [each for each in imports if not _is_installed(each)]
+    return {str(file.relative_to(origin)): file for file in sorted(found)}
+
+
+_PACKAGES = Path(__file__).resolve().parents[1]
+_LIBRARIES = [Path(sysconfig.get_path(name)).resolve() for name in ("stdlib", "platstdlib")]
+
+
+def _is_installed(path: Path) -> bool:
+    """Whether the file at `path` belongs to purerl, to Python, or to an installed package."""
+    folders = (_PACKAGES, *_LIBRARIES)
+    return any(map(path.is_relative_to, folders)) or not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+
+
+def _imported(path: Path, folders: set[Path]) -> Iterator[Path]:
+    """The files that the file at `path` may import, if absolute names are looked up in `folders`."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.Import):
+            names, places = [alias.name for alias in node.names], folders
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names]
+            places = {path.parents[node.level - 1]} if node.level else folders
+        else:
+            continue
+        for place in places:
+            for name in names:
+                yield from _files_of(place, tuple(name.split(".")))
+
+
+def _files_of(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:
+    """The files of the module with the name `parts` in `folder`, and of the packages that contain it."""
+    for length in range(1, len(parts) + 1):
+        *parents, last = parts[:length]
+        for file in (folder.joinpath(*parents, f"{last}.py"), folder.joinpath(*parents, last, "__init__.py")):
+            if file.is_file():
+                yield file
 
 
 @cache

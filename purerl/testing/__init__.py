@@ -2,7 +2,8 @@
 
     check_algorithm(algorithm)    tests one algorithm with the laws; `LAWS` lists them
     check_module(module)          tests an algorithm module: the laws with each optional term enabled, the exemptions,
-                                  and that every setting has an effect
+                                  that every setting has an effect, and the bounds of the settings; `module_results`
+                                  returns what each law says
     check_objective(loss)         tests a plain loss, with the parameters of verl, TRL or purerl, with the laws;
                                   `law_results` returns what each of them says
     check_generator, check_trainer    conformance suites for engines
@@ -16,6 +17,7 @@ Each function raises AssertionError with a message that says what is wrong. None
 from __future__ import annotations
 
 from purerl.testing.batches import Layout, example_batch, fields_of, layouts, random_layout
+from purerl.testing.bounds import check_bounds
 from purerl.testing.check import (
     check_algorithm,
     check_exemptions,
@@ -23,6 +25,7 @@ from purerl.testing.check import (
     check_settings,
     exemptions,
     find_counterexample,
+    module_results,
     variants,
 )
 from purerl.testing.compositions import exemptions_of, exemptions_of_modifier, random_composition
@@ -41,6 +44,7 @@ __all__ = [
     "LawResult",
     "Layout",
     "check_algorithm",
+    "check_bounds",
     "check_environment",
     "check_exemptions",
     "check_generator",
@@ -58,6 +62,7 @@ __all__ = [
     "find_counterexample",
     "law_results",
     "layouts",
+    "module_results",
     "random_composition",
     "random_layout",
     "variants",

@@ -25,6 +25,7 @@ from torch import Tensor
 from purerl.algos.algebra import Algorithm
 from purerl.batch import FIELDS, ROW_FIELDS, STRUCTURE, Field, collate, with_fields
 from purerl.errors import ConfigError, nearest
+from purerl.system.installation import install_command
 from purerl.testing.plain_loss import PlainLoss
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def layouts(*, pairs: bool = False) -> SearchStrategy[Layout]:
     try:
         from hypothesis import strategies as st
     except ImportError as error:
-        raise ConfigError("layouts() needs Hypothesis", do="pip install 'purerl[testing]'") from error
+        raise ConfigError("layouts() needs Hypothesis", do=install_command("testing")) from error
 
     label, size = st.integers(-(2**62), 2**62), st.just(2) if pairs else st.integers(1, max(_GROUP_SIZES))
     row = st.text("ax.", max_size=_MAX_ROW_LENGTH).map(".".__add__)

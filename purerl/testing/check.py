@@ -19,8 +19,11 @@ import attrs
 
 from purerl.algos.algebra import Algorithm
 from purerl.errors import ConfigError, nearest
+from purerl.system.phases import phase, shown
 from purerl.testing.batches import Layout, example_batch, fields_of, random_layout
+from purerl.testing.bounds import check_bounds
 from purerl.testing.laws import LAWS, SINGLE_BATCH_LAWS, Law
+from purerl.testing.losses import LawResult
 from purerl.testing.outcome import find_difference, run
 
 __all__ = [
@@ -30,6 +33,7 @@ __all__ = [
     "check_settings",
     "exemptions",
     "find_counterexample",
+    "module_results",
     "variants",
 ]
 
@@ -94,20 +98,61 @@ def check_algorithm(algorithm: Algorithm, *, seed: int = 0, batches: int = 20, e
 
 
 def check_module(module: ModuleType, *, seed: int = 0, batches: int = 20) -> None:
-    """Test `module` with `check_algorithm` on each of its `variants`, `check_exemptions` and `check_settings`.
+    """Test `module` with `check_algorithm` on each of its `variants`, and with the other checks of a module.
 
-    The laws that the module is exempt from are skipped.
+    These are `check_exemptions`, `check_settings` and `check_bounds`. Laws that the module is exempt from are skipped.
+    If it takes longer than two seconds, lines on stderr say so.
 
     Raises: the errors of these functions.
     """
+    with shown(), phase(f"testing {module.__name__} with every law"):
+        _check_variants(module, seed, batches, exempt=exemptions(module))
+        check_exemptions(module, seed=seed)
+        check_settings(module, seed=seed)
+        check_bounds(module, seed=seed)
+
+
+def module_results(
+    module: ModuleType, *, laws: Collection[str] | None = None, seed: int = 0, batches: int = 20
+) -> tuple[LawResult, ...]:
+    """The result of each law for the algorithms of `module`, then those of `check_settings` and `check_bounds`.
+
+    `laws` are the names of the laws to test; with them, the settings are not tested. A law that one of the `variants`
+    violates has failed.
+
+    Raises: ConfigError for an unknown law.
+    """
+    _check_law_names([*exemptions(module), *(laws or ())])
+    names = [name for name in _LAWS if laws is None or name in laws]
+    results = [_result_of_law(module, name, seed, batches) for name in names]
+    for check in (check_settings, check_bounds) if laws is None else ():
+        try:
+            check(module, seed=seed)
+            results.append(LawResult(check.__name__, "passed"))
+        except AssertionError as error:
+            results.append(LawResult(check.__name__, "failed", str(error)))
+    return tuple(results)
+
+
+def _result_of_law(module: ModuleType, name: str, seed: int, batches: int) -> LawResult:
+    reason = exemptions(module).get(name)
+    try:
+        if reason is None:
+            _check_variants(module, seed, batches, exempt=_LAWS.keys() - {name})
+        else:
+            check_exemptions(module, seed=seed, only=[name])
+    except AssertionError as error:
+        return LawResult(name, "failed", "\n".join([str(error), *getattr(error, "__notes__", ())]))
+    return LawResult(name, "passed") if reason is None else LawResult(name, "exempt", reason)
+
+
+def _check_variants(module: ModuleType, seed: int, batches: int, exempt: Collection[str]) -> None:
     for name, algorithm in variants(module).items():
         try:
-            check_algorithm(algorithm, seed=seed, batches=batches, exempt=exemptions(module))
+            check_algorithm(algorithm, seed=seed, batches=batches, exempt=exempt)
         except AssertionError as error:
             error.add_note(f"algorithm = variants({module.__name__})[{name!r}]")
             raise
-    check_exemptions(module, seed=seed)
-    check_settings(module, seed=seed)
 
 
 def variants(module: ModuleType) -> dict[str, Algorithm]:
@@ -127,13 +172,19 @@ def exemptions(module: ModuleType) -> Mapping[str, str]:
     return getattr(module, "EXEMPTIONS", {})
 
 
-def check_exemptions(module: ModuleType, *, seed: int = 0, batches: int = 50) -> None:
+def check_exemptions(
+    module: ModuleType, *, seed: int = 0, batches: int = 50, only: Collection[str] | None = None
+) -> None:
     """Test that every exemption of `module` has a reason, and that some variant violates the law on some batch.
+
+    `only` are the names of the exemptions that are tested; all of them, if it is not given.
 
     Raises: AssertionError if an exemption fails the test; ConfigError if an exemption is not the name of a law.
     """
     _check_law_names(exemptions(module))
     for name, reason in exemptions(module).items():
+        if only is not None and name not in only:
+            continue
         assert reason, f"{module.__name__} is exempt from {name} without a reason"
         errors = (
             find_counterexample(_LAWS[name], algorithm, seed=seed, batches=batches)

@@ -27,17 +27,19 @@ def run_in_terminal(
     command: Sequence[str],
     on_output: Callable[[subprocess.Popen, str], None] = lambda process, output: None,
     start: type[subprocess.Popen] = PROGRAMS.Popen,
+    typed: Sequence[tuple[str, str]] = (),
 ) -> tuple[str, int]:
     """Run `command` in a process with a pseudo-terminal. Return everything that it prints, and its exit status.
 
     `on_output` is called with the process and all output so far, whenever there is new output. `start` is
-    `subprocess.Popen` if the process must not be forked.
+    `subprocess.Popen` if the process must not be forked. Of each pair in `typed`, the second text is typed when the
+    output ends with the first one.
     """
     own_end, process_end = pty.openpty()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "120", "LINES": "40"}
     process = start(command, stdin=process_end, stdout=process_end, stderr=process_end, env=environment)
     os.close(process_end)
-    output, deadline = b"", time.monotonic() + _TIMEOUT
+    output, deadline, waiting = b"", time.monotonic() + _TIMEOUT, [*typed]
     try:
         while True:
             text = output.decode(errors="replace").replace("\r\n", "\n")
@@ -48,6 +50,8 @@ def run_in_terminal(
                 if new_output := os.read(own_end, 65536):
                     output += new_output
                     on_output(process, output.decode(errors="replace"))
+                    if waiting and output.decode(errors="replace").endswith(waiting[0][0]):
+                        os.write(own_end, waiting.pop(0)[1].encode())
                     continue
             return text, process.wait(timeout=10)
     finally:

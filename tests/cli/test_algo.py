@@ -16,7 +16,7 @@ from tests.loop.small import fake
 
 
 def _purerl(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["algo", *arguments], env={"COLUMNS": "160"})
+    return CliRunner().invoke(app, ["algo", *arguments], env={"COLUMNS": "400"})
 
 
 def _listed(width: int) -> list[str]:
@@ -84,6 +84,14 @@ def test_difference_of_two_algorithms() -> None:
     assert set(effects) == {"only advantage", "only loss: policy", "all of them"}
     assert effects["all of them"][-1] == "1.0000"
     assert _purerl("diff", "grpo", "grpo").stdout == "grpo and grpo are the same algorithm.\n"
+
+
+def test_differences_fit_the_width_of_a_pipe() -> None:
+    for width in (60, 80, 120):
+        variables = {"COLUMNS": str(width)}
+        output = CliRunner().invoke(app, ["algo", "diff", "grpo@trl", "grpo@verl"], env=variables).stdout
+        assert max(map(len, output.splitlines())) <= width
+        assert "all of them" in output
 
 
 def test_difference_on_a_batch_in_a_file(tmp_path: Path) -> None:

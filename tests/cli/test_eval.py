@@ -384,7 +384,10 @@ def test_invalid_arguments_are_refused_before_a_model_is_loaded(prepared: Path, 
         (["sample", model, "--prompt", "-", "--prompt", "-"], "--prompt -\n  got:  2 times\n"),
         (["sample", model, "--prompt", "-"], "--prompt -\n  got:  nothing on standard input\n"),
         (["sample", model, "--prompt", ""], "a prompt\n  got:  an empty text\n"),
-        (["sample", model], "data is missing\n  need: problems\n"),
+        (
+            ["sample", model],
+            f"what to complete\n  got:  nothing\n  need: --prompt TEXT, or problems\n  do:   purerl sample {model}",
+        ),
         (["sample", tmp_path / "none", *data], f"the model {str(tmp_path / 'none')!r} is missing\n  got:  no such"),
     ):
         result = _purerl(*arguments)

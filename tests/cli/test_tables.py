@@ -152,7 +152,7 @@ def _complete(line: str) -> str:
     """The completions that bash shows at the end of `line`."""
     words = line.split()
     variables = {"COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1), "_PURERL_COMPLETE": "complete_bash"}
-    code = "from purerl_cli.main import app; app(prog_name='purerl')"
+    code = "import sys; sys.argv = ['purerl']; from purerl_cli.main import main; main()"
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ | variables
     )

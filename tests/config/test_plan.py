@@ -47,6 +47,15 @@ def test_plan_has_the_optimizer_steps_of_each_model_if_they_differ() -> None:
     assert lines[-4].endswith("optimizer steps: 2,400 of the critic, 1,200 of the policy")
 
 
+def test_plan_names_the_model_of_an_adapter_once() -> None:
+    settings = ["model=m", "data=d", "algorithm.kl_loss=0.01"]
+    [whole] = [line.split("  ") for line in plan(resolve("gsm8k", settings)).splitlines() if "models" in line]
+    assert whole[-1].strip() == "policy (hf), reference (hf)"
+    adapter = plan(resolve("gsm8k", [*settings, "trainer.lora.rank=8"]))
+    [once] = [line.split("  ") for line in adapter.splitlines() if "models" in line]
+    assert once[-1].strip() == "policy (hf; without its adapter: reference)"
+
+
 def test_plan_describes_mixtures_and_the_validation_set() -> None:
     lines = plan(evolve(addition(), data=MIXED)).splitlines()
     assert "  data          a.parquet (75%), b.jsonl (25%); prompts of at most 512 tokens" in lines

@@ -65,20 +65,13 @@ def test_a_recipe_is_trained_by_its_name(tmp_path: Path, monkeypatch: pytest.Mon
     assert runs == [(("gsm8k",), {"settings": namespace["settings"], "directory": "runs/short"})]
 
 
-def test_callbacks_of_the_page_are_called(
+def test_callback_of_the_page_is_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code = BLOCKS["python"][2].replace('"addition"', 'small(), directory="run"')
     exec(compile(code, "recipes.md", "exec"), {"small": lambda: fake(max_steps=2)})
-    lines = capsys.readouterr().out.splitlines()
-    assert [line for line in lines if line.startswith(("accuracy ", "1 ", "2 ", "saved "))] == [
-        next(line for line in lines if line.startswith("accuracy ")),
-        next(line for line in lines if line.startswith("1 ")),
-        next(line for line in lines if line.startswith("2 ")),
-        next(line for line in reversed(lines) if line.startswith("accuracy ")),
-        "saved run/checkpoints/000002",
-    ]
+    assert sum(line.startswith("accuracy ") for line in capsys.readouterr().out.splitlines()) == 2
 
 
 def test_every_recipe_is_on_the_page() -> None:

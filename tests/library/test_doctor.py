@@ -29,6 +29,7 @@ from purerl.recipes import resolve
 from purerl.rewards.workers import WorkerPool
 from purerl.sandbox.failures import LAYERS, REMEDIES
 from purerl.settings import Model
+from purerl.system.installation import install_command
 from purerl_cli.main import app
 from tests.sandbox.hosts import run_where
 
@@ -63,7 +64,7 @@ def test_doctor_finds_no_problem_in_the_test_environment() -> None:
 def test_missing_extra_is_reported_as_missing_and_missing_package_as_bad(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     assert doctor._extra("wandb", "wandb", "purpose") == Finding(
-        "extras", "wandb", "missing", "purpose", "pip install 'purerl[wandb]'"
+        "extras", "wandb", "missing", "purpose", install_command("wandb")
     )
     assert doctor._required("torch", "tensors") == Finding("packages", "torch", "bad", "tensors", "pip install torch")
 
@@ -294,9 +295,9 @@ def test_every_remedy_exists(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda name: None)
     remedies = [doctor._required(name, "").do for name in REQUIRED]
     remedies += [doctor._extra(extra, *package).do for extra, package in EXTRAS.items()]
-    extras = {name for text in remedies for name in re.findall(r"purerl\[(.+?)\]", text)}
+    extras = {name for text in remedies for name in re.findall(r"\[([\w-]+)\]", text)}
     assert extras == set(EXTRAS) <= set(PROJECT["optional-dependencies"])
-    plain = [text.split()[-1] for text in remedies if "purerl[" not in text]
+    plain = [text.split()[-1] for text in remedies if "[" not in text]
     dependencies = [requirement.partition(">")[0] for requirement in PROJECT["dependencies"]]
     assert sorted(plain) == sorted(dependencies)
     commands = [command for text in texts for command in re.findall(r"`purerl (.+?)`", text)]

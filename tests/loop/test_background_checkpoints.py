@@ -13,6 +13,7 @@ from attrs import evolve
 from purerl.backends.fake.trainer import FakeState
 from purerl.errors import CheckpointError, RunStoppedError
 from purerl.loop.callbacks import Callbacks
+from purerl.loop.callbacks.control import Control
 from purerl.loop.summary import Summary
 from purerl.loop.train import train
 from purerl.store.checkpoint import newest, saved_steps
@@ -43,7 +44,7 @@ def _assert_equal(summary: Summary, expected: Summary) -> None:
 def test_results_and_files_are_those_of_a_run_that_waits(tmp_path: Path, waiting: Summary) -> None:
     written: list[Path] = []
 
-    def on_checkpoint(path: Path) -> None:
+    def on_checkpoint(path: Path, control: Control) -> None:
         assert (path / "manifest.json").is_file()
         written.append(path)
 

@@ -309,4 +309,4 @@ def test_best_metric_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="checkpoint.best has no effect"):
         train(fake(checkpoint=Checkpoint(best="eval/accuracy"), evaluate=None), directory=tmp_path / "other")
     with pytest.raises(ConfigError, match="best_mode has no effect"):
-        Checkpoint(best_mode="min")
+        Checkpoint(best_mode="max")

@@ -12,7 +12,7 @@ from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, RewardError
 from purerl.loop.train import train
-from purerl.rewards.endpoint.settings import Endpoint
+from purerl.rewards.endpoint.settings import Endpoint, check_served
 from purerl.rewards.judges.settings import Answer, Judge
 from purerl.rewards.kinds import judge, remote_classifier
 from purerl.rewards.settings import Reward, RewardWorkers
@@ -20,7 +20,7 @@ from purerl.store.rollouts import read_rollouts
 from tests.data.made import CHATML, user
 from tests.recipes.made import write_model
 from tests.rewards.model_server import serve_model
-from tests.rewards.servers import Request, answer, serve, status
+from tests.rewards.servers import Request, answer, drop, serve, status
 
 from .runs import failures, records
 from .small import fake
@@ -98,8 +98,11 @@ def test_a_second_run_finds_the_answers_in_the_cache(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_that_is_down_gives_missing_samples_and_never_a_zero(tmp_path: Path) -> None:
-    with serve(answer("Score: 1")) as server:
-        url = server.url
+    with serve(drop()) as server:
+        _check_that_nothing_is_scored(server.url, tmp_path)
+
+
+def _check_that_nothing_is_scored(url: str, tmp_path: Path) -> None:
     tolerant = run_of(judge_of(url, DIGIT), max_failure_rate=1.0, evaluate=None)
     summary = train(tolerant, directory=tmp_path / "tolerant")
     record = records(summary)[1]
@@ -111,7 +114,35 @@ def test_an_endpoint_that_is_down_gives_missing_samples_and_never_a_zero(tmp_pat
     assert first == "too many completions failed; the first failure:"
     assert raised == "  | judge raised"
     assert shown.startswith(f"  | purerl.rewards.endpoint.errors.EndpointError: POST {url}/chat/completions: ")
-    assert reason == "  |   ConnectError All connection attempts failed"
+    assert reason == "  |   RemoteProtocolError Server disconnected without sending a response."
+
+
+@pytest.mark.parametrize("kind", ["judge", "remote_classifier"])
+def test_an_endpoint_that_nobody_serves_is_an_error_before_models_are_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr("purerl.loop.run.open_engines", lambda *args, **kwargs: pytest.fail("models are loaded"))
+    with serve(answer("Score: 1")) as server:
+        url = server.url
+    config = remote_classifier.Config(endpoint=endpoint_of(url))
+    reward = judge_of(url, DIGIT) if kind == "judge" else Reward(config=config)
+    with pytest.raises(ConfigError) as error:
+        train(run_of(reward), directory=tmp_path / "run")
+    assert str(error.value) == (
+        f"reward '{kind}'.endpoint.url\n"
+        f"  got:  {url}, where nobody answers: [Errno 111] Connection refused\n"
+        "  need: a server that accepts connections\n"
+        "  do:   start the server of 'm', or correct the address"
+    )
+
+
+def test_an_endpoint_whose_answers_are_cached_needs_no_server(tmp_path: Path) -> None:
+    (tmp_path / "cache").mkdir()
+    endpoint = endpoint_of("http://127.0.0.1:1/v1", cache=str(tmp_path / "cache"))
+    with pytest.raises(ConfigError, match="nobody answers"):
+        check_served(endpoint)
+    (tmp_path / "cache" / "answer").touch()
+    check_served(endpoint)
 
 
 def test_a_run_that_stopped_resumes_when_the_endpoint_is_back(tmp_path: Path) -> None:

@@ -45,12 +45,42 @@ def _output(rich: RichConsole) -> str:
 
 
 def test_first_and_last_step_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    console = Console("a run", max_steps=3)
+    seconds = iter(range(99))
+    console = Console("a run", max_steps=3, clock=lambda: next(seconds) / 100)
     for step in range(4):
         console.log({"step": step, "reward/mean": step / 3})
         console.completions(step, [{"prompt": HOSTILE, "completion": HOSTILE, "reward": None}])
     console.close(failed=False)
-    assert capsys.readouterr().out == "a run: step 0  reward 0.000\na run: step 3  reward 1.000\n"
+    assert capsys.readouterr().out == (
+        "a run: step 0/3  reward 0.000\na run: step 3/3  reward 1.000  elapsed 0:00  remaining 0:00\n"
+    )
+
+
+def test_a_line_has_everything_that_says_how_a_run_is_doing(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [100.0]
+    console = Console("a run", max_steps=400, clock=lambda: now[0])
+    for step in range(11):
+        now[0] = 100.0 + 6 * step
+        metrics = {"reward/mean": 0.5, "policy/learning_rate": 1e-6, "policy/approx_kl": 0.002}
+        metrics |= {"time/trained_tokens_per_second": 4000.0, "time/sampled_tokens_per_second": 900.0}
+        critic = {"critic/loss/value": 0.25, "critic/explained_variance": 0.75}
+        console.log({"step": step, **(metrics | critic if step else {"eval/accuracy": 0.25})})
+    console.close(failed=False)
+    first, *_, last = capsys.readouterr().out.splitlines()
+    assert first == "a run: step 0/400  accuracy 0.250"
+    assert last == (
+        "a run: step 10/400  reward 0.500  approx_kl 0.002  critic_loss 0.250  explained_variance 0.750  lr 1e-06  "
+        "trained_tokens/s 4,000  sampled_tokens/s 900  elapsed 1:00  remaining 39:00"
+    )
+
+
+def test_the_time_of_a_resumed_run_is_that_of_this_process(capsys: pytest.CaptureFixture[str]) -> None:
+    now = iter([0.0, 0.0, 0.0, 10.0, 10.0, 10.0])
+    console = Console("a run", max_steps=30, history=[_record(step) for step in range(10)], clock=lambda: next(now))
+    console.log({"step": 10, "reward/mean": 0.5})
+    console.log({"step": 11, "reward/mean": 0.5})
+    console.close(failed=False)
+    assert capsys.readouterr().out.splitlines()[-1] == ("a run: step 11/30  reward 0.500  elapsed 0:10  remaining 3:10")
 
 
 def test_a_step_without_metrics_is_not_printed(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,7 +88,7 @@ def test_a_step_without_metrics_is_not_printed(capsys: pytest.CaptureFixture[str
     console.log({"step": 0})
     console.log({"step": 1, "reward/mean": 1.0})
     console.close(failed=False)
-    assert capsys.readouterr().out == "a run: step 1  reward 1.000\n"
+    assert capsys.readouterr().out == "a run: step 1/1  reward 1.000  elapsed 0:00  remaining 0:00\n"
 
 
 def test_warnings_are_not_captured_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
@@ -74,7 +104,7 @@ def test_terminal_without_utf8_gets_plain_lines() -> None:
     console.log({"step": 0, "reward/mean": 1.0})
     console.close(failed=False)
     rich.file.flush()
-    assert rich.file.buffer.getvalue() == b"a run: step 0  reward 1.000\n"
+    assert rich.file.buffer.getvalue() == b"a run: step 0/1  reward 1.000\n"
 
 
 def test_closed_pipe_is_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +256,7 @@ def test_view_is_drawn_during_the_run_and_erased_at_the_end() -> None:
     assert "warning: step 1, no_variance: a warning of the run �[31m\n" in output
     assert "sampled" in output
     assert "\x1b[2K" in output[output.rindex("title") :], "the last view is not erased"
-    assert output.rstrip().endswith("a run: step 1  reward 0.100")
+    assert re.search(r"a run: step 1/9  reward 0\.100  elapsed \d:\d\d  remaining \d+:\d\d$", output.rstrip())
     assert re.search(r"warning: .*a warning \[bold\]", output)
     assert "warning: an error �[31m\n" in output
     assert output.count("\x1b[?25l") == output.count("\x1b[?25h"), "the cursor is still hidden"
@@ -309,9 +339,10 @@ def test_captured_output_gets_warnings_and_restores_handlers() -> None:
 
 
 def test_line_has_the_labels_of_the_curves_without_the_length() -> None:
-    record = dict.fromkeys([*CURVE_LABELS, "time/tokens_per_second"], 1.0)
+    rates = {"time/trained_tokens_per_second": "trained_tokens/s", "time/sampled_tokens_per_second": "sampled_tokens/s"}
+    record = dict.fromkeys([*CURVE_LABELS, "policy/learning_rate", *rates], 1.0)
     labels = [label for label in CURVE_LABELS.values() if label != "length"]
-    assert format_record(record).split()[::2] == [*labels, "tokens/s"]
+    assert format_record(record).split()[::2] == [*labels, "lr", *rates.values()]
 
 
 def test_format_record_omits_other_metrics() -> None:

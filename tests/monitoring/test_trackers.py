@@ -23,6 +23,7 @@ from purerl.monitoring.trackers.protocol import Tracker
 from purerl.monitoring.trackers.tracker_thread import TrackerThread
 from purerl.monitoring.trackers.trackers import Trackers
 from purerl.plugins import find, names
+from purerl.system.installation import install_command
 from purerl.testing import check_tracker
 from tests.loop.small import fake
 
@@ -97,7 +98,7 @@ def test_missing_library_is_refused_before_the_run_starts(tmp_path: Path, monkey
         train(fake(trackers=(wandb.Config(),)), directory=tmp_path / "run")
     assert str(caught.value) == (
         "trackers.kind\n  got:  'wandb'\n  need: the library wandb, which is not installed\n"
-        "  do:   pip install 'purerl[wandb]'"
+        f"  do:   {install_command('wandb')}"
     )
     assert not (tmp_path / "run").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from purerl.algos.modifiers import bypass, kl_reward
 from purerl.backends.hf.mesh import Mesh
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
+from purerl.loop.callbacks import Callbacks
+from purerl.loop.callbacks.control import Control
 from purerl.loop.train import train
 from purerl.placement.settings import Placement
 from purerl.recipes.addition import character_tokenizer
@@ -20,6 +23,7 @@ from purerl.rewards.judges.settings import Answer, Judge
 from purerl.rewards.settings import Reward, RewardWorkers
 from purerl.settings import Model
 from purerl.store.checkpoint import saved_steps
+from purerl.store.settings import Checkpoint
 from tests.loop.classifiers import write_classifier
 from tests.loop.runs import records, without_times
 from tests.loop.small import fake, small_real
@@ -55,7 +59,7 @@ def test_two_ranks_equal_one_process_in_every_metric(name: str, tmp_path: Path) 
     ended = run_world(CONFIGS[name], tmp_path / "two")
     assert [rank.status for rank in ended] == [0, 0], ended
     _assert_equal(tmp_path / "two", tmp_path / "one")
-    assert "addition: step 5  " in ended[0].console
+    assert "addition: step 5/5  " in ended[0].console
     assert ended[1].console == ""
     assert (tmp_path / "two/ranks/1.log").read_text().count("begins, process") == 1
 
@@ -81,6 +85,45 @@ def test_reward_models_score_on_two_ranks_as_in_one_process(tmp_path: Path) -> N
     assert_close(tmp_path / "two", tmp_path / "one")
     assert len(records(tmp_path / "two")) == 4
     assert all(record["reward/failed"] < 0.5 for record in records(tmp_path / "two")[1:])
+
+
+def test_requests_of_callbacks_are_carried_out_by_all_ranks(tmp_path: Path) -> None:
+    def on_step(record: Mapping[str, Any], control: Control) -> None:
+        if record["step"] == 2:
+            [text] = control.sample(["1+2="], temperature=1.0)
+            control.log("callback/length", len(text))
+            control.evaluate()
+            control.save()
+        if record["step"] == 4:
+            control.stop()
+
+    def on_checkpoint(path: Path, control: Control) -> None:
+        control.log("callback/saved", int(path.name))
+
+    callbacks = Callbacks(on_step=on_step, on_checkpoint=on_checkpoint)
+    evaluate = evolve(fake().evaluate, every=100)
+    config = fake(9, model=EXACT, evaluate=evaluate, checkpoint=Checkpoint(every=100))
+    train(config, directory=tmp_path / "one", callbacks=callbacks)
+    ended = run_world(config, tmp_path / "two", callbacks=callbacks)
+    assert [rank.status for rank in ended] == [0, 0], ended
+    assert_close(tmp_path / "two", tmp_path / "one")
+    two = records(tmp_path / "two")
+    assert [record.get("callback/length") for record in two] == [
+        record.get("callback/length") for record in records(tmp_path / "one")
+    ]
+    assert two[2]["callback/length"] is not None
+    assert [record["step"] for record in two if "eval/accuracy" in record] == [0, 2, 4]
+    assert [record.get("callback/saved") for record in two] == [None, None, None, 2.0, None]
+    assert saved_steps(tmp_path / "two/checkpoints") == {2, 4}
+
+
+def test_exception_in_a_callback_ends_all_ranks(tmp_path: Path) -> None:
+    def on_step(record: Mapping[str, Any], control: Control) -> None:
+        raise ZeroDivisionError("a bug of rank 0")
+
+    ended = run_world(fake(2), tmp_path / "run", callbacks=Callbacks(on_step=on_step))
+    assert [rank.status for rank in ended] == [1, 1]
+    assert "ZeroDivisionError: a bug of rank 0" in ended[0].console
 
 
 def test_groups_are_trained_in_the_order_in_which_they_finish(tmp_path: Path) -> None:

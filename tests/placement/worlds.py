@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from attrs import evolve
 
 from purerl.config.schema import RunConfig
-from purerl.loop.callbacks import Callbacks
+from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.train import train
 from purerl.ranks import current_ranks
 from tests.loop.killed import audit_phases, on_event
@@ -73,10 +74,12 @@ def run_world(
     ranks: int = 2,
     action: Action | Kill | None = None,
     others: RunConfig | None = None,
+    callbacks: Callbacks = NO_CALLBACKS,
 ) -> list[Ended]:
     """Train in `ranks` processes, which srun has started, as far as they can tell.
 
-    `others` is the configuration of all ranks but 0, if it is not `config`.
+    `others` is the configuration of all ranks but 0, if it is not `config`. Every rank has `callbacks`, but for their
+    `should_stop`.
     """
     for name in RANKS.modules:  # or each rank imports what it needs of them
         import_module(name)
@@ -87,8 +90,9 @@ def run_world(
     consoles = [directory.with_name(f"{directory.name}-console-{rank}") for rank in range(ranks)]
     fork = multiprocessing.get_context("fork")
     configs = [config, *[others or config] * (ranks - 1)]
+    of_all = (action, callbacks)
     processes = [
-        fork.Process(target=_rank, args=(configs[rank], directory, rank, ranks, port, consoles[rank], action))
+        fork.Process(target=_rank, args=(configs[rank], directory, rank, ranks, port, consoles[rank], *of_all))
         for rank in range(ranks)
     ]
     for process in processes:
@@ -132,7 +136,14 @@ def slurm(rank: int, ranks: int, port: int) -> dict[str, str]:
 
 
 def _rank(
-    config: RunConfig, directory: Path, rank: int, ranks: int, port: int, console: Path, action: Action | Kill | None
+    config: RunConfig,
+    directory: Path,
+    rank: int,
+    ranks: int,
+    port: int,
+    console: Path,
+    action: Action | Kill | None,
+    callbacks: Callbacks,
 ) -> None:
     os.environ.update(slurm(rank, ranks, port))
     with console.open("w") as file:
@@ -152,7 +163,7 @@ def _rank(
     on_event(directory, lambda number, path: _at_event(number, path, rank, action, count))
     status = 0
     try:
-        train(config, directory=directory, callbacks=Callbacks(should_stop=before_step))
+        train(config, directory=directory, callbacks=evolve(callbacks, should_stop=before_step))
     except BaseException:  # noqa: BLE001 - a process that was forked must not return
         traceback.print_exc()
         status = 1

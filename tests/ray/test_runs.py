@@ -96,7 +96,7 @@ def test_a_run_continues_with_other_actors_and_in_one_process(tmp_path: Path) ->
 def _fails_after(step: int) -> Any:
     from purerl.loop.callbacks import Callbacks
 
-    def on_step(record: Any) -> None:
+    def on_step(record: Any, control: Any) -> None:
         if record["step"] == step:
             raise ZeroDivisionError
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from purerl.report.page import write_report
+from purerl.store.code import record_code
 from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_metrics, make_run
 from tests.report.test_page import HOSTILE
@@ -142,9 +143,40 @@ def test_warnings_of_a_run_are_shown_in_a_box(browser: Any, tmp_path: Path) -> N
     assert Page(browser).find_all(".warnings") == []
 
 
+def test_steps_after_which_code_was_changed_are_listed_and_marked(browser: Any, tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    for digest, step in (("a", 0), ("b", 2)):
+        record_code(run, {"reward.py": digest}, step)
+    report = write_report([run, make_run(tmp_path / "other")], tmp_path / "page.html", megabytes=5)
+    browser.get(report.path.as_uri())
+    page = Page(browser)
+    assert page.find_text('[aria-label="Changed code"] li') == ["after step 2 edited: reward.py"]
+    [line] = page.find_all('[data-metric="reward/mean"] .code-change')
+    second = page.find_all('[data-metric="reward/mean"] g[data-run="0"] circle')[1]  # of steps 1 to 4
+    assert float(line.get_attribute("x1")) == pytest.approx(float(second.get_attribute("cx")))
+
+
 def test_different_settings_and_constant_metrics_are_listed(page: Page) -> None:
-    assert page.find_text(".folds > .card:first-child tbody tr") == ["algorithm.kind grpo dapo"]
+    assert page.find_text(".folds > details:first-child > summary") == ["Settings that differ"]
+    page.find(".folds > details:first-child > summary").click()
+    assert page.find_text(".folds > details:first-child tbody tr") == ["algorithm.kind grpo dapo"]
     assert "policy/skipped = 0" in page.find_text(".constant")
+
+
+def test_settings_that_differ_are_those_of_sections_that_all_runs_have(browser: Any, tmp_path: Path) -> None:
+    first = make_run(tmp_path / "first", settings={"seed": 1, "initial_run.lr": 0.1, "initial_run.data.files": "a"})
+    second = make_run(tmp_path / "second", settings={"seed": 2, "initial_run.lr": 0.2, "critic.trainer.lr": 0.5})
+    browser.get(write_report([first, second], tmp_path / "page.html", megabytes=5).path.as_uri())
+    page = Page(browser)
+    sections = [section.get_attribute("id") for section in page.find_all("main > section")]
+    assert sections == ["curves", "runs", "completions"]
+    own, initial, *_ = page.find_all(".folds > details")
+    for fold in (own, initial):
+        fold.find_element("css selector", "summary").click()
+    assert own.text.splitlines()[0] == "Settings that differ"
+    assert own.text.splitlines()[2:] == ["seed 1 2", "Only in some of the runs: critic.trainer"]
+    assert initial.text.splitlines()[0] == "Settings of initial_run that differ"
+    assert initial.text.splitlines()[2:] == ["initial_run.lr 0.1 0.2", "Only in some of the runs: initial_run.data"]
 
 
 def test_each_filter_selects_completions(page: Page) -> None:

@@ -17,6 +17,7 @@ from PIL import Image as Pillow
 from purerl.images import Image, ImageStore, hex_id
 from purerl.report.completions import select_completions
 from purerl.report.page import write_report
+from purerl.system.installation import install_command
 from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_conversation, make_episodes, make_evaluation, make_run
 
@@ -111,7 +112,7 @@ def test_report_without_pillow_says_so(run: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(sys.modules, "PIL", None)
     selection = select_completions(run, max_bytes=10**6)
     assert (selection["images"], selection["num_rows"]) == ({}, 6)
-    assert "purerl[images]" in selection["skipped"][0]
+    assert install_command("images") in selection["skipped"][0]
 
 
 @pytest.mark.parametrize("text", ["red.png", '"a"', '["../config.toml"]', "[1]"])

@@ -10,6 +10,7 @@ import pytest
 
 from purerl.errors import DataError
 from purerl.report.read import check_runs, read_run, run_labels
+from purerl.store.code import record_code
 from tests.report.sample_runs import make_metrics, make_run
 
 
@@ -168,3 +169,18 @@ def test_metric_that_is_not_a_number_is_refused_with_its_line(value: str, tmp_pa
         file.write(f'{{"step": 2, "time/step": {value}}}\n')
     with pytest.raises(DataError, match=r"line 3 of .*metrics.jsonl'\n  got:  time/step: "):
         read_run(path, max_records=10)
+
+
+def test_a_run_of_a_preset_has_its_name(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run")
+    assert read_run(run, max_records=9)["preset"] is None
+    (run / "data.json").write_text('{"preset": "grpo@trl"}')
+    assert read_run(run, max_records=9)["preset"] == "grpo@trl"
+
+
+def test_changed_code_has_the_step_and_the_files(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "run", steps=4)
+    assert read_run(run, max_records=9)["code_changes"] == []
+    for digest, step in (("a", 0), ("b", 2)):
+        record_code(run, {"reward.py": digest}, step)
+    assert read_run(run, max_records=9)["code_changes"] == [{"step": 2, "text": "edited: reward.py"}]

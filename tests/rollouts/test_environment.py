@@ -108,6 +108,7 @@ def test_limits_truncate_an_episode(changes: Any, texts: Any, row: str) -> None:
     assert trajectory.texts["finish"] == "length"
     assert trajectory.result.reward == 0.5, "a turn that was cut is not answered"
     assert trajectory.metrics["environment/truncated"] == 1.0
+    assert trajectory.metrics["environment/truncated_turn"] == float(row[-1] in "CK" and "max_turns" not in changes)
     assert environments[0].closed == 1
 
 
@@ -179,6 +180,7 @@ def test_metrics_and_texts_describe_the_episode() -> None:
         "environment/observation_tokens": 3,
         "environment/rows": 1,
         "environment/truncated": 0,
+        "environment/truncated_turn": 0,
     }
     texts = dict(trajectory.texts)
     assert json.loads(texts.pop("messages")) == [

@@ -1,6 +1,7 @@
 """Fields of an algorithm's `Config`: numbers with bounds, and choices, which are checked when the Config is created.
 
-The metadata of a field hold its `help`, its `unit` and `need`, a description of the values that are allowed.
+The metadata of a field hold its `help`, its `unit` and `need`, a description of the values that are allowed. A number
+has `bounds`, pairs of a comparison and a number: ((">=", 0), ("<=", 1)). `purerl.testing.check_bounds` tests them.
 """
 
 from __future__ import annotations
@@ -52,7 +53,10 @@ def number(
             finite = ", and finite" if is_number else ""
             raise ConfigError(attribute.name, got=repr(value), need=need + finite, do=_remedy(f"{default:g}"))
 
-    metadata = _metadata(f"{help}; inf: {infinite}" if infinite else help, unit, need)
+    ends = {">=": min, ">": above, "<=": max}
+    declared = [(comparison, end) for comparison, end in ends.items() if math.isfinite(end)]
+    declared += [("<=", math.inf)] if infinite else []
+    metadata = _metadata(f"{help}; inf: {infinite}" if infinite else help, unit, need) | {"bounds": tuple(declared)}
     return field(default=float(default), converter=_to_float, validator=check, metadata=metadata)
 
 
@@ -84,7 +88,8 @@ def integer(help: str, default: int, *, min: int, unit: str = "") -> Any:
         if type(value) is not int or value < min:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy(default))
 
-    return field(default=default, validator=check, metadata=_metadata(help, unit, need))
+    metadata = _metadata(help, unit, need) | {"bounds": ((">=", min),)}
+    return field(default=default, validator=check, metadata=metadata)
 
 
 def choice(help: str, options: Iterable[str], default: str) -> Any:
@@ -159,7 +164,7 @@ def _remedy(default: object) -> str:
     return f"remove it to use the default, {default}"
 
 
-def _metadata(help: str, unit: str, need: str) -> dict[str, str]:
+def _metadata(help: str, unit: str, need: str) -> dict[str, Any]:
     return {"help": help, "unit": unit, "need": need}
 
 

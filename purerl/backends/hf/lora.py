@@ -16,6 +16,7 @@ from attrs import frozen
 
 from purerl.errors import ConfigError, PurerlError
 from purerl.settings import above_zero, at_least, boolean, one_of, setting
+from purerl.system.installation import install_command
 
 __all__ = ["ALL_LINEAR", "CONFIG_FILE", "WEIGHTS_FILE", "Lora", "check_lora", "check_supported", "notes_of", "scale_of"]
 
@@ -62,7 +63,7 @@ def check_lora(lora: Lora, *, role: str, outputs: Sequence[str]) -> None:
     Raises: ConfigError.
     """
     if find_spec("peft") is None:
-        raise ConfigError("lora", got="peft is not installed", need="peft", do="pip install 'purerl[lora]'")
+        raise ConfigError("lora", got="peft is not installed", need="peft", do=install_command("lora"))
     if lora.export == "adapter" and "classifier_score" in outputs:
         need = "merged: the head of a classifier is trained too, and is no part of an adapter"
         raise ConfigError("lora.export", got="adapter", need=need, do="leave it out")

@@ -13,6 +13,7 @@ from purerl.backends.megatron.settings import TrainerConfig as Config
 from purerl.backends.training import OUTPUTS
 from purerl.errors import ConfigError
 from purerl.settings import Model
+from purerl.system.installation import install_command
 
 if TYPE_CHECKING:
     from purerl.backends.megatron.engine import MegatronTrainer
@@ -60,7 +61,7 @@ def check(config: Config, *, role: str, outputs: Sequence[str], updates: int | N
 def check_installed(config: Config) -> None:
     """Raise ConfigError if megatron-core is not installed."""
     if find_spec("megatron") is None:
-        need, do = "the library megatron-core", "pip install 'purerl[megatron]', or set trainer.kind to hf"
+        need, do = "the library megatron-core", f"{install_command('megatron')}, or set trainer.kind to hf"
         raise ConfigError("kind", got="megatron, which is not installed", need=need, do=do)
 
 

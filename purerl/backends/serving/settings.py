@@ -28,6 +28,7 @@ from purerl.system.devices.kinds import (
     VISIBLE_DEVICES,
     WEIGHT_TRANSFER,
 )
+from purerl.system.installation import install_command
 
 __all__ = [
     "OPEN_ARGUMENTS",
@@ -275,7 +276,7 @@ def variables(server: ServerSettings, own: Mapping[str, str]) -> dict[str, str]:
 def check_engine(server: ServerSettings, package: str) -> None:
     """Raise ConfigError if servers of the engine `package` cannot be started, or cannot be talked to, from here."""
     if not _is_installed("aiohttp"):
-        do = "pip install 'purerl[serving]'"
+        do = install_command("serving")
         raise ConfigError("server", got="aiohttp is not installed", need="aiohttp, to talk to servers", do=do)
     if server.urls:
         with in_section("server", ServerSettings):

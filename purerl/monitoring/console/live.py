@@ -6,8 +6,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,18 @@ from purerl.monitoring.console.captured_output import captured_output
 from purerl.monitoring.console.conversation import summarize_messages
 from purerl.monitoring.console.messages import parse_messages
 from purerl.monitoring.console.rich_text import printed_above, render_escaped
-from purerl.monitoring.console.terminal_text import format_number, printable
+from purerl.monitoring.console.terminal_text import format_duration, format_number, printable
 from purerl.monitoring.console.view import CURVE_LABELS, View
 
-__all__ = ["Console", "format_record"]
+__all__ = ["LABELS", "Console", "format_metric", "format_record"]
 
-_LABELS = {name: label for name, label in CURVE_LABELS.items() if name != "rollout/length"}
-_LABELS |= {"time/tokens_per_second": "tokens/s"}
+LABELS = {name: label for name, label in CURVE_LABELS.items() if name != "rollout/length"}
+LABELS |= {
+    "policy/learning_rate": "lr",
+    "time/trained_tokens_per_second": "trained_tokens/s",
+    "time/sampled_tokens_per_second": "sampled_tokens/s",
+}
+"""The metrics in a line about a step, with their labels."""
 _SECONDS_BETWEEN_LINES = 3.0
 _SECONDS_BETWEEN_FRAMES = 0.5
 _MAX_WARNING_LENGTH = 800  # characters
@@ -37,10 +42,17 @@ _MAX_CPU_FRACTION = 0.01  # of one core, for drawing the view
 def format_record(record: Mapping[str, Any]) -> str:
     """Format the main metrics of a step as one line.
 
-    >>> format_record({"step": 3, "reward/mean": 0.5, "policy/approx_kl": 0.00123, "time/tokens_per_second": 12345.6})
-    'reward 0.500  approx_kl 0.00123  tokens/s 12,346'
+    >>> format_record({"step": 3, "reward/mean": 0.5, "policy/learning_rate": 1e-6, "policy/approx_kl": 0.00123})
+    'reward 0.500  approx_kl 0.00123  lr 1e-06'
     """
-    return "  ".join(f"{label} {format_number(record[name])}" for name, label in _LABELS.items() if name in record)
+    return "  ".join(
+        f"{label} {format_metric(label, record[name])}" for name, label in LABELS.items() if name in record
+    )
+
+
+def format_metric(label: str, value: float) -> str:
+    """The value of a metric with this label: rates per second as integers."""
+    return f"{value:,.0f}" if label.endswith("/s") else format_number(value)
 
 
 class Console:
@@ -50,12 +62,16 @@ class Console:
     every step. A step is not printed if the last line is less than three seconds old. `close` erases the view, prints
     the warnings that were captured while the view was drawn, and prints the last step if it has no line yet.
 
+    A line has the step and the number of steps, the main metrics, the time since the first record of this process, and
+    the remaining time at the rate of the last steps, as soon as there is one.
+
     name       of the run
     max_steps  number of steps of the run
     title      text next to the name in the view, for example the algorithm and the model
     note       lines that are printed first
     history    records of earlier steps, which are part of the curves
     rich       the Rich console to print on; stdout if None
+    clock      seconds from any fixed origin
     """
 
     def __init__(
@@ -67,24 +83,24 @@ class Console:
         note: str = "",
         history: Iterable[Mapping[str, Any]] = (),
         rich: RichConsole | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._rich = rich or _StdoutConsole(file=sys.stdout)
-        self._view = View(name, max_steps, title)
+        self._view, self._clock = View(name, max_steps, title), clock
         self._name, self._last_print_time, self._unprinted = name, float("-inf"), {}
         for record in history:
             self._view.add_to_curves(record)
         for line in note.splitlines():
             self._print(f"{name}: {line}")
         utf8 = "utf" in self._rich.encoding.lower()
-        self._live_view = _LiveView(self._view, self._rich) if utf8 and self._rich.is_terminal else None
+        self._live_view = _LiveView(self._view, self._rich, clock) if utf8 and self._rich.is_terminal else None
 
     def log(self, record: Mapping[str, Any]) -> None:
         self._unprinted = record
-        if self._live_view:
-            with self._live_view.lock:
-                self._view.update(record, seconds=time.monotonic())
+        with self._live_view.lock if self._live_view else nullcontext():
+            self._view.update(record, seconds=self._clock())
         should_print = not self._live_view or not record.keys().isdisjoint(("eval/accuracy", "validation/loss"))
-        if should_print and time.monotonic() - self._last_print_time > _SECONDS_BETWEEN_LINES:
+        if should_print and self._clock() - self._last_print_time > _SECONDS_BETWEEN_LINES:
             self._print_record(record)
 
     def completions(self, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -113,9 +129,12 @@ class Console:
             self._print_record(self._unprinted)
 
     def _print_record(self, record: Mapping[str, Any]) -> None:
-        self._last_print_time, self._unprinted = time.monotonic(), {}
+        self._last_print_time, self._unprinted = self._clock(), {}
         if metrics := format_record(record):
-            self._print(f"{self._name}: step {record['step']}  {metrics}")
+            times = {"elapsed": self._view.elapsed, "remaining": self._view.remaining}
+            known = [f"{label} {format_duration(seconds)}" for label, seconds in times.items() if seconds is not None]
+            step = f"{self._name}: step {record['step']}/{self._view.max_steps}"
+            self._print("  ".join([step, metrics, *(known if self._view.remaining is not None else [])]))
 
     def _print(self, text: str) -> None:
         self._rich.print(text, markup=False, highlight=False, soft_wrap=True)
@@ -142,8 +161,8 @@ class _StdoutConsole(RichConsole):
 class _LiveView:
     """Redraws a view from a background thread, which uses at most one percent of a core."""
 
-    def __init__(self, view: View, rich: RichConsole):
-        self.lock = threading.RLock()
+    def __init__(self, view: View, rich: RichConsole, clock: Callable[[], float]):
+        self.lock, self._clock = threading.RLock(), clock
         self._view, self._rich, self._size = view, rich, rich.size
         options = {"auto_refresh": False, "transient": True, "redirect_stdout": False, "redirect_stderr": False}
         self._live = Live(get_renderable=self._narrow_view, console=rich, **options)
@@ -175,7 +194,7 @@ class _LiveView:
             pause = max(_SECONDS_BETWEEN_FRAMES, (time.thread_time() - start) / _MAX_CPU_FRACTION)
 
     def _draw(self) -> None:
-        self._view.now = time.monotonic()
+        self._view.now = self._clock()
         if self._rich.size != self._size:  # a resized terminal wraps old lines, so erasing by line count fails
             self._size = self._rich.size
             self._live.stop()

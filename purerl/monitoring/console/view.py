@@ -34,6 +34,8 @@ CURVE_LABELS = {
     "rollout/length": "length",
     "policy/entropy": "entropy",
     "policy/approx_kl": "approx_kl",
+    "critic/loss/value": "critic_loss",
+    "critic/explained_variance": "explained_variance",
 }
 """The metrics that the view shows as curves, with their labels."""
 _PHASE_COLORS = {
@@ -111,17 +113,28 @@ class View:
     def _progress(self, width: int) -> RenderableType:
         step = self.record.get("step", 0)
         facts = [f"step {step:,} of {self.max_steps:,}"]
-        if self._start is not None:
-            facts += [f"{format_duration(self.now - self._start)} elapsed"]
-        if rate := self._steps_per_second():
-            remaining = (self.max_steps - step) / rate
-            facts += [f"{format_duration(remaining)} remaining", f"{format_number(rate)} steps/s"]
+        if self.elapsed is not None:
+            facts += [f"{format_duration(self.elapsed)} elapsed"]
+        if self.remaining is not None:
+            rate = format_number(self._steps_per_second())
+            facts += [f"{format_duration(self.remaining)} remaining", f"{rate} steps/s"]
         if "time/tokens_per_second" in self.record:
             facts += [f"{format_number(self.record['time/tokens_per_second'])} tokens/s"]
         bar = ProgressBar(total=self.max_steps, completed=step, width=max(8, min(40, width // 6)))
         grid = Table.grid(padding=(0, 2))
         grid.add_row(bar, Text("   ".join(facts)))
         return grid
+
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds since the first record; None before it."""
+        return None if self._start is None else self.now - self._start
+
+    @property
+    def remaining(self) -> float | None:
+        """Seconds that the remaining steps take at the rate of the last ones; None if the rate is not known yet."""
+        rate = self._steps_per_second()
+        return max(0, self.max_steps - self.record.get("step", 0)) / rate if rate else None
 
     def _steps_per_second(self) -> float:
         """Mean over the last steps; 0 if it is not known yet."""

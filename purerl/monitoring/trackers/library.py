@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 
 from purerl.errors import ConfigError
+from purerl.system.installation import install_command
 
 __all__ = ["require_library"]
 
@@ -19,5 +20,5 @@ def require_library(library: str, *, extra: str) -> None:
     """
     spec = find_spec(library)
     if spec is None or spec.origin is None:
-        need, do = f"the library {library}, which is not installed", f"pip install 'purerl[{extra}]'"
+        need, do = f"the library {library}, which is not installed", install_command(extra)
         raise ConfigError("kind", got=repr(extra), need=need, do=do)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from purerl.monitoring.console.live import Console
+from purerl.monitoring.console.notebook import NotebookConsole, is_notebook
 from purerl.monitoring.trackers.protocol import RunInfo
 from purerl.monitoring.trackers.tracker_thread import TrackerThread
 from purerl.monitoring.trackers.trackers import Trackers
@@ -19,9 +20,13 @@ __all__ = ["add_trackers", "open_console"]
 def open_console(
     name: str, max_steps: int, *, title: str, note: str, history: Sequence[Mapping[str, Any]] = ()
 ) -> Trackers:
-    """The console, which shows completions of every step, and first `note`. `history` is part of its curves."""
+    """The console, which shows completions of every step, and first `note`. `history` is part of its curves.
+
+    In a notebook it is a `NotebookConsole`.
+    """
     trackers = Trackers()
-    console = Console(name, max_steps, title=title, note=note, history=history)
+    options = {"title": title, "note": note, "history": history}
+    console = NotebookConsole(name, max_steps, **options) if is_notebook() else Console(name, max_steps, **options)
     trackers.add("console", lambda: console)
     return trackers
 

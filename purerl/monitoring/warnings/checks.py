@@ -10,6 +10,14 @@ from collections.abc import Callable
 from statistics import median
 from typing import NamedTuple
 
+from purerl.monitoring.warnings.drops import (
+    DROP_STEPS,
+    TRUNCATION_STEPS,
+    accuracy_drop,
+    kl_spike,
+    reward_drop,
+    truncated_episodes,
+)
 from purerl.monitoring.warnings.history import History, has_improved, is_solved, mean, recent, recent_known, start
 
 __all__ = ["CHECKS", "Check", "mismatch_growth"]
@@ -220,6 +228,33 @@ CHECKS = (
         "lower trainer.lr, or num_minibatches and ppo_epochs; then start again, because the policy may be damaged",
     ),
     Check(
+        "kl_spike",
+        1,
+        kl_spike,
+        "one step changed the policy far more than the others: a few rows with extreme advantages or ratios, or a "
+        "learning rate that is too high",
+        "read the completions of this step: `purerl report RUN`; lower trainer.lr or trainer.max_grad_norm; if the "
+        "reward falls afterwards, start again from a checkpoint before it: `purerl train --resume-from RUN:STEP`",
+        ("large_updates",),
+    ),
+    Check(
+        "reward_drop",
+        DROP_STEPS,
+        reward_drop,
+        "an update has damaged the policy, or the reward functions or the data have changed",
+        f"{_READ}; look at policy/approx_kl and policy/grad_norm of the steps before; start again from a checkpoint "
+        "before the drop, with a lower trainer.lr: `purerl train --resume-from RUN:STEP`",
+        ("no_reward",),
+    ),
+    Check(
+        "accuracy_drop",
+        _FEW_STEPS,
+        accuracy_drop,
+        "the policy was damaged by an update, or learns to please the reward on the training data only",
+        "read the completions of the evaluations: `purerl report RUN`; use the model of the best step: set "
+        "checkpoint.best, or start again from its checkpoint with `purerl train --resume-from RUN:STEP`",
+    ),
+    Check(
         "entropy_collapse",
         _STEPS,
         entropy_collapse,
@@ -234,7 +269,7 @@ CHECKS = (
         "the task is far too hard or too easy for the model, or the reward function does not recognize any answer, for "
         "example because of their format",
         f"{_READ}; evaluate the model before training with `purerl eval`, and use easier or harder data",
-        ("no_reward", "entropy_collapse"),
+        ("no_reward", "reward_drop", "entropy_collapse"),
     ),
     Check(
         "no_variance",
@@ -242,7 +277,7 @@ CHECKS = (
         no_variance,
         "each prompt is either always or never solved, or all its completions are the same",
         f"{_READ}; raise rollout.samples_per_prompt or rollout.temperature, or use data of medium difficulty",
-        ("no_reward", "entropy_collapse", "constant_reward"),
+        ("no_reward", "reward_drop", "entropy_collapse", "constant_reward"),
     ),
     Check(
         "zero_learning_rate",
@@ -257,7 +292,7 @@ CHECKS = (
         zero_gradient,
         "all advantages are 0, every token is masked out, or the loss does not depend on the weights",
         "look at advantage/std, reward/zero_std_fraction and policy/clip_fraction",
-        (*_SIGNALS, "entropy_collapse"),
+        (*_SIGNALS, "reward_drop", "entropy_collapse"),
     ),
     Check(
         "skipped_updates",
@@ -277,11 +312,20 @@ CHECKS = (
         "nothing",
     ),
     Check(
+        "truncated_episodes",
+        TRUNCATION_STEPS,
+        truncated_episodes,
+        "rollout.max_tokens (of a turn) or environment.max_turns is too low, or the model never ends its turns",
+        "raise rollout.max_tokens and environment.max_turns, check the chat template and its end token, or set "
+        "rollout.stop_strings",
+    ),
+    Check(
         "truncation",
         _MANY_STEPS,
         truncation,
         "the limit is too low for a complete answer, or the model never ends its answers",
         "raise rollout.max_tokens, check the chat template and its end token, or set rollout.stop_strings",
+        ("truncated_episodes",),
     ),
     Check(
         "mismatch_growth",

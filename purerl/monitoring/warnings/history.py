@@ -8,6 +8,8 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "START",
+    "Accuracy",
+    "Best",
     "Facts",
     "History",
     "Record",
@@ -23,6 +25,7 @@ __all__ = [
 Record = Mapping[str, Any]
 
 _FIRST_STEPS = 5
+_BEST_STEPS = 3  # whose mean is compared with the best one
 _RECENT_STEPS = 20
 _MIN_IMPROVEMENT = 0.2  # standard deviations of the reward in the first steps
 _SOLVED = 0.9  # of the way from the lowest to the highest reward of the run
@@ -47,14 +50,32 @@ class Facts(NamedTuple):
     mismatch_limit: float | None = None
 
 
+class Best(NamedTuple):
+    """The best value of a metric so far, and the step in which it was measured."""
+
+    step: int
+    value: float
+
+
+class Accuracy(NamedTuple):
+    """An evaluation: its step, the accuracy, and the upper bound of its 95% confidence interval, or infinity."""
+
+    step: int
+    value: float
+    high: float = math.inf
+
+
 class History(NamedTuple):
     """The part of a run's metrics that the checks read. Its size does not grow with the length of the run.
 
-    facts   about the run
-    first   the first records of policy updates
-    recent  the last records of policy updates
-    lowest  reward of any completion so far; infinite before the first
-    highest reward of any completion so far; minus infinity before the first
+    facts          about the run
+    first          the first records of policy updates
+    recent         the last records of policy updates
+    lowest         reward of any completion so far; infinite before the first
+    highest        reward of any completion so far; minus infinity before the first
+    best_reward    the greatest mean of the rewards of three steps in a row, and the last one of them
+    best_accuracy  of all evaluations
+    accuracies     the last two evaluations
     """
 
     facts: Facts
@@ -62,6 +83,9 @@ class History(NamedTuple):
     recent: tuple[Record, ...] = ()
     lowest: float = math.inf
     highest: float = -math.inf
+    best_reward: Best | None = None
+    best_accuracy: Best | None = None
+    accuracies: tuple[Accuracy, ...] = ()
 
 
 START = History(Facts())
@@ -69,19 +93,37 @@ START = History(Facts())
 
 
 def add(history: History, record: Record) -> History:
-    """Return `history` with `record`, the metrics of the step after its last one. Step 0 has no policy update.
+    """Return `history` with `record`, the metrics of the step after its last one.
 
-    A metric that is null, which stands for NaN and infinity, has no value.
+    Step 0 has no policy update; of its record, only the evaluation counts. A metric that is null, which stands for NaN
+    and infinity, has no value.
     """
+    record = {name: value for name, value in record.items() if isinstance(value, int | float)}
+    history = _with_accuracy(history, record)
     if record["step"] == 0:
         return history
-    record = {name: value for name, value in record.items() if isinstance(value, int | float)}
-    return history._replace(
+    history = history._replace(
         first=history.first if len(history.first) == _FIRST_STEPS else (*history.first, record),
         recent=(*history.recent, record)[-_RECENT_STEPS:],
         lowest=min(history.lowest, record.get("reward/min", math.inf)),
         highest=max(history.highest, record.get("reward/max", -math.inf)),
     )
+    reward = mean(recent(history, "reward/mean", _BEST_STEPS))
+    return history._replace(best_reward=_best(history.best_reward, record["step"], reward))
+
+
+def _with_accuracy(history: History, record: Record) -> History:
+    if "eval/accuracy" not in record:
+        return history
+    accuracy = Accuracy(record["step"], record["eval/accuracy"], record.get("eval/accuracy_high", math.inf))
+    best = _best(history.best_accuracy, accuracy.step, accuracy.value)
+    return history._replace(best_accuracy=best, accuracies=(*history.accuracies, accuracy)[-2:])
+
+
+def _best(best: Best | None, step: int, value: float) -> Best | None:
+    """The better one of `best` and `value`; the earlier one of equals. A value that is not finite does not count."""
+    is_better = math.isfinite(value) and (best is None or value > best.value)
+    return Best(step, value) if is_better else best
 
 
 def recent(history: History, name: str, steps: int) -> Sequence[float]:

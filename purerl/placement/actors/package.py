@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from purerl.errors import ConfigError
+from purerl.system.installation import install_command
 
 __all__ = ["load_ray"]
 
@@ -15,5 +16,5 @@ def load_ray() -> Any:
     try:
         return import_module("ray")
     except ImportError as error:
-        do = "pip install 'purerl[ray]'"
+        do = install_command("ray")
         raise ConfigError("placement.kind", got="'ray', without the package ray", need="Ray", do=do) from error

@@ -111,6 +111,7 @@ function drawChart(chart) {
     "svg",
     { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": `${chart.metric} by ${view.xAxis}` },
     drawAxes(chart, width, height, xRange, yRange),
+    chart.curves.map(({ run }) => drawCodeChanges(run, chart.xScale, height)),
     chart.curves.map((curve) => drawCurve(curve, chart.xScale, chart.yScale)),
     chart.cursor,
   );
@@ -133,6 +134,15 @@ function drawAxes({ xScale, yScale }, width, height, [left, right], [low, high])
     return svg("text", { x, y: height - 5, "text-anchor": anchor }, FORMAT_X[view.xAxis](value));
   });
   return svg("g", { class: "axes" }, horizontal, vertical);
+}
+
+/** A vertical line at each step after which the code of the user was changed. */
+function drawCodeChanges(run, xScale, height) {
+  return run.code_changes.map(({ step, text }) => {
+    const x = xScale(run.axes[view.xAxis][nearestIndex(run.axes.step.map((each) => [each]), step)]);
+    const line = { class: "code-change", stroke: run.color, x1: x, x2: x, y1: MARGIN.top, y2: height - MARGIN.bottom };
+    return svg("line", line, svg("title", {}, `code changed after step ${step}: ${escapeInvisible(text)}`));
+  });
 }
 
 function drawCurve({ run, points, line }, xScale, yScale) {

@@ -160,7 +160,9 @@ function drawCurveSection() {
   const thinned = runs
     .filter((run) => run.records.shown < run.records.total)
     .map((run) => `${run.records.shown} of ${formatNumber(run.records.total)} of ${run.name}`);
+  const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
   byId("curves").append(
+    h("h1", {}, title),
     h("div", { class: "head" }, h("h2", {}, "Curves"), curveToolbar()),
     mainGrid,
     ...folds,

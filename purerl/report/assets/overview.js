@@ -34,7 +34,7 @@ function runTable() {
       "tr",
       {},
       h("th", { scope: "row" }, swatch(run), " ", h("bdi", {}, escapeInvisible(run.name))),
-      h("td", {}, run.config["algorithm.kind"] ?? "–"),
+      h("td", {}, run.preset ?? run.config["algorithm.kind"] ?? "–"),
       progressCell(run),
       metrics.map((name) => firstToLastCell(run, name)),
       h("td", {}, formatCount(run.axes.tokens.at(-1))),
@@ -86,19 +86,46 @@ function comparisonFold(title, entries) {
   return h("details", { class: "card fold" }, h("summary", {}, title), comparisonTable(entries));
 }
 
+const INITIAL_RUN = "initial_run.";
+
+/** The section of a setting: what is before the last dot, within the initial run or the run itself. */
+const sectionOf = (key) => key.slice(0, Math.max(key.lastIndexOf("."), 0));
+
+/** Folds of the `settings` that differ, without those of sections that a run does not have, which are named. */
+function differenceFolds(title, settings) {
+  const hasSection = (run, section) => !section || Object.keys(run.config).some((key) => key.startsWith(`${section}.`));
+  const isCommon = (key) => runs.every((run) => hasSection(run, sectionOf(key)));
+  const different = settings.filter(([, cells]) => new Set(cells).size > 1);
+  const common = different.filter(([key]) => isCommon(key));
+  const sections = [...new Set(different.filter(([key]) => !isCommon(key)).map(([key]) => sectionOf(key)))];
+  const rest = sections.length ? h("p", { class: "muted note" }, `Only in some of the runs: ${sections.join(", ")}`) : null;
+  if (!different.length) return [];
+  const fold = common.length ? comparisonFold(title, common) : h("details", { class: "card fold" }, h("summary", {}, title));
+  fold.append(rest ?? "");
+  return [fold];
+}
+
 function settingsAndValues() {
   const keys = [...new Set(runs.flatMap((run) => Object.keys(run.config)))];
-  const settings = keys.map((key) => [key, runs.map((run) => run.config[key])]);
+  const all = keys.map((key) => [key, runs.map((run) => run.config[key])]);
+  const initial = all.filter(([key]) => key.startsWith(INITIAL_RUN));
+  const settings = all.filter(([key]) => !key.startsWith(INITIAL_RUN));
   const values = metricNames.map((name) => [
     withTooltip(h("span", { tabindex: 0 }, name), () => metricTooltip(name)),
     runs.map((run) => formatNumber(run.last_values[name])),
   ]);
-  const folds = [comparisonFold("All settings", settings), comparisonFold("Last value of every metric", values)];
+  const folds = [
+    comparisonFold("All settings", settings),
+    initial.length ? comparisonFold("All settings of initial_run", initial) : null,
+    comparisonFold("Last value of every metric", values),
+  ];
   if (runs.length === 1) return folds;
-  const different = settings.filter(([, cells]) => new Set(cells).size > 1);
-  const title = different.length ? "Settings that differ" : "All settings are equal";
-  const card = h("div", { class: "card" }, h("h3", {}, title), different.length ? comparisonTable(different) : null);
-  return [card, ...folds];
+  const different = [
+    ...differenceFolds("Settings that differ", settings),
+    ...differenceFolds("Settings of initial_run that differ", initial),
+  ];
+  if (!different.length) different.push(h("div", { class: "card" }, h("h3", {}, "All settings are equal")));
+  return [...different, ...folds];
 }
 
 /** A box with the warnings of all runs: what the metrics show, the likely cause, and what to try. */
@@ -122,13 +149,24 @@ function warningBox() {
   return h("div", box, h("h3", {}, "Warnings"), h("ul", {}, items));
 }
 
+/** A box with the steps after which code of the user was edited, and the files. */
+function codeBox() {
+  const items = runs.flatMap((run) =>
+    run.code_changes.map(({ step, text }) =>
+      h("li", {}, swatch(run), h("b", {}, ` after step ${formatNumber(step)} `), escapeInvisible(text)),
+    ),
+  );
+  if (!items.length) return null;
+  const box = { class: "card warnings", role: "note", "aria-label": "Changed code" };
+  return h("div", box, h("h3", {}, "Code that was changed during a run"), h("ul", {}, items));
+}
+
 const warningSteps = ({ step, end }) =>
   end === null ? `since step ${formatNumber(step)}` : `steps ${formatNumber(step)} to ${formatNumber(end)}`;
 
 function drawOverview() {
-  const title = runs.length === 1 ? escapeInvisible(runs[0].name) : `${runs.length} runs`;
   const folds = h("div", { class: "folds" }, settingsAndValues());
-  byId("runs").append(h("h1", {}, title), ...accuracyNote(), runTable(), warningBox() ?? "", folds);
+  byId("runs").append(h("div", { class: "head" }, h("h2", {}, "Runs")), ...accuracyNote(), runTable(), warningBox() ?? "", codeBox() ?? "", folds);
 }
 
 /** Buttons that show and hide runs. */

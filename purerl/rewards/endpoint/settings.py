@@ -5,22 +5,27 @@ from __future__ import annotations
 import math
 import os
 import re
+import socket
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.rewards.endpoint.limits import rate_limit
 from purerl.settings import above_zero, at_least, server_address, setting
+from purerl.system.access_tokens import is_loopback
 
-__all__ = ["OF_ENDPOINT", "Endpoint", "check_endpoint"]
+__all__ = ["OF_ENDPOINT", "Endpoint", "check_endpoint", "check_served"]
 
 
 OF_ENDPOINT = "export the key as an environment variable, and set endpoint.api_key_variable to its name"
 """The remedy for a key in a setting of an endpoint."""
 
 _FIT = "set timeout as well, or a longer deadline"
+_CONNECT_SECONDS = 10.0
 _MARGIN = 10.0  # seconds that a busy process may take to end a request at its deadline
 _PRICE = {"need": "a finite number, at least 0", "valid": lambda value: 0 <= value < math.inf}
 
@@ -103,3 +108,28 @@ def check_endpoint(endpoint: Endpoint) -> None:
             tempfile.TemporaryFile(dir=directory).close()
         except OSError as error:
             raise ConfigError("endpoint.cache", got=error, need="a directory that can be written") from error
+
+
+def check_served(endpoint: Endpoint) -> None:
+    """Refuse an endpoint whose server accepts no connection. No request is sent.
+
+    An endpoint with answers in its cache is accepted, because it may need no server, and so is one that is reached by a
+    proxy.
+
+    Raises: ConfigError.
+    """
+    parts = urlsplit(endpoint.url)
+    host, port = parts.hostname or "", parts.port or {"http": 80, "https": 443}[parts.scheme]
+    if (getproxies() and not is_loopback(host)) or _has_answers(endpoint.cache):
+        return
+    try:
+        socket.create_connection((host, port), min(_CONNECT_SECONDS, endpoint.timeout)).close()
+    except OSError as error:
+        got = f"{endpoint.url}, where nobody answers: {error}"
+        do = f"start the server of {endpoint.model!r}, or correct the address"
+        raise ConfigError("endpoint.url", got=got, need="a server that accepts connections", do=do) from error
+
+
+def _has_answers(cache: str | None) -> bool:
+    folder = Path(cache or "").expanduser()
+    return cache is not None and folder.is_dir() and any(folder.iterdir())

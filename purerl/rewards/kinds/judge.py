@@ -17,14 +17,14 @@ from attrs import Factory, field, frozen
 
 from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
-from purerl.rewards.endpoint.settings import OF_ENDPOINT, Endpoint, check_endpoint
+from purerl.rewards.endpoint.settings import OF_ENDPOINT, Endpoint, check_endpoint, check_served
 from purerl.rewards.judges.answers import combine, parse_score
 from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.outcomes import Measured
 from purerl.settings import in_section, setting
 
-__all__ = ["Config", "JudgeReward", "build", "check", "check_images", "columns", "seconds"]
+__all__ = ["Config", "JudgeReward", "build", "check", "check_images", "check_running", "columns", "seconds"]
 
 _PATH = "/chat/completions"
 
@@ -45,6 +45,11 @@ def check(config: Config) -> None:
     with in_section("judge", Judge):
         Question(config.judge).check()
     check_endpoint(config.endpoint)
+
+
+def check_running(config: Config) -> None:
+    """Refuse an endpoint that nobody serves. Raises ConfigError."""
+    check_served(config.endpoint)
 
 
 def check_images(config: Config) -> None:

@@ -23,14 +23,14 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.rewards.endpoint.client import EndpointClient
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
-from purerl.rewards.endpoint.settings import OF_ENDPOINT, Endpoint, check_endpoint
+from purerl.rewards.endpoint.settings import OF_ENDPOINT, Endpoint, check_endpoint, check_served
 from purerl.rewards.ground_truth import find_ground_truth
 from purerl.rewards.judges.question import Question, prompt_of
 from purerl.rewards.judges.settings import Judge
 from purerl.rewards.outcomes import Measured
 from purerl.settings import one_of, setting
 
-__all__ = ["Config", "RemoteClassifier", "build", "check", "check_images", "columns", "seconds"]
+__all__ = ["Config", "RemoteClassifier", "build", "check", "check_images", "check_running", "columns", "seconds"]
 
 Api = Literal["vllm", "sglang", "openrlhf"]
 
@@ -67,6 +67,11 @@ def check(config: Config) -> None:
     if config.endpoint.output_price:
         need = "a model that writes text; a classifier has no tokens of answers"
         raise ConfigError("endpoint.output_price has no effect", got=config.endpoint.output_price, need=need)
+
+
+def check_running(config: Config) -> None:
+    """Refuse an endpoint that nobody serves. Raises ConfigError."""
+    check_served(config.endpoint)
 
 
 def check_images(config: Config) -> None:

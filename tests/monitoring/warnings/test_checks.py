@@ -62,9 +62,14 @@ def test_a_run_that_learns_until_all_rewards_are_equal_raises_no_warning() -> No
 FLAT = {"reward/mean": 0.5, "reward/std": 0.5, "reward/min": 0.0, "reward/zero_std_fraction": 0.5}
 ZERO = {"reward/mean": 0.0, "reward/std": 0.0, "reward/max": 0.0, "reward/min": 0.0, "reward/zero_std_fraction": 1.0}
 NO_SIGNAL = {"advantage/min": 0.0, "advantage/max": 0.0, "policy/grad_norm": 0.0}
+DROPPED = {"reward/mean": 0.02, "reward/std": 0.14, "reward/min": 0.0, "reward/max": 1.0, "rollout/truncated": 0.0}
+ACCURACIES = {step: {"eval/accuracy": value} for step, value in {4: 0.4, 8: 0.5, 12: 0.2, 16: 0.1, 20: 0.1}.items()}
 BROKEN: Mapping[str, tuple[Change, int]] = {
     "no_reward": (lambda step: {"reward/valid_fraction": 0.0}, 5),
     "large_updates": (lambda step: {"policy/approx_kl": 2.0}, 5),
+    "kl_spike": (lambda step: {"policy/approx_kl": 0.4 if step == 12 else 0.03}, 12),
+    "reward_drop": (lambda step: DROPPED if step > 12 else {}, 14),
+    "accuracy_drop": (lambda step: ACCURACIES.get(step, {}), 16),
     "entropy_collapse": (lambda step: FLAT | {"policy/entropy": 1.0 if step < 10 else 0.01}, 20),
     "constant_reward": (lambda step: ZERO | NO_SIGNAL | {"rollout/truncated": 0.0}, 10),
     "no_variance": (lambda step: FLAT | NO_SIGNAL | {"reward/zero_std_fraction": 1.0, "rollout/truncated": 0.0}, 10),
@@ -72,6 +77,7 @@ BROKEN: Mapping[str, tuple[Change, int]] = {
     "zero_gradient": (lambda step: {"policy/grad_norm": 0.0}, 10),
     "skipped_updates": (lambda step: {"policy/skipped": 0.75}, 5),
     "lost_updates": (lambda step: {"policy/update_lost": 0.98}, 20),
+    "truncated_episodes": (lambda step: {"environment/truncated": 1.0, "environment/truncated_turn": 1.0}, 5),
     "truncation": (lambda step: FLAT, 20),
     "mismatch_growth": (lambda step: {"mismatch/logp_abs_diff": 2e-3 if step != 5 else 0.0}, 3),
     "mismatch": (lambda step: {"mismatch/logp_abs_diff": 1e-3 * step**2}, 10),
@@ -195,7 +201,7 @@ def test_values_that_are_not_finite_raise_no_exception() -> None:
 def test_remedies_name_settings_and_commands_that_exist() -> None:
     text = " ".join(f"{check.cause} {check.do}" for check in CHECKS)
     commands = set(re.findall(r"`purerl (\w+)", text))
-    assert commands == {"report", "eval"}
+    assert commands == {"report", "eval", "train"}
     for command in commands:
         assert CliRunner().invoke(app, [command, "--help"]).exit_code == 0
     sections = "trainer|rollout|algorithm|reward_workers"
@@ -235,3 +241,84 @@ def test_steps_that_train_on_no_row_have_no_mismatch_and_no_kl(
     missing = dict.fromkeys(("mismatch/logp_abs_diff", "mismatch/effective_sample_size", "policy/approx_kl"))
     raised = _raised(lambda step: {metric: value} if trained(step) else missing)
     assert (name in raised) == is_raised
+
+
+def _text(change: Change, name: str, *, steps: int = 40) -> str:
+    records = [{"step": 0}] + [healthy(step) | dict(change(step)) for step in range(1, steps + 1)]
+    return next(episode.warning.text for episode in diagnose(records, DEFAULTS) if episode.warning.name == name)
+
+
+COLLAPSE = ZERO | NO_SIGNAL | {"rollout/truncated": 0.0}
+
+
+def _collapses(step: int) -> Mapping[str, Any]:
+    """A run of a recipe in which an update damaged the policy: approx_kl .07 and .23, and no reward after it."""
+    noise = 0.05 * (-1) ** step
+    before = FLAT | {"reward/mean": 0.53 + noise, "policy/approx_kl": 0.004, "rollout/truncated": 0.0}
+    return {9: before | {"policy/approx_kl": 0.07}, 10: COLLAPSE | {"policy/approx_kl": 0.23}}.get(
+        step, before if step < 9 else COLLAPSE | {"policy/approx_kl": 0.0}
+    )
+
+
+def test_a_run_that_collapses_is_reported_in_three_steps_with_the_steps() -> None:
+    assert _raised(_collapses, steps=15) == {"kl_spike": 9, "reward_drop": 11}
+    assert _text(_collapses, "kl_spike") == (
+        "policy/approx_kl was 0.07 nats in step 9; the median of the 8 steps before is 0.004"
+    )
+    assert _text(_collapses, "reward_drop") == (
+        "the mean reward of steps 9 to 11 is 0.16, below half of its best, 0.547 in steps 2 to 4"
+    )
+
+
+def test_a_drop_that_explains_rewards_without_variance_is_reported_once() -> None:
+    assert _raised(_collapses, steps=40) == {"kl_spike": 9, "reward_drop": 11}
+
+
+@pytest.mark.parametrize(("noise", "is_raised"), [(0.0, True), (0.02, True), (0.3, False)])
+def test_a_reward_that_varies_as_much_from_step_to_step_has_not_dropped(noise: float, is_raised: bool) -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return FLAT | {"reward/mean": 0.4 + noise * (-1) ** step if step < 20 else 0.15}
+
+    assert ("reward_drop" in _raised(change, steps=24)) == is_raised
+
+
+def test_a_drop_of_negative_rewards_is_compared_with_the_lowest_one() -> None:
+    def change(step: int) -> Mapping[str, Any]:
+        return FLAT | {"reward/mean": -1.0 if step < 20 else -4.0, "reward/min": -5.0, "reward/max": -0.5}
+
+    assert _raised(change)["reward_drop"] == 22  # of steps 19 to 21, the mean is -3, and the middle too
+    assert "the middle between its best and the lowest reward, -1 in steps 1 to 3" in _text(change, "reward_drop")
+
+
+def test_a_rise_of_approx_kl_during_the_warmup_of_the_learning_rate_is_no_spike() -> None:
+    assert _raised(lambda step: {"policy/approx_kl": 1e-4 * step**2}, steps=20) == {}
+    assert _raised(lambda step: {"policy/approx_kl": 1e-9 if step < 20 else 1e-4}) == {}, "too small to matter"
+
+
+def test_two_evaluations_below_half_of_the_best_are_a_drop_of_the_accuracy() -> None:
+    def change(values: Mapping[int, float], high: float | None = None) -> Change:
+        bound = {} if high is None else {"eval/accuracy_high": high}
+        return lambda step: {"eval/accuracy": values[step], **bound} if step in values else {}
+
+    falls = {5: 0.5, 10: 0.2, 15: 0.24}
+    assert _raised(change(falls)) == {"accuracy_drop": 15}
+    assert _text(change(falls), "accuracy_drop") == (
+        "the accuracy of the evaluations was 0.2 in step 10 and 0.24 in step 15, below half of its best, 0.5 in step 5"
+    )
+    assert _raised(change(falls, high=0.4)) == {"accuracy_drop": 15}
+    assert _raised(change(falls, high=0.6)) == {}, "the evaluations have too few problems"
+    assert _raised(change({5: 0.5, 10: 0.2, 15: 0.3, 20: 0.2})) == {}
+
+
+def test_the_accuracy_before_the_first_step_counts() -> None:
+    records = [{"step": 0, "eval/accuracy": 0.6}, *(healthy(k) | {"eval/accuracy": 0.1} for k in (1, 2))]
+    [episode] = diagnose(records, DEFAULTS)
+    assert (episode.warning.name, episode.warning.step) == ("accuracy_drop", 2)
+
+
+def test_episodes_that_a_limit_ends_are_reported_unless_they_are_solved() -> None:
+    ended = {"environment/truncated": 1.0, "environment/truncated_turn": 0.0, "rollout/truncated": 0.0}
+    assert _raised(lambda step: FLAT | ended) == {"truncated_episodes": 10}
+    assert _raised(lambda step: ended) == {}, "an environment with a fixed number of turns, in which the reward rises"
+    cut = {"environment/truncated": 1.0, "environment/truncated_turn": 0.97, "rollout/truncated": 1.0}
+    assert _raised(lambda step: FLAT | cut) == {"truncated_episodes": 5}

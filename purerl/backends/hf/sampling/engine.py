@@ -132,6 +132,12 @@ class HFGenerator:
         self._finished += [pending.completion("cancelled") for pending in self._waiting.cancel(cancelled)]
         self._prefixes.drop_requests(cancelled)
 
+    def sampled(self, key: str) -> list[int]:
+        for k, slot in enumerate(self._slots):
+            if slot.pending.request.key == key:
+                return [*slot.pending.tokens, *self._sampled([k], "ids")[0]]
+        return []
+
     def load_weights(self, weights: Weights, *, version: int) -> None:
         """Copy `weights` into the model, or merge them if they are those of an adapter.
 
