@@ -7,9 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from purerl.errors import ConfigError
 from purerl_cli.options import App
-from purerl_cli.output import with_debug
+from purerl_cli.output import with_debug, write_config
 
 __all__ = ["import_"]
 
@@ -39,7 +38,7 @@ def trl(
     """Translate a script or a YAML file of TRL."""
     from purerl.porting.trl.importing import import_trl
 
-    _write(import_trl(Path(source), trainer=trainer, processes=processes), output)
+    write_config(import_trl(Path(source), trainer=trainer, processes=processes), output)
 
 
 @import_.command()
@@ -58,15 +57,4 @@ def verl(
     """Translate a command, a shell script or a YAML file of verl."""
     from purerl.porting.verl.importing import import_verl
 
-    _write(import_verl(source), output)
-
-
-def _write(text: str, output: Path | None) -> None:
-    """Print `text`, or write it into a new file."""
-    if output is None:
-        typer.echo(text, nl=False)
-        return
-    if output.exists():
-        raise ConfigError("--output", got=f"{str(output)!r}, which exists", need="a new file", do="choose another name")
-    output.write_text(text, encoding="utf-8")
-    typer.echo(f"{output}: check it with `purerl train {output} --dry-run`")
+    write_config(import_verl(source), output)

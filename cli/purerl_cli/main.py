@@ -29,6 +29,7 @@ from purerl_cli.evaluate import evaluate, sample
 from purerl_cli.export import export
 from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.importing import import_
+from purerl_cli.init import init
 from purerl_cli.laws import laws
 from purerl_cli.options import App
 from purerl_cli.output import (
@@ -189,6 +190,7 @@ app.command("eval")(evaluate)
 app.command()(sample)
 app.command()(chat)
 app.add_typer(data, name="data")
+app.command()(init)
 app.add_typer(import_, name="import")
 
 app.add_typer(algo, name="algo")

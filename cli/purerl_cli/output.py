@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from purerl.errors import InputError, PurerlError, RunStoppedError
+from purerl.errors import ConfigError, InputError, PurerlError, RunStoppedError
 from purerl.plugins import kind_of
 from purerl.system.files import REFUSALS
 
@@ -38,6 +38,7 @@ __all__ = [
     "raise_interruption",
     "report_errors",
     "with_debug",
+    "write_config",
 ]
 
 
@@ -255,3 +256,14 @@ def format_summary(config: RunConfig, summary: Summary) -> str:
         lines += [("", f"{command} {settings}    another algorithm")]
     width = max(len(label) for label, _ in lines)
     return "\n".join(f"{label:<{width}}  {text}" for label, text in lines)
+
+
+def write_config(text: str, output: Path | None) -> None:
+    """Print `text`, a TOML file, or write it into a new file."""
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    if output.exists():
+        raise ConfigError("--output", got=f"{str(output)!r}, which exists", need="a new file", do="choose another name")
+    output.write_text(text, encoding="utf-8")
+    typer.echo(f"{output}: check it with `purerl train {output} --dry-run`")

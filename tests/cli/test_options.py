@@ -207,6 +207,13 @@ OPTIONS = {
         "data_set": ["--data-set"],
         "debug": ["--debug"],
     },
+    "init": {
+        "model": ["--model"],
+        "data": ["--data"],
+        "method": ["--method"],
+        "output": ["--output"],
+        "debug": ["--debug"],
+    },
     "import": {},
     "import trl": {
         "source": ["source"],

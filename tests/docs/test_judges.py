@@ -31,7 +31,7 @@ BLOCKS = {
 COMMANDS = [line for code in BLOCKS["sh"] for line in code.replace("\\\n", " ").splitlines()]
 SHARED = "trainer.lr=3e-3 trainer.mixed_precision=off batch_size=4"
 SMALL = {
-    "reward_model": "data.validation_fraction=0.2 num_epochs=1 validation.every=2",
+    "preference_classifier": "data.validation_fraction=0.2 num_epochs=1 validation.every=2",
     "gsm8k": "data.validation_fraction=0.3 trainer.warmup_ratio=0 num_minibatches=1 max_steps=2 "
     "rollout.samples_per_prompt=2 rollout.max_tokens=8 evaluate.max_tokens=8 reward_workers.num_workers=1",
 }

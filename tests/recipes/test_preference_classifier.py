@@ -1,4 +1,4 @@
-"""`reward_model`: a small model learns which answers are preferred, and transformers loads what it has learned."""
+"""`preference_classifier`: a small model learns which answers are preferred, and transformers loads it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SETTINGS = (
 def learn(folder: Path, *settings: str, pairs: Sequence[Any] = PAIRS, template: str = "") -> Summary:
     model = write_model(folder / "model", *([template] if template else []))
     data = write(folder / "pairs.jsonl", pairs)
-    return train("reward_model", folder / "run", f"model={model}", f"data={data}", *SETTINGS, *settings)
+    return train("preference_classifier", folder / "run", f"model={model}", f"data={data}", *SETTINGS, *settings)
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +99,14 @@ def test_a_resumed_run_has_the_metrics_of_one_that_was_not_interrupted(tmp_path:
     whole = learn(tmp_path / "whole", "max_steps=4", "checkpoint.every=2")
     (tmp_path / "cut").mkdir()
     model, data = write_model(tmp_path / "cut" / "model"), write(tmp_path / "cut" / "pairs.jsonl", PAIRS)
-    cut = ["reward_model", tmp_path / "cut" / "run", f"model={model}", f"data={data}", *SETTINGS, "checkpoint.every=2"]
+    cut = [
+        "preference_classifier",
+        tmp_path / "cut" / "run",
+        f"model={model}",
+        f"data={data}",
+        *SETTINGS,
+        "checkpoint.every=2",
+    ]
     train(*cut, "max_steps=2", "trainer.lr_scheduler_steps=4", "trainer.warmup_ratio=", "trainer.warmup_steps=0")
     resumed = train(
         *cut, "max_steps=4", "trainer.lr_scheduler_steps=4", "trainer.warmup_ratio=", "trainer.warmup_steps=0"
@@ -132,7 +139,9 @@ def test_a_margin_that_is_missing_is_refused(tmp_path: Path, change: Any, got: s
 
 
 def test_held_out_pairs_of_a_file_replace_those_of_the_data() -> None:
-    config = resolve("reward_model", ["model=m", "data=d", "data.validation_fraction=0", "validation=held_out.jsonl"])
+    config = resolve(
+        "preference_classifier", ["model=m", "data=d", "data.validation_fraction=0", "validation=held_out.jsonl"]
+    )
     assert config.validation is not None
     assert config.validation.data == ("held_out.jsonl",)
-    assert resolve("reward_model", ["model=m", "data=d"]).data.validation_fraction == 0.05
+    assert resolve("preference_classifier", ["model=m", "data=d"]).data.validation_fraction == 0.05
