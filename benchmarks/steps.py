@@ -13,6 +13,7 @@ from purerl.config.paths import resolve_paths
 from purerl.config.requirements import schedule_of
 from purerl.config.schema import RunConfig
 from purerl.loop.callbacks import NO_CALLBACKS, open_calls
+from purerl.loop.callbacks.prompt_sampler import open_prompt_sampler
 from purerl.loop.record import StepLog
 from purerl.loop.remaining_steps import advance
 from purerl.loop.resume import Checkpoints
@@ -57,7 +58,8 @@ def opened_steps(config: RunConfig, path: Path, functions: Mapping[str, RewardFu
         state = LoopState(transform=run.learner.algorithm.advantage.init())
         directory.log({"step": 0})
         ending = Ending(schedule_of(config).num_steps(run.task.training.examples.num_rows), config.stop_when)
-        end = StepEnd(run.measures, open_calls(NO_CALLBACKS, config, run, directory), ending, ONE_RANK)
+        sampler = open_prompt_sampler(run.task, run.engines, evaluate=None, rollout=config.rollout, seed=config.seed)
+        end = StepEnd(run.measures, open_calls(NO_CALLBACKS, sampler, run, directory), ending, ONE_RANK)
         with run.task.rewards, gc_frozen():
             run.task.rewards.start(run.engines.runtime.run_here)
             log = StepLog(directory, Trackers(), Monitor.of_run(directory.path, []), run.learner.algorithm)

@@ -177,7 +177,7 @@ def describe_config(config: RunConfig, directory: Path | None, *, runs_code: boo
     `purerl.runs.dry_run.dry_run`.
     """
     from purerl.config.plan import plan
-    from purerl.config.preset_names import document
+    from purerl.config.stored import document
     from purerl.runs.dry_run import dry_run
 
     notes = dry_run(config, directory, runs_code=runs_code, **options)

@@ -8,12 +8,11 @@ from attrs import frozen
 
 from purerl.composition import Composition
 from purerl.config.presets import presets
-from purerl.config.schema import RunConfig
-from purerl.config.structure import dumps, from_dict
+from purerl.config.structure import from_dict
 from purerl.plugins import kind_of
 from purerl.settings import setting
 
-__all__ = ["document", "name_with_preset", "preset_of"]
+__all__ = ["name_with_preset", "preset_of"]
 
 
 @frozen
@@ -50,9 +49,3 @@ def name_with_preset(algorithm: Composition) -> str:
     """`algorithm` as a composition, after the name of its preset, if it has one."""
     preset = preset_of(algorithm)
     return f"{preset} ({algorithm})" if preset else str(algorithm)
-
-
-def document(config: RunConfig) -> str:
-    """`config` as TOML, after a comment with the name of the preset of its algorithm, if it has one."""
-    preset = preset_of(config.algorithm)
-    return f"# algorithm: {preset}\n{dumps(config)}" if preset else dumps(config)

@@ -16,6 +16,7 @@ from purerl.config.tables import flat
 from purerl.errors import ConfigError, RunStoppedError, nearest
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.loop.callbacks import Callbacks, open_calls
+from purerl.loop.callbacks.prompt_sampler import open_prompt_sampler
 from purerl.loop.record import StepLog, log_evaluation_samples
 from purerl.loop.resume import Checkpoints, describe_start, resume
 from purerl.loop.run import Run
@@ -46,13 +47,18 @@ def remaining_steps(
     directory: RunDirectory,
     context: RankContext,
     callbacks: Callbacks,
+    *,
+    code: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Do all remaining steps; return the last record. `config` is the configuration with unresolved paths."""
+    """Do all remaining steps; return the last record.
+
+    `config` is the configuration with unresolved paths, and `code` has the digests of the user's code.
+    """
     ranks = context.ranks
     start = ranks.on_first(lambda: directory.start, "the start of the run")
     ending = Ending(needs.schedule.num_steps(run.task.training.examples.num_rows), config.stop_when, start)
     state = resume(run, directory, config.checkpoint, ranks, ending.max_steps)
-    ranks.on_first(partial(record_code, directory.path, run.code, state.step), "the record of the code")
+    ranks.on_first(partial(record_code, directory.path, code, state.step), "the record of the code")
     records = ranks.on_first(directory.records, "the records of the run")
     with (
         run.task.rewards,
@@ -62,7 +68,8 @@ def remaining_steps(
     ):
         with phase("starting the workers of reward functions"):
             run.task.rewards.start(run.engines.runtime.run_here)
-        calls = open_calls(callbacks, config, run, directory)
+        options = {"evaluate": config.evaluation, "rollout": config.rollout, "seed": config.seed}
+        calls = open_calls(callbacks, open_prompt_sampler(run.task, run.engines, **options), run, directory)
         end = StepEnd(run.measures, calls, ending, ranks)
         if not records:
             record, _ = end.evaluate(state, {"step": 0}, Clock())

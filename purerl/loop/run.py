@@ -15,7 +15,6 @@ from purerl.config.generators import is_narrow, sampled_model
 from purerl.config.preset_names import preset_of
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
-from purerl.config.user_code import code_digests
 from purerl.data.open import file_digests
 from purerl.evaluation.accuracy import describe_accuracy
 from purerl.loop.measure import Measures, open_measures
@@ -37,8 +36,6 @@ from purerl.rewards.adapters import RewardFunction, RunLength
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.runtime import Runtime
 from purerl.settings import Model
-from purerl.store.checkpoint import saved_steps
-from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory
 from purerl.system.files import atomic_directory
 
@@ -52,7 +49,6 @@ class Run:
     learner   the algorithm, and the models that it trains and reads
     source    makes the rows of each step
     measures  the evaluation and the validation of the policy
-    code      the digest of each file of the user's code
     """
 
     task: Task
@@ -60,7 +56,6 @@ class Run:
     learner: Learner
     source: Source
     measures: Measures
-    code: Mapping[str, str]
 
     @contextmanager
     def time_generation(self, clock: Clock) -> Iterator[None]:
@@ -78,16 +73,11 @@ def open_run(
     functions: Mapping[str, RewardFunction],
     context: RankContext,
     stack: ExitStack,
-    *,
-    accept_changed_code: bool = False,
 ) -> Run:
     """Open everything that `config` names, and register it on `stack`. Collective.
 
-    `config` has resolved paths. `functions` are reward functions that were passed as objects, by name. Code of the user
-    that was edited since the newest checkpoint is refused, unless it is accepted.
+    `config` has resolved paths. `functions` are reward functions that were passed as objects, by name.
     """
-    code = code_digests(config, functions)
-    check_code(directory.path, code, saved_steps(directory.checkpoints), is_accepted=accept_changed_code)
     rollout, ranks = config.rollout, context.ranks
     runtime = Runtime(**({"stall_timeout": rollout.stall_timeout} if rollout else {}))
     stack.callback(runtime.close)
@@ -127,7 +117,7 @@ def open_run(
     check_fit(task, engines.capabilities(), **lengths_of(config, steps))
     source = open_source(config, needs, task, engines, directory, ranks)
     measures = open_measures(config, needs, task, engines, learner, directory, ranks=ranks)
-    run = Run(task, engines, learner, source, measures, code)
+    run = Run(task, engines, learner, source, measures)
     facts = partial(_write_facts, config, run, directory, max_steps=steps, files=files, models=fingerprints)
     ranks.on_first(facts, "the facts of the run")
     return run

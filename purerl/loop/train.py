@@ -12,12 +12,12 @@ from attrs import evolve
 
 from purerl.config.check import INITIAL_RUN, check, check_ranks
 from purerl.config.paths import resolve_judges, resolve_paths
-from purerl.config.preset_names import document
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
-from purerl.config.stored import changes_from
+from purerl.config.stored import changes_from, document
 from purerl.config.structure import digest, to_dict
 from purerl.config.tables import check_same_on_ranks
+from purerl.config.user_code import code_digests
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.remaining_steps import remaining_steps
 from purerl.loop.run import open_run
@@ -40,6 +40,8 @@ from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward
 from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
+from purerl.store.checkpoint import saved_steps
+from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
@@ -163,13 +165,18 @@ def _finish(
     *,
     accept_changed_code: bool,
 ) -> Summary:
-    """Do all remaining steps, export the policy, and write the summary."""
+    """Do all remaining steps, export the policy, and write the summary.
+
+    Code of the user that was edited since the newest checkpoint is refused, unless it is accepted.
+    """
     ranks, threads = context.ranks, torch_threads(context.num_threads(config.num_threads))
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
+    code = code_digests(resolved, functions)
+    check_code(directory.path, code, saved_steps(directory.checkpoints), is_accepted=accept_changed_code)
     with restored_generators(), threads, ExitStack() as stack:
-        run = open_run(resolved, directory, functions, context, stack, accept_changed_code=accept_changed_code)
+        run = open_run(resolved, directory, functions, context, stack)
         with gc_frozen():
-            record = remaining_steps(config, needs, run, directory, context, callbacks)
+            record = remaining_steps(config, needs, run, directory, context, callbacks, code=code)
             with _common_directory(directory.final, ranks) as folder, phase("exporting the model"):
                 run.engines.trainers["policy"].export(folder)
                 if ranks.is_first:

@@ -9,10 +9,9 @@ from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
 from purerl.config.paths import is_created_by_run, resolve_paths
-from purerl.config.preset_names import document
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
-from purerl.config.stored import changes_from
+from purerl.config.stored import changes_from, document
 from purerl.config.structure import digest
 from purerl.config.untrusted import imported_plugins, own_functions, without_code
 from purerl.config.user_code import code_digests

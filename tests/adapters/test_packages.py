@@ -18,6 +18,7 @@ from purerl.adapters.textarena import TextArenaEnvironment
 from purerl.adapters.verifiers import VerifiersWorkflow, write_tasks
 from purerl.errors import ConfigError
 from purerl.protocols import Sampling
+from purerl.system.installation import install_command
 
 ROOT = Path(__file__).parents[2]
 MODULES = ("gymnasium", "mcp", "openai", "reasoning_gym", "renderers", "textarena", "trl", "verifiers.v1")
@@ -62,5 +63,5 @@ def test_package_that_is_missing_is_a_config_error(
     for name in [name for name in sys.modules if f"{name}.".startswith(f"{module}.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(ConfigError, match=rf"pip install 'purerl\[{extra}\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_command(extra))):
         function(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from purerl.batch import collate
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.protocols import Request, Sampling, generate
 from purerl.settings import Model
+from purerl.system.installation import install_command
 from tests.backends.generators import make_generator, tiny_model
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, equal, make_batch, make_step, parameters_of, train, weights_of
@@ -210,7 +212,7 @@ def test_settings_that_do_not_fit_are_refused(monkeypatch):
     with pytest.raises(ConfigError, match="target_modules"):
         Lora(target_modules=("all-linear", "q_proj"))
     monkeypatch.setattr(lora_module, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'purerl\[lora\]'"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("lora"))):
         check(Config(lora=Lora()), role="policy", outputs=("logp",), updates=10)
 
 

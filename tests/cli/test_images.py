@@ -62,7 +62,7 @@ def test_sample_of_data_names_its_images(prepared: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--image", "red.png"], "--image has no effect\n  need: --prompt\n"),
+        (["--image", "red.png"], "what to complete\n  got:  nothing\n  need: --prompt TEXT"),
         (["--prompt", "a", "--image", "none.png"], "image 'none.png'\n  got:  No such file"),
         (["--prompt", "a", "--image", "damaged.png"], "damaged.png': an image\n  got:  image file is truncated"),
         (["--prompt", "a", "--image", "rows.parquet"], "got:  no image in a format that Pillow reads"),

@@ -10,11 +10,10 @@ from typing import Any
 
 from attrs import Attribute, define, field, frozen
 
-from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.evaluation.problem_results import is_measurement
 from purerl.loop.callbacks.control import Control, Requests
-from purerl.loop.callbacks.prompt_sampler import PromptSampler, open_prompt_sampler
+from purerl.loop.callbacks.prompt_sampler import PromptSampler
 from purerl.loop.run import Run
 from purerl.store.directory import RunDirectory
 from purerl.store.records import to_record
@@ -132,8 +131,7 @@ class CallbackCalls:
         )
 
 
-def open_calls(callbacks: Callbacks, config: RunConfig, run: Run, directory: RunDirectory) -> CallbackCalls:
-    """The calls of `callbacks` in `run`, of this `config`, in `directory`; on a rank without the directory none."""
-    sampler = open_prompt_sampler(config, run.task, run.engines)
+def open_calls(callbacks: Callbacks, sampler: PromptSampler, run: Run, directory: RunDirectory) -> CallbackCalls:
+    """The calls of `callbacks` in `run`, in `directory`; on a rank without the directory none."""
     called = callbacks if directory.is_owner else NO_CALLBACKS
     return CallbackCalls(called, directory, sampler, bool(run.measures.evaluations_due(0, is_last=True)))

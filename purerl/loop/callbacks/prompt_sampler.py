@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from attrs import evolve, frozen
 
-from purerl.config.schema import RunConfig
 from purerl.data.chat import Chat, TextOrMessages
 from purerl.data.examples import prompts_at, rows_at
 from purerl.data.prompts import prompts_as_data
 from purerl.errors import ConfigError, EngineError, InputError
 from purerl.evaluation.sampling import sampling_of
+from purerl.evaluation.settings import Evaluate
 from purerl.protocols import Sampling
 from purerl.rewards.adapters import RewardInput
 from purerl.rewards.results import RewardResult
@@ -19,6 +19,7 @@ from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.row_images import RowImages
 from purerl.rollouts.runtime import Runtime
+from purerl.rollouts.settings import Rollout
 from purerl.rollouts.single_turn import SingleTurn
 from purerl.rollouts.types import Draw, Group
 
@@ -98,11 +99,13 @@ def _text_of(group: Group) -> str:
     return trajectory.texts["completion"]
 
 
-def open_prompt_sampler(config: RunConfig, task: Task, engines: Engines) -> PromptSampler:
-    """The sampler of a run with this `config`, whose task and engines are open."""
+def open_prompt_sampler(
+    task: Task, engines: Engines, *, evaluate: Evaluate | None, rollout: Rollout | None, seed: int
+) -> PromptSampler:
+    """The sampler of a run, whose task and engines are open. It samples as in evaluations, if there are any."""
     sampling, stop_tokens = None, task.chat.stop_tokens
-    if config.evaluate is not None:
-        sampling = sampling_of(config.evaluate, stop_tokens)
-    elif (rollout := config.rollout) is not None:
+    if evaluate is not None:
+        sampling = sampling_of(evaluate, stop_tokens)
+    elif rollout is not None:
         sampling = Sampling(rollout.temperature, rollout.max_tokens, stop_tokens, rollout.stop_strings)
-    return PromptSampler(engines.runtime, task.chat, sampling, config.seed)
+    return PromptSampler(engines.runtime, task.chat, sampling, seed)
