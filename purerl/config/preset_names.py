@@ -27,7 +27,7 @@ def preset_of(algorithm: Composition) -> str | None:
 
     >>> from purerl.algos import grpo
     >>> preset_of(from_dict(_Section, {"algorithm": {"kind": "grpo@trl", "entropy_bonus": 0.01}}).algorithm)
-    'grpo@trl + entropy_bonus'
+    'grpo@trl = bnpo@trl + entropy_bonus'
     >>> preset_of(Composition(grpo.Config())) is None
     True
     """

@@ -43,8 +43,8 @@ def suggestion(
 
     >>> suggestion("examples")
     "it is called 'batch_size' here (it was 'examples')"
-    >>> suggestion("trainer.num_generations", 8)
-    "TRL's 'num_generations' is 'rollout.samples_per_prompt' here: write rollout.samples_per_prompt = 8"
+    >>> suggestion("trainer.num_generations", 8)  # doctest: +ELLIPSIS
+    "TRL's 'num_generations' is 'rollout.samples_per_prompt' here. ..."
     >>> suggestion("trainer.sed", 8, name="sed", known=["seed", "size"])
     "did you mean 'seed'?"
     """

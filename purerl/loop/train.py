@@ -17,7 +17,6 @@ from purerl.config.schema import RunConfig
 from purerl.config.stored import changes_from, document
 from purerl.config.structure import digest, to_dict
 from purerl.config.tables import check_same_on_ranks
-from purerl.config.user_code import code_digests
 from purerl.loop.callbacks import NO_CALLBACKS, Callbacks
 from purerl.loop.remaining_steps import remaining_steps
 from purerl.loop.run import open_run
@@ -26,7 +25,7 @@ from purerl.loop.summary import Summary, summarize
 from purerl.models.processor import copy_processor
 from purerl.opening.base_models import pin_recorded
 from purerl.opening.fit import check_devices
-from purerl.opening.inputs import check_inputs, prepare
+from purerl.opening.inputs import check_inputs, checked_code, prepare
 from purerl.opening.start_checkpoint import (
     StartCheckpoint,
     check_start_checkpoint,
@@ -40,8 +39,6 @@ from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.settings import Gate, Reward
 from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
-from purerl.store.checkpoint import saved_steps
-from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
@@ -171,8 +168,7 @@ def _finish(
     """
     ranks, threads = context.ranks, torch_threads(context.num_threads(config.num_threads))
     resolved = resolve_judges(resolve_paths(config, directory.path), directory.path)
-    code = code_digests(resolved, functions)
-    check_code(directory.path, code, saved_steps(directory.checkpoints), is_accepted=accept_changed_code)
+    code = checked_code(resolved, functions, directory, is_accepted=accept_changed_code)
     with restored_generators(), threads, ExitStack() as stack:
         run = open_run(resolved, directory, functions, context, stack)
         with gc_frozen():

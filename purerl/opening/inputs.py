@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from purerl.config.check import INITIAL_RUN
 from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
+from purerl.config.user_code import code_digests
 from purerl.data.examples import read_examples
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.recorded import check_recorded, recorded_files
 from purerl.plugins import locate
+from purerl.store.checkpoint import saved_steps
+from purerl.store.code import check_code
+from purerl.store.directory import RunDirectory
 from purerl.system.files import atomic_directory
 from purerl.system.phases import phase
 
-__all__ = ["check_files", "check_inputs", "data_files", "prepare"]
+__all__ = ["check_files", "check_inputs", "checked_code", "data_files", "prepare"]
 
 
 @phase("preparing the data")
@@ -42,6 +47,15 @@ def check_inputs(config: RunConfig, needs: Mapping[str, Requirements]) -> None:
         for model in dict.fromkeys(each.all_models().values()):
             if not is_created_by_run(model.path):
                 load_tokenizer(model)
+
+
+def checked_code(
+    config: RunConfig, functions: Mapping[str, Callable[..., Any]], directory: RunDirectory, *, is_accepted: bool
+) -> dict[str, str]:
+    """The digest of each file of the user's code. Raises: as `check_code`, if it was edited since a checkpoint."""
+    code = code_digests(config, functions)
+    check_code(directory.path, code, saved_steps(directory.checkpoints), is_accepted=is_accepted)
+    return code
 
 
 @phase("reading the data")

@@ -23,7 +23,7 @@ def lines_for(given: Mapping[str, Any]) -> dict[str, str]:
     All settings of a library are translated together, because the value of one may depend on others. Those that are
     not given have the library's defaults. If that is refused, each is translated alone.
 
-    >>> lines_for({"actor_rollout_ref.rollout.n": 8, "seed": 1})
+    >>> lines_for({"actor_rollout_ref.rollout.n": 8, "nothing": 1})
     {'actor_rollout_ref.rollout.n': 'write rollout.samples_per_prompt = 8'}
     """
     lines: dict[str, str] = {}

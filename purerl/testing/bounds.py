@@ -51,8 +51,8 @@ def bounds_of(config: type) -> Iterator[Bound]:
     """All declared bounds of the settings of the class `config`. Beside an open bound, the value next to it is tested.
 
     >>> from purerl.algos import ppo
-    >>> [tuple(bound) for bound in bounds_of(ppo.Config) if bound.name == "lam"]
-    [('lam', '>= 0', 0.0), ('lam', '<= 1', 1.0)]
+    >>> [tuple(bound) for bound in bounds_of(ppo.Config) if bound.name == "lambda_"]
+    [('lambda_', '>= 0', 0.0), ('lambda_', '<= 1', 1.0)]
     """
     for field in attrs.fields(config):
         kind = type(field.default)

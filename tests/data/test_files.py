@@ -244,7 +244,7 @@ def test_similar_file_name_is_suggested(tmp_path: Path) -> None:
         f"data set {str(tmp_path / 'trian.parquet')!r}\n"
         "  got:  no such file\n"
         "  need: a .parquet or .jsonl file, a glob pattern, or a directory of such files\n"
-        "  do:   did you mean 'train.parquet'?"
+        f"  do:   did you mean {str(tmp_path / 'train.parquet')!r}?"
     )
 
 

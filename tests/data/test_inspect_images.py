@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from purerl.errors import ConfigError
 from purerl.models.processor import load_processor
 from purerl.models.tokenizer import load_tokenizer
 from purerl.settings import Model
+from purerl.system.installation import install_command
 from tests.backends.vision import picture, user, write_vision_model
 
 from .made import CHATML, assistant, tokenizer, write
@@ -98,7 +100,7 @@ def test_images_beside_plain_text_are_an_error(tmp_path: Path) -> None:
 
 def test_images_without_pillow_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ConfigError, match="purerl\\[images\\]"):
+    with pytest.raises(ConfigError, match=re.escape(install_command("images"))):
         _inspect([{"prompt": [user("a", b"b")]}], tmp_path)
     assert _inspect([{"prompt": [user("a")]}], tmp_path).problems == ()
 

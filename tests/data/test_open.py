@@ -136,7 +136,7 @@ def test_chat_settings_without_effect_are_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_models")
 def test_tokenizer_that_is_missing_or_has_no_chat_template_is_refused(tmp_path: Path) -> None:
     settings = config(tmp_path, write(tmp_path / "rows.parquet", verl_rows(3)))
-    assert _refusal(settings, tmp_path).startswith("no tokenizer can be loaded from the hub's repository")
+    assert _refusal(settings, tmp_path).startswith("the model '/model' is missing\n")
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "qwen3"}')
     assert _refusal(settings, tmp_path) == (

@@ -28,7 +28,7 @@ NEEDS = {
 }
 # Files and their keys, a prefix of metrics, and a modifier and a setting that are named without a value.
 OTHER = {"failures.jsonl", "summary.json", "peak_device_memory", "time/", "kl_loss", "trainer.lr", "system"}
-OTHER |= {"{% generation %}"}
+OTHER |= {"{% generation %}", "per_device_train_batch_size", "ppo_micro_batch_size_per_gpu"}
 
 
 def _metrics() -> set[str]:

@@ -121,7 +121,9 @@ def test_the_model_of_each_of_three_seeds_reaches_a_bound_that_it_does_not_meet_
 )
 def test_the_lines_that_a_page_shows_are_those_of_the_default_seed(page: str, column: str) -> None:
     """The last accuracy that is printed is that of seed 0 in the table."""
-    printed = re.findall(r"^postfix_\w+: step \d+ .*\baccuracy (\S+)", "".join(_blocks(page, "text")), re.MULTILINE)
+    printed = re.findall(
+        r"^postfix_\w+: step \d+(?:/\d+)? .*\baccuracy (\S+)", "".join(_blocks(page, "text")), re.MULTILINE
+    )
     assert float(printed[-1]) == pytest.approx(figures(page, column)[0], abs=0.0051)
 
 

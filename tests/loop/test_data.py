@@ -142,7 +142,7 @@ def test_prompts_that_are_too_long_are_left_out_and_counted(tmp_path: Path, caps
     del counts["files"], counts["models"]
     assert counts.pop("learns_from_rewards")
     assert counts.pop("mismatch_level") < 1e-6 < counts.pop("mismatch_limit")
-    assert counts == {"max_steps": 2, "rows": 10, "too_long": 3, "examples": 7, "accuracy": None}
+    assert counts == {"max_steps": 2, "rows": 10, "too_long": 3, "examples": 7, "accuracy": None, "preset": None}
     note = "7 of 10 rows are used for training (3 with a prompt that is too long)\n"
     assert f"addition: {note}" in capsys.readouterr().out
     assert {row["example"] for row in _rollouts(summary, range(1, 3))} == {*range(3, 10)}

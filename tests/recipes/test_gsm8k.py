@@ -103,6 +103,6 @@ def test_the_published_problems_are_read(chat_run: Summary, tmp_path: Path) -> N
     assert counts.pop("models")["policy"]["files"]["config.json"]["size"] > 0
     assert counts.pop("accuracy").startswith("a completion is correct if purerl.rewards.math:gsm8k gives at least 1")
     assert counts.pop("mismatch_limit") >= 3 * counts.pop("mismatch_level") > 0  # in 16 bits
-    assert counts == {"max_steps": 2, "rows": 12, "examples": 12, "problems": 4}
+    assert counts == {"max_steps": 2, "rows": 12, "examples": 12, "problems": 4, "preset": None}
     assert [record["reward/valid_fraction"] for record in records(summary.directory)[1:]] == [1, 1]
     assert summary.after["eval/valid_fraction"] == 1

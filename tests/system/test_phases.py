@@ -109,9 +109,9 @@ def test_a_command_reports_imports_until_its_first_phase(monkeypatch: pytest.Mon
     with shown(lines.put), first_line("purerl train", seconds=0.0):
         assert lines.get(timeout=60) == "purerl train has started"
         assert lines.get(timeout=60).startswith("purerl train: importing packages, 0.")
+        (thread,) = (each for each in threading.enumerate() if each.name == "purerl first line")
         with phase("reading data"):
             pass
-        (thread,) = (each for each in threading.enumerate() if each.name == "purerl first line")
         thread.join(60)
         assert not thread.is_alive()
 

@@ -12,7 +12,7 @@ from purerl.config.aliases.answers import known, other_defaults
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
 from purerl.porting.verl.overrides import is_override, parse_override, parse_value
-from purerl.porting.verl.shell import Command, Script, read_script
+from purerl.porting.verl.shell import Script, ShellCommand, read_script
 
 __all__ = ["Given", "is_file_name", "read"]
 
@@ -98,7 +98,7 @@ def _of_script(script: Script, folder: Path) -> Given:
     return Given(_module(command), values, _processes(command), tuple(notes))
 
 
-def _start(command: Command) -> int:
+def _start(command: ShellCommand) -> int:
     """The index of the first word after the module or the file that is started."""
     words = command.words
     for index, word in enumerate(words):
@@ -109,26 +109,26 @@ def _start(command: Command) -> int:
     return 0
 
 
-def _module(command: Command) -> str:
+def _module(command: ShellCommand) -> str:
     """The module that `command` starts; empty if it starts none."""
     start = _start(command)
     return command.words[start - 1] if start and any(map(_PROGRAM.fullmatch, command.words[: start - 1])) else ""
 
 
-def _processes(command: Command) -> int | None:
+def _processes(command: ShellCommand) -> int | None:
     words = " ".join(command.words[: _start(command)])
     match = re.search(r"--nproc[-_]per[-_]node[= ](\d+)|--num_processes[= ](\d+)", words)
     return int(match[1] or match[2]) if match else None
 
 
-def _note_on(word: str, script: Script, command: Command) -> Iterator[str]:
+def _note_on(word: str, script: Script, command: ShellCommand) -> Iterator[str]:
     if (unknown := script.words.unknown_in(word)) is not None:
         yield f"{unknown.place}: {unknown.text} is not known, and nothing of it is translated"
     elif not word.startswith("-") and _start(command):
         yield f"{script.words.file}:{command.line}: {word!r} is no setting of verl"
 
 
-def _base_configurations(command: Command, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _base_configurations(command: ShellCommand, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The settings of the files that ``--config-path`` and ``--config-name`` name, or a sentence about them."""
     options, words = {}, command.words
     for index, word in enumerate(words):

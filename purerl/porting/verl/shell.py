@@ -14,10 +14,10 @@ from purerl.porting.verl.shell_tests import is_true
 from purerl.porting.verl.shell_tokens import Token, tokenize
 from purerl.porting.verl.shell_words import Words
 
-__all__ = ["Command", "Script", "read_script"]
+__all__ = ["Script", "ShellCommand", "read_script"]
 
 
-class Command(NamedTuple):
+class ShellCommand(NamedTuple):
     """A command of a script: its words, with marks for unknown parts, and its line."""
 
     words: tuple[str, ...]
@@ -27,7 +27,7 @@ class Command(NamedTuple):
 class Script(NamedTuple):
     """The commands of a script, sentences about what is not known, and the expansion that knows the marks."""
 
-    commands: tuple[Command, ...]
+    commands: tuple[ShellCommand, ...]
     notes: tuple[str, ...]
     words: Words
 
@@ -59,7 +59,7 @@ class _Run:
     def __init__(self, tokens: list[Token], words: Words, depth: int = 0) -> None:
         self.tokens, self.words, self.depth = tokens, words, depth
         self.position = 0
-        self.commands: list[Command] = []
+        self.commands: list[ShellCommand] = []
         self.notes: list[str] = []
         self.functions: dict[str, int] = {}
 
@@ -306,7 +306,7 @@ class _Run:
             case ["source" | ".", file, *_]:
                 self.note(line, f"{self.words.restored(file)} is not read")
             case [command, *_] if command not in _WITHOUT_EFFECT:
-                self.commands.append(Command(tuple(fields), line))
+                self.commands.append(ShellCommand(tuple(fields), line))
                 return None
         return True
 

@@ -98,9 +98,11 @@ function differenceFolds(title, settings) {
   const different = settings.filter(([, cells]) => new Set(cells).size > 1);
   const common = different.filter(([key]) => isCommon(key));
   const sections = [...new Set(different.filter(([key]) => !isCommon(key)).map(([key]) => sectionOf(key)))];
-  const rest = sections.length ? h("p", { class: "muted note" }, `Only in some of the runs: ${sections.join(", ")}`) : null;
+  const names = `Only in some of the runs: ${sections.join(", ")}`;
+  const rest = sections.length ? h("p", { class: "muted note" }, names) : null;
   if (!different.length) return [];
-  const fold = common.length ? comparisonFold(title, common) : h("details", { class: "card fold" }, h("summary", {}, title));
+  const empty = h("details", { class: "card fold" }, h("summary", {}, title));
+  const fold = common.length ? comparisonFold(title, common) : empty;
   fold.append(rest ?? "");
   return [fold];
 }
@@ -166,7 +168,8 @@ const warningSteps = ({ step, end }) =>
 
 function drawOverview() {
   const folds = h("div", { class: "folds" }, settingsAndValues());
-  byId("runs").append(h("div", { class: "head" }, h("h2", {}, "Runs")), ...accuracyNote(), runTable(), warningBox() ?? "", codeBox() ?? "", folds);
+  const boxes = [warningBox() ?? "", codeBox() ?? ""];
+  byId("runs").append(h("div", { class: "head" }, h("h2", {}, "Runs")), ...accuracyNote(), runTable(), ...boxes, folds);
 }
 
 /** Buttons that show and hide runs. */

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from purerl.porting.outcomes import Missing, Setting
-from purerl.porting.verl.rules.training import ACTOR, CRITIC, Part, budget, engine_settings, optimizer_settings
+from purerl.porting.verl.rules.training import ACTOR, CRITIC, ModelPart, budget, engine_settings, optimizer_settings
 from purerl.porting.verl.values import Values, local_path
 
 __all__ = ["critic", "critic_batches", "reference"]
@@ -69,7 +69,7 @@ def reference(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     v = Values(values)
     if not v.has_reference:
         return
-    part = Part("ref.fsdp_config", "ref.megatron", "actor.optim", "model", "ref")
+    part = ModelPart("ref.fsdp_config", "ref.megatron", "actor.optim", "model", "ref")
     own, policy = _of_reference(v, part), _of_reference(v, ACTOR)
     own = [each for each in own if not each.key.endswith("_microbatch")]
     tokens, rows = v.integer("ref.log_prob_max_token_len_per_gpu"), "ref.log_prob_micro_batch_size"
@@ -79,7 +79,7 @@ def reference(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     yield from _different("roles.reference.trainer", [*own, size], policy)
 
 
-def _of_reference(v: Values, part: Part) -> list[Setting]:
+def _of_reference(v: Values, part: ModelPart) -> list[Setting]:
     outcomes = engine_settings(v, part)
     return [each for each in outcomes if isinstance(each, Setting) and each.key.startswith(_OF_REFERENCE)]
 

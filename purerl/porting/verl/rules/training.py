@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from purerl.porting.outcomes import Missing, Setting
 from purerl.porting.verl.values import Values, as_number, local_path
 
-__all__ = ["ACTOR", "CRITIC", "Part", "budget", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
+__all__ = ["ACTOR", "CRITIC", "ModelPart", "budget", "engine_settings", "optimizer", "optimizer_settings", "trainer"]
 
 _DTYPES = {"fp32": "float32", "float32": "float32", "float": "float32", "bf16": "bfloat16", "bfloat16": "bfloat16"}
 _RECOMPUTE = {"full": "layers", "selective": "selective"}
@@ -17,7 +17,7 @@ _SCHEDULES = {"constant": "constant", "cosine": "cosine", "linear": "linear", "i
 _SCHEDULES |= {"inverse-square-root": "inverse_sqrt", "WSD": "warmup_stable_decay", "wsd": "warmup_stable_decay"}
 
 
-class Part(NamedTuple):
+class ModelPart(NamedTuple):
     """The short names of the settings of one model: its engine, its optimizer, its model, and its micro-batches."""
 
     fsdp: str
@@ -27,8 +27,8 @@ class Part(NamedTuple):
     batches: str
 
 
-ACTOR = Part("actor.fsdp_config", "actor.megatron", "actor.optim", "model", "actor")
-CRITIC = Part("critic.fsdp", "critic.megatron", "critic.optim", "critic.model", "critic")
+ACTOR = ModelPart("actor.fsdp_config", "actor.megatron", "actor.optim", "model", "actor")
+CRITIC = ModelPart("critic.fsdp", "critic.megatron", "critic.optim", "critic.model", "critic")
 
 
 def trainer(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
@@ -50,11 +50,11 @@ def trainer(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
         yield Setting("placement.ranks", ranks, several)
 
 
-def _weights(v: Values, part: Part) -> Any:
+def _weights(v: Values, part: ModelPart) -> Any:
     return v.get(f"{part.fsdp}.model_dtype", f"{part.model}.torch_dtype", f"{part.model}.fsdp_config.model_dtype")
 
 
-def engine_settings(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def engine_settings(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     """The settings below the trainer of one model: memory, micro-batches, mesh and LoRA, without the optimizer."""
     yield from _microbatches(v, part)
     yield from _lora(v, part)
@@ -64,7 +64,7 @@ def engine_settings(v: Values, part: Part) -> Iterator[Setting | Missing]:
         yield from _of_fsdp(v, part)
 
 
-def _microbatches(v: Values, part: Part) -> Iterator[Setting]:
+def _microbatches(v: Values, part: ModelPart) -> Iterator[Setting]:
     if part is ACTOR and v.is_sft:
         names = ("data.use_dynamic_bsz", "data.max_token_len_per_gpu", "data.micro_batch_size")
     else:
@@ -81,7 +81,7 @@ def budget(v: Values, tokens: int, rows: int, sequence: int) -> Setting:
     return Setting("max_tokens_per_microbatch", max(tokens * sequence, v.row_tokens))
 
 
-def _sequence(v: Values, part: Part) -> int:
+def _sequence(v: Values, part: ModelPart) -> int:
     """The ranks that divide the positions of a row."""
     if v.is_megatron:
         return max(1, v.integer(f"{part.megatron}.context_parallel_size"))
@@ -89,7 +89,7 @@ def _sequence(v: Values, part: Part) -> int:
     return max(1, v.integer(f"{part.batches}.{name}"), v.integer(f"{part.fsdp}.{name}"), v.integer(name))
 
 
-def _lora(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def _lora(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     model = part.model
     own, other = v.integer(f"{model}.lora_rank"), v.integer(f"{model}.lora.rank")
     if not (own or other):
@@ -108,7 +108,7 @@ def _lora(v: Values, part: Part) -> Iterator[Setting | Missing]:
 # --- FSDP ----------------------------------------------------------------------------------------------------------
 
 
-def _of_fsdp(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def _of_fsdp(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     sequence, size = _sequence(v, part), v.integer(f"{part.fsdp}.fsdp_size")
     shard = max(1, (size if 0 < size < v.ranks else v.ranks) // sequence)
     if shard > 1:
@@ -132,7 +132,7 @@ def _of_fsdp(v: Values, part: Part) -> Iterator[Setting | Missing]:
         yield Setting("packing", True)  # noqa: FBT003 - the value
 
 
-def _offload(v: Values, part: Part) -> Iterator[Setting]:
+def _offload(v: Values, part: ModelPart) -> Iterator[Setting]:
     old = f"{part.model}.fsdp_config"
     names = ("param_offload", "optimizer_offload", "offload_policy")
     offloads = [name for name in names if v.is_on(f"{part.fsdp}.{name}") or v.is_on(f"{old}.{name}")]
@@ -146,7 +146,7 @@ def _offload(v: Values, part: Part) -> Iterator[Setting]:
 # --- Megatron ------------------------------------------------------------------------------------------------------
 
 
-def _of_megatron(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def _of_megatron(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     name, sizes = part.megatron, {}
     for key in ("tensor", "pipeline", "context", "expert"):
         suffix = "context_parallel_size" if key == "context" else f"{key}_model_parallel_size"
@@ -180,7 +180,7 @@ def optimizer(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     yield Setting("trainer.skip_zero_gradients", False, comment)  # noqa: FBT003 - the value
 
 
-def optimizer_settings(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def optimizer_settings(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     """The settings of the optimizer below the trainer of one model."""
     if (rate := v.number(f"{part.optim}.lr")) is not None:
         yield Setting("lr", float(rate))
@@ -197,7 +197,7 @@ def optimizer_settings(v: Values, part: Part) -> Iterator[Setting | Missing]:
     yield from _optimizer_class(v, part)
 
 
-def _schedule(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def _schedule(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     optim, is_megatron = part.optim, v.is_megatron
     key = f"{optim}.lr_decay_style" if is_megatron else f"{optim}.lr_scheduler_type"
     names = (key,) if is_megatron else (f"{optim}.warmup_style", f"{optim}.lr_scheduler", key)
@@ -227,7 +227,7 @@ def _schedule(v: Values, part: Part) -> Iterator[Setting | Missing]:
         yield Setting("lr_scheduler_steps", length)
 
 
-def _optimizer_class(v: Values, part: Part) -> Iterator[Setting | Missing]:
+def _optimizer_class(v: Values, part: ModelPart) -> Iterator[Setting | Missing]:
     name, options = str(v.get(f"{part.optim}.optimizer") or "AdamW"), v.table(f"{part.optim}.override_optimizer_config")
     options = {key: value for key, value in options.items() if not key.startswith(("optimizer_", "overlap_", "use_"))}
     if v.is_megatron:
