@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from purerl.envs.hosts import episode, open_host
+from purerl.envs.hosts import episode
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import RolloutError
-from purerl.system.event_loop import EventLoop
 from tests.envs.hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
 from tests.rewards.processes import check_terminates, child_guards, wait_until
 
@@ -54,27 +53,6 @@ def test_coroutines_of_many_episodes_run_concurrently(run_in: str) -> None:
 @pytest.mark.parametrize("run_in", ["process", "thread"])
 def test_end_by_a_limit(run_in: str) -> None:
     hosted(check_end, settings("Ends", run_in=run_in, has_states=True))
-
-
-@pytest.mark.parametrize("run_in", ["process", "thread", "event_loop"])
-def test_episodes_in_flight_are_closed_when_the_event_loop_is(
-    run_in: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Their tasks are cancelled, and their environments still answer."""
-    log, loop, host, begun = tmp_path / "log", EventLoop(), open_host(settings(run_in=run_in)), list[int]()
-
-    async def waits() -> None:
-        async with episode(host) as opened:
-            await opened.reset({"log": str(log)}, 0)
-            begun.append(1)
-            await asyncio.get_running_loop().create_future()
-
-    for _ in range(3):
-        asyncio.run_coroutine_threadsafe(waits(), loop.asyncio)
-    wait_until(lambda: len(begun) == 3)
-    loop.close([host.close])
-    assert log.read_text() == "closed\n" * 3
-    assert caplog.text == ""
 
 
 def test_end_without_such_a_method_or_with_a_wrong_one() -> None:
