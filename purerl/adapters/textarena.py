@@ -71,7 +71,7 @@ class TextArenaEnvironment:
                 return self._observation()
             rewards, _ = self._game.close()
         reward = None if rewards is None else {int(player): float(value) for player, value in rewards.items()}
-        return Observation(reward=reward[0] if reward and self._num_players == 1 else reward, done=True)
+        return Observation(reward=reward[0] if reward is not None and self._num_players == 1 else reward, done=True)
 
     def close(self) -> None:
         return None
