@@ -6,6 +6,7 @@ are needed, see `purerl.plugins`; every other name has a default. No other code 
 Some settings of an engine are read by their names too, if its Config has them:
 
     device                      the device that it computes on: "auto", "cpu", or another one of torch
+    compile                     of a trainer: whether the first step compiles it, for a line on the console
     budget                      of a trainer: `Budget` of `purerl.backends.training`, which a plan of memory may reduce
     dtype                       of a generator: the dtype that it computes in, if it is not that of the trainer
     max_mismatch_growth         of a generator: `growth_setting` of `purerl.backends.mismatch_growth`
