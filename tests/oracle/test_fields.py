@@ -67,9 +67,9 @@ def _compare(library: str, found: Mapping[str, Any], listed: Mapping[str, Any] |
     """Compare `found` with `listed`, or with the defaults of the library."""
     listed = defaults(library) if listed is None else listed
     new = [name for name in found if name not in listed]
-    gone = [name for name in listed if name not in found]
+    removed = [name for name in listed if name not in found]
     changed = {name: (listed[name], found[name]) for name in found if name in listed and listed[name] != found[name]}
-    assert {"new": new, "gone": gone, "changed": changed} == {"new": [], "gone": [], "changed": {}}
+    assert {"new": new, "removed": removed, "changed": changed} == {"new": [], "removed": [], "changed": {}}
     assert [name for name in found if answer(library, name) is None] == []
 
 
