@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import json
 import os
 import subprocess
 import sys
@@ -19,11 +20,12 @@ _EXIT_TIMEOUT = 10.0
 
 # A process that imports torch takes seconds to start. One process therefore serves all calls, until its stdin closes.
 _SERVER = """
-import pickle, sys
+import json, pickle, sys
 from purerl.algos.algebra import fingerprint
 while packed := sys.stdin.buffer.readline():
     try:
-        answer = fingerprint(pickle.loads(bytes.fromhex(packed.decode())))
+        sys.path[:], algorithm = json.loads(packed)
+        answer = fingerprint(pickle.loads(bytes.fromhex(algorithm)))
     except Exception as error:
         answer = repr(error)
     print(answer, flush=True)
@@ -36,7 +38,8 @@ def fingerprint_in_other_process(packed: bytes) -> str:
     timer = Timer(_ANSWER_TIMEOUT, process.kill)
     timer.start()
     try:
-        process.stdin.write(packed.hex() + "\n")
+        # A directory may have been added to sys.path since the process has started, such as that of a user's file.
+        process.stdin.write(json.dumps((sys.path, packed.hex())) + "\n")
         process.stdin.flush()
         answer = process.stdout.readline()
     except OSError as error:  # the process has ended

@@ -29,8 +29,16 @@ def _config(name: str) -> RunConfig:
     return from_dict(RunConfig, table)
 
 
-def test_the_settings_of_the_run_with_an_environment_are_complete_and_valid(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def environment_example(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The working directory is that of the example, and no test has imported a module with the name of its file."""
     monkeypatch.chdir(EXAMPLES / "environment")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "game", raising=False)
+
+
+@pytest.mark.usefixtures("environment_example")
+def test_the_settings_of_the_run_with_an_environment_are_complete_and_valid() -> None:
     check_settings(_config("environment"))
 
 
@@ -47,11 +55,9 @@ def test_the_game_is_that_of_the_page() -> None:
     assert (EXAMPLES / "environment" / "game.py").read_text(encoding="utf-8") == GAME
 
 
-def test_a_dry_run_of_the_environment_checks_its_code_and_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("environment_example")
+def test_a_dry_run_of_the_environment_checks_its_code_and_data(tmp_path: Path) -> None:
     """A model that is on no disk is replaced. The dry run creates the environment, and starts an episode."""
-    monkeypatch.chdir(EXAMPLES / "environment")
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.delitem(sys.modules, "game", raising=False)
     model = write_model(tmp_path / "tiny")
     arguments = ["train", "run.toml", "--set", f"model={model}", "--directory", str(tmp_path / "run")]
     result = CliRunner().invoke(app, [*arguments, "--dry-run", "--check-code"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import pickle
 import subprocess
 import sys
@@ -48,6 +49,14 @@ def test_process_that_has_ended_is_replaced(monkeypatch):
     assert fingerprint_in_other_process(ALGORITHM).startswith(("BrokenPipeError", "EOFError"))
     monkeypatch.undo()
     assert fingerprint_in_other_process(ALGORITHM) == fingerprint(grpo.algorithm())
+
+
+def test_module_of_a_directory_that_was_added_later_is_found(tmp_path, monkeypatch):
+    assert fingerprint_in_other_process(ALGORITHM) == fingerprint(grpo.algorithm())
+    (tmp_path / "added_later.py").write_text("def doubled(value): return 2 * value\n", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    doubled = importlib.import_module("added_later").doubled
+    assert fingerprint_in_other_process(pickle.dumps(doubled)) == fingerprint(doubled)
 
 
 def test_process_that_does_not_exit_is_killed(monkeypatch):
