@@ -14,7 +14,7 @@ from typing import Any
 from attrs import NOTHING, Attribute, field, fields_dict, frozen
 
 from purerl.errors import ConfigError, nearest
-from purerl.system.credentials import find_credential, is_server_address
+from purerl.system.credentials import IS_CHECKED, find_credential, is_server_address
 
 __all__ = [
     "Model",
@@ -92,7 +92,7 @@ def setting(
             got = "a value that is not shown" if hidden else repr(value)
             raise ConfigError(attribute.name, got=got, need=need, do=do)
 
-    metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change}
+    metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change, IS_CHECKED: True}
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"inline": True} if inline else {})
     metadata |= ({"read": read} if read else {}) | ({"example": example} if example else {})
     metadata |= {"options": (*options,)} if options else {}
