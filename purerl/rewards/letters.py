@@ -25,7 +25,7 @@ _LETTER = re.compile(
 
 _FORMULA = re.compile(
     r"""[\s$]*(?:\\(?:text|math)\w*\{\s*)?[A-Za-z]\s*\}?\s*
-    (?: [+*/^_=<>!|'] | -(?!\s*[A-Za-z]{2}) | \((?!\s*[A-Za-z]{2}) | \\(?!text|math(?:bf|it|rm)|q?quad\b|[\s,;:!)\]]))""",
+    (?: [+*/^_=<>!|'] | [-(](?!\s*[A-Za-z]{2}) | \\(?!text|math(?:bf|it|rm)|q?quad\b|[\s,;:!)\]]))""",
     re.VERBOSE,
 )
 """A formula that starts with a letter, which is no choice: B + 1, or A = \\pi r^2."""

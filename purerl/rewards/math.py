@@ -9,6 +9,7 @@ A ground truth that cannot be read is a failure, whatever the completion is. An 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -164,13 +165,16 @@ def _compare(answer: str | None, example: Mapping[str, Any], rules: Rules) -> fl
     return float(answer is not None and is_correct(answer, expected, rules))
 
 
+_NEGATION = re.compile(r"\W{0,5}(?:\w{1,12}ly\s)?not\b", re.IGNORECASE)
+
+
 def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fraction | None:
     """The number in the completion, and in its box if it has one; an answer that offers a choice is none."""
     box = extract(completion, ["boxed"])
     if box is not None:
         return number_with_units(box)
     for candidate in find_candidates(completion, [rule for rule in rules if rule != "boxed"]):
-        if has_alternatives(candidate):
+        if has_alternatives(candidate) or _NEGATION.match(candidate):
             return None
         if (number := first_number(candidate)) is not None:
             return number

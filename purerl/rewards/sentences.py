@@ -1,4 +1,4 @@
-r"""Answers in a sentence: the formula that a sentence states, as in "The smallest such prime is 23."
+r"""The answer that a sentence states, such as 23 in "The smallest such prime is 23".
 
 Each rule returns None if it does not apply. A sentence that denies or limits its number, such as "It is not 5" or "It
 is at least 5", states none.
@@ -21,7 +21,7 @@ _NUMBER = re.compile(rf"{_FORMULA}|(?<![\w.])-?\\?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s
 _PROSE = re.compile(
     r"[\s*_]*(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|arc\w+|pi)\b)(?:[A-Za-z]{2,}(?:'[a-z]+)?[\s,*]|[AI]\s[a-z]{2})"
 )
-_IS = re.compile(r"(?<![\w'])(?:is|are|was|were|equals)(?![\w'])[\s:]*", re.IGNORECASE)
+_IS = re.compile(r"(?<![\w'])(?:is|are|was|were|equals)(?![\w']):?", re.IGNORECASE)
 _RELATIVE = re.compile(r"\b(?:that|which|who)\s+(?:is|are|was|were)\b", re.IGNORECASE)
 _LEAD = re.compile(
     r"(?:[\s:*_]*(?:equal\s+to|given\s+by|therefore|thus|then|exactly|precisely|simply|just|indeed|only)\b)*[\s:*_]*",
@@ -51,7 +51,7 @@ def stated_answer(text: str) -> str:
 
     >>> stated_answer("The smallest such prime is 23. It is odd."), stated_answer("He needs 15 minutes to get there.")
     ('23', '15 minutes')
-    >>> stated_answer("23 is the smallest such prime."), stated_answer("It is not 23."), stated_answer("12, since x = 9")
+    >>> stated_answer("23 is the smallest such prime."), stated_answer("It is not 23."), stated_answer("12, as x = 9")
     ('23', 'It is not 23', '12')
     """
     sentence = _END.split(text[:_MAX_CHARACTERS], maxsplit=1)[0].strip(" *`")

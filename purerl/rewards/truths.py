@@ -43,7 +43,7 @@ def aime_truth(example: Mapping[str, Any]) -> Fraction:
 
 
 def formula_truth(example: Mapping[str, Any]) -> GroundTruth:
-    """The ground truth as `read_ground_truth` reads it: the content of its last box, what follows ####, or all of it."""
+    """The ground truth: the content of its last box, what follows ####, or all of it."""
     text = get_ground_truth(example).strip()
     if _LIST.fullmatch(text):
         raise ValueError(f"the ground truth is a list of texts: {text!r:.200}")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from purerl.rewards.extraction import RULES, extract, last_boxed
+from purerl.rewards.boxes import last_boxed
+from purerl.rewards.extraction import RULES, extract
 from purerl.rewards.math import aime, boxed, gsm8k, has_boxed, math, multiple_choice, numeric
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "rewards.md"

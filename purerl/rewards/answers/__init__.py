@@ -63,7 +63,9 @@ def read_ground_truth(text: str) -> GroundTruth:
             raise ValueError(f"the ground truth cannot be read: {error}: {text!r:.200}") from error
         node = Node("text", (cleaned,))
     if letter is None and node.op == "text" and is_sentence(text):
-        raise ValueError(f"the ground truth is a sentence, which no answer equals; give the answer alone: {text!r:.200}")
+        raise ValueError(
+            f"the ground truth is a sentence, which no answer equals; give the answer alone: {text!r:.200}"
+        )
     return GroundTruth(cleaned, node, letter)
 
 

@@ -165,7 +165,8 @@ def _equal_items(truth: Node, answer: Node, rules: Rules) -> bool | None:
 def _are_of_different_unknowns(truth: Node, answer: Node) -> bool:
     """Whether both are solutions of several unknowns, such as x = 1, y = 2, with different names."""
     names = [
-        {base_of(label) for label in labels_of(node.args)} if node.op in _LISTS else set[str]() for node in (truth, answer)
+        {base_of(label) for label in labels_of(node.args)} if node.op in _LISTS else set[str]()
+        for node in (truth, answer)
     ]
     return min(map(len, names)) > 1 and names[0] != names[1]
 

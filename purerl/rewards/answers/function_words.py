@@ -6,23 +6,21 @@ import re
 
 __all__ = ["names_unit"]
 
-_FUNCTION_WORDS = frozenset(
-    """
-    i you we he she they me him this that these those my your our his her their its
-    which who whom whose what where when why how
-    am is are was were be been being isn't aren't wasn't do does did don't doesn't has have had having
-    can could may might must shall should will would cannot can't won't
-    think guess guessing believe suppose assume know equals
-    not no nor never none neither either both unless if whether though although because since so then thus therefore
-    hence however instead rather but yet except and or than as
-    more less fewer most least at between to from until about approximately approx roughly around almost nearly
-    exactly precisely maybe perhaps possibly probably likely surely certainly definitely plus minus
-    answer
-    """.split()
-)
-_OPINIONS = frozenset("wrong incorrect false invalid impossible correct true right sure unsure unlikely ok".split())
+_WORDS = """
+i you we he she they me him this that these those my your our his her their its
+which who whom whose what where when why how
+am is are was were be been being isn't aren't wasn't do does did don't doesn't has have had having
+can could may might must shall should will would cannot can't won't
+think guess guessing believe suppose assume know equals
+not no nor never none neither either both unless if whether though although because since so then thus therefore
+hence however instead rather but yet except and or than as
+more less fewer most least at between to from until about approximately approx roughly around almost nearly
+exactly precisely maybe perhaps possibly probably likely surely certainly definitely plus minus answer
+"""
+_OPINIONS = "wrong incorrect false invalid impossible correct true right sure unsure unlikely ok"
+_FUNCTION_WORDS, _LAST_WORDS = frozenset(_WORDS.split()), frozenset(_OPINIONS.split())
 _MAX_WORDS = 6
-_WORD = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
+_LETTERS = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 
 
 def names_unit(words: str) -> bool:
@@ -33,6 +31,6 @@ def names_unit(words: str) -> bool:
     >>> names_unit("is not the answer"), names_unit("or more"), names_unit("wrong")
     (False, False, False)
     """
-    found = _WORD.findall(words.replace("\u2019", "'").lower())
+    found = _LETTERS.findall(words.replace("\u2019", "'").lower())
     is_plain = len(found) <= _MAX_WORDS and "?" not in words and not _FUNCTION_WORDS.intersection(found)
-    return is_plain and not (found and found[-1] in _OPINIONS)
+    return is_plain and not (found and found[-1] in _LAST_WORDS)

@@ -16,7 +16,7 @@ INEQUALITIES = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 def solve_linear(left: Node, name: str, right: Node) -> tuple[str, Value] | None:
     """The relation between the variable and a number that ``left name right`` is: -2x + 1 < 7 is x > -3.
 
-    `name` is that of an inequality, or "!=". None if this is not linear in one variable, or holds for all or no numbers.
+    `name` is that of an inequality, or "!=". None if this is not linear in one variable, or has no bound.
 
     >>> from purerl.rewards.answers.parser import parse
     >>> solve_linear(*parse("-2x + 1 < 7").args)
@@ -43,15 +43,18 @@ def _degree(node: Node) -> int | None:
     if not symbols(node):
         return 0
     degrees = [_degree(child) for child in node.children]
-    if None in degrees:
+    known = [degree for degree in degrees if degree is not None]
+    if len(known) < len(degrees):
         return None
-    match node.op, degrees:
+    match node.op, known:
         case "symbol", _:
-            return 1
-        case ("neg" | "add" | "sub"), _:
-            return max(degrees)
+            degree = 1
+        case (("neg" | "add" | "sub"), _):
+            degree = max(known)
         case "mul", _:
-            return sum(degrees)
+            degree = sum(known)
         case "div", (degree, 0):
-            return degree
-    return None
+            pass
+        case _:
+            degree = None
+    return degree

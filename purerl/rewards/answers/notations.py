@@ -19,10 +19,9 @@ _BASED = re.compile(
     (?: _\s*(?:\{\s*)?\(?(?:base\s*)? | ,?\s*\(?\s*(?:in\s+)?base[\s-]*) (?P<base>\d+|[a-z]+) \)?\s*\}?\)?""",
     re.VERBOSE,
 )
-_BASES = {
-    name: str(base)
-    for base, name in enumerate("two three four five six seven eight nine ten eleven twelve".split(), start=2)
-} | {"sixteen": "16"}
+_MAX_BASE_FIGURES = 2
+_NAMES = "two three four five six seven eight nine ten eleven twelve"
+_BASES = {name: str(base) for base, name in enumerate(_NAMES.split(), start=2)} | {"sixteen": "16"}
 
 
 def read_notation(text: str) -> Node | None:
@@ -76,8 +75,9 @@ def _equal_based(truth: Node, answer: Node, rules: Rules) -> bool:
     """The same digits. The base may be left out or added, if it has these digits."""
     based, other = (truth, answer) if truth.op == "based" else (answer, truth)
     digits, base = based.args
-    has_digits = digits.lstrip("-").isdecimal() and len(base) <= 2 and max(map(int, digits.lstrip("-"))) < int(base or 0)
-    return has_digits and is_same_value(other, number(int(digits)))
+    figures = digits.lstrip("-")
+    has_figures = figures.isdecimal() and len(base) <= _MAX_BASE_FIGURES and max(map(int, figures)) < int(base or 0)
+    return has_figures and is_same_value(other, number(int(digits)))
 
 
 NOTATIONS: dict[str, Callable[[Node, Node, Rules], bool]] = {

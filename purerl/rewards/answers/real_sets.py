@@ -129,7 +129,9 @@ def real_set(node: Node) -> RealSet | None:
 
 def variables(node: Node) -> frozenset[Node]:
     """The variables of the conditions of a set: symbols, or f(x)."""
-    parts = [part for inner in all_nodes(node) if inner.op == "relation" for part in inner.args[::2] if part is not None]
+    parts = [
+        part for inner in all_nodes(node) if inner.op == "relation" for part in inner.args[::2] if part is not None
+    ]
     return frozenset(chain.from_iterable(map(_variables_of, parts)))
 
 

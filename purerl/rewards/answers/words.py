@@ -24,7 +24,8 @@ _CHOICE = re.compile(
     r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z]|[a-z])\s*\)|([A-Z])\s*[).:](?=\s|$)|([A-Z])$)\s*(.*)", re.DOTALL
 )
 _LABEL = re.compile(
-    r"\\(?:text|math)(?:bf|it|rm|sf|normal)?\s*\{\s*(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?![_^])\s*(.*)", re.DOTALL
+    r"\\(?:text|math)(?:bf|it|rm|sf|normal)?\s*\{\s*(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?![_^])\s*(.*)",
+    re.DOTALL,
 )
 """The letter of a choice in a command for words, after which any formula may follow."""
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|equals)\b", re.IGNORECASE)
@@ -97,7 +98,8 @@ def _letter_and_content(text: str) -> tuple[str, str] | None:
     match = _CHOICE.match(plain_words(text))
     if match is None or _ANOTHER.search(match[4]) or _OPERATION.match(match[4]):
         return None
-    return (match[1] or match[2] or match[3]).upper(), match[4]
+    is_separate = match[2] or (match[1] and match[1].isupper() and match.start(4) > match.end(1) + 1)
+    return (match[1] or match[2] or match[3]).upper(), match[4] if is_separate else ""
 
 
 def is_sentence(text: str) -> bool:
