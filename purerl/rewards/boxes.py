@@ -79,6 +79,8 @@ def last_boxed(text: str) -> str | None:
 
 def _boxes(text: str) -> Iterator[_Box]:
     """The last boxes with balanced braces, in the order of the text."""
+    if "box" not in text:
+        return
     for match in deque(_COMMAND.finditer(text), maxlen=_MAX_BOXES):
         if match[0].endswith("{"):
             content = _read_braces(text, match.end())

@@ -38,7 +38,7 @@ __all__ = [
 
 NUMERIC = Rules(relative_tolerance=1e-6)
 """The rules of `numeric`."""
-_ANSWER_RULES = ("boxed", "answer tag", "hashes", "phrase")
+_UNBOXED_RULES = ("answer tag", "hashes", "phrase")
 _NUMBER_RULES = ("answer tag", "hashes", "phrase", "A: prefix", "last number")
 
 
@@ -81,7 +81,7 @@ def aime(completion: str, example: Mapping[str, Any]) -> float:
     (1.0, 0.0)
     """
     expected = aime_truth(example)
-    return float(_extract_number(completion, _ANSWER_RULES) == expected)
+    return float(_extract_number(completion, _UNBOXED_RULES) == expected)
 
 
 @needs_one_of("answer", "reward_model")
@@ -173,7 +173,7 @@ def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fr
     box = extract(completion, ["boxed"])
     if box is not None:
         return number_with_units(box)
-    for candidate in find_candidates(completion, [rule for rule in rules if rule != "boxed"]):
+    for candidate in find_candidates(completion, rules):
         if has_alternatives(candidate) or _NEGATION.match(candidate):
             return None
         if (number := first_number(candidate)) is not None:
@@ -183,7 +183,8 @@ def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fr
 
 def _extract_formula(completion: str) -> str | None:
     """The answer of a completion, without the rest of its sentence; None if there is none."""
-    answer = extract(completion, _ANSWER_RULES)
-    if answer is None or extract(completion, ["boxed"]) is not None:
-        return answer
-    return stated_answer(answer)
+    box = extract(completion, ["boxed"])
+    if box is not None:
+        return box
+    answer = extract(completion, _UNBOXED_RULES)
+    return None if answer is None else stated_answer(answer)

@@ -1,4 +1,4 @@
-"""Labeled answers: the verdicts of answer_labels.toml, which purerl did not write, and of answer_kinds.toml, by kind."""
+"""Labeled answers: answer_labels.toml has verdicts that purerl did not write, answer_kinds.toml its own, by kind."""
 
 from __future__ import annotations
 

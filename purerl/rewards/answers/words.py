@@ -29,6 +29,8 @@ _LABEL = re.compile(
 )
 """The letter of a choice in a command for words, after which any formula may follow."""
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|equals)\b", re.IGNORECASE)
+_NO_LETTER = "0123456789-+.$[{|<>"
+"""First characters of answers that start with no letter of a choice."""
 _MAX_WORDS = 10  # in an answer that is no sentence
 _ANOTHER = re.compile(r"\(\s*[A-Z]\s*\)|\b(?:or|and)\b|(?:^|[\s,;/&])[A-Z](?:$|[).:,;])", re.IGNORECASE)
 _OPERATION = re.compile(r"\s*(?:[-+*/^_=<>!|]|\\(?:cdot|times|cup|le|ge))")
@@ -93,6 +95,8 @@ def content_of_choice(text: str) -> str | None:
 
 def _letter_and_content(text: str) -> tuple[str, str] | None:
     """The letter of a choice and the text after it."""
+    if not text or text[0] in _NO_LETTER:
+        return None
     if (label := _LABEL.match(text)) and not _ANOTHER.search(plain_words(label[3])):
         return label[1] or label[2], label[3]
     match = _CHOICE.match(plain_words(text))
