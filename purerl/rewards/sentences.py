@@ -18,14 +18,23 @@ _CLAUSE = re.compile(
 _FORMULA = r"(?:\$[^$]+\$|\\\((?:(?!\\\)).)+\\\)|\\\[(?:(?!\\\]).)+\\\])"
 _SPAN = re.compile(_FORMULA)
 _NUMBER = re.compile(rf"{_FORMULA}|(?<![\w.])-?\\?\$?\d[\d,]*(?:\.\d+)?(?:\s?/\s?\d+)?(?:\\?%)?")
+_LABELED = re.compile(rf"(?:[A-Za-z]\s?=\s?)?(?:{_NUMBER.pattern})")
 _PROSE = re.compile(
     r"[\s*_]*(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|arc\w+|pi)\b)(?:[A-Za-z]{2,}(?:'[a-z]+)?[\s,*]|[AI]\s[a-z]{2})"
 )
-_IS = re.compile(r"(?<![\w'])(?:is|are|was|were|equals)(?![\w']):?", re.IGNORECASE)
-_RELATIVE = re.compile(r"\b(?:that|which|who)\s+(?:is|are|was|were)\b", re.IGNORECASE)
+_IS = re.compile(
+    r"""(?: (?<![\w'])(?:is|are|was|were|equals|(?:would|should|must|will|ha(?:s|ve)\s+to)\s+be)
+    | \b(?:it|that)['\u2019]s)(?![\w']):?""",
+    re.IGNORECASE | re.VERBOSE,
+)
+_RELATIVE = re.compile(
+    r"\b(?:that|which|who)\s+(?:is|are|was|were)\b|\b(?:is|are|was|were)\s+(?:\w+ed|\w+en|drawn|made)\b", re.IGNORECASE
+)
+"""Verbs of clauses within a sentence: "which is odd", "when 100 is divided by 7"."""
 _LEAD = re.compile(
-    r"(?:[\s:*_]*(?:equal\s+to|given\s+by|therefore|thus|then|exactly|precisely|simply|just|indeed|only)\b)*[\s:*_]*",
-    re.IGNORECASE,
+    r"""(?:[\s:*_]*(?:equal\s+to|given\s+by|therefore|thus|then|hence|so|exactly|precisely|simply|just|indeed|only|clearly
+    |obviously|actually|definitely)\b)*[\s:*_]*""",
+    re.IGNORECASE | re.VERBOSE,
 )
 _PREDICATE = re.compile(r"[\s*_]*(?:is|are)\s+(?:the|our|my|your|an?)\s", re.IGNORECASE)
 _VERB = re.compile(
@@ -54,7 +63,7 @@ def stated_answer(text: str) -> str:
     >>> stated_answer("23 is the smallest such prime."), stated_answer("It is not 23."), stated_answer("12, as x = 9")
     ('23', 'It is not 23', '12')
     """
-    sentence = _END.split(text[:_MAX_CHARACTERS], maxsplit=1)[0].strip(" *`")
+    sentence = _LEAD.sub("", _END.split(text[:_MAX_CHARACTERS], maxsplit=1)[0].strip(" *`"), count=1)
     if not _PROSE.match(sentence):
         return _subject(sentence) or _CLAUSE.split(sentence, maxsplit=1)[0]
     return _predicate(sentence) or _only_number(sentence) or sentence
@@ -80,7 +89,7 @@ def _only_number(sentence: str) -> str | None:
 
 def _subject(sentence: str) -> str | None:
     """The formula at the start of a sentence such as "23 is the smallest prime"."""
-    match = _NUMBER.match(sentence)
+    match = _LABELED.match(sentence)
     rest = sentence[match.end() :] if match else ""
     return match[0] if match and _PREDICATE.match(rest) and not _DENIAL.search(rest) else None
 

@@ -89,6 +89,7 @@ _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{?(
 _INTRODUCTION = re.compile(
     r"(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is|:)|(?:option|choice)(?=\s+\(?[A-Z]\)?$))[\s:]*", re.IGNORECASE
 )
+_NEXT_EQUATION = re.compile(r"\\\\\s+(?=[A-Za-z]\s*=)")
 _TEXT_PERIOD = re.compile(r"\\text\{\s*[.,;]?\s*\}")
 
 
@@ -98,7 +99,8 @@ def clean(text: str) -> str:
     >>> clean(r"$\left(1,\!000\right)$."), clean("x² ≤½"), clean(r"0.1\overline{6}")
     ('(1000)', 'x^{2} \\le {\\frac{1}{2}}', '{\\frac{15}{90}}')
     """
-    text = text if r"\begin" in text else text.replace("\\\\", "\\")  # escaped twice; there are no rows
+    if r"\begin" not in text:
+        text = _NEXT_EQUATION.sub(", ", text).replace("\\\\", "\\")  # escaped twice; there are no rows
     text = text if text.isascii() else _to_ascii(text)
     for pattern, replacement in _RULES:
         text = pattern.sub(replacement, text)

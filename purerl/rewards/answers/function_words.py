@@ -16,10 +16,13 @@ not no nor never none neither either both unless if whether though although beca
 hence however instead rather but yet except and or than as
 more less fewer most least at between to from until about approximately approx roughly around almost nearly
 exactly precisely maybe perhaps possibly probably likely surely certainly definitely plus minus answer
+fails failed works worked seems looks appears holds exceeds satisfies contradicts rejected excluded discarded
 """
 _OPINIONS = "wrong incorrect false invalid impossible correct true right sure unsure unlikely ok"
 _FUNCTION_WORDS, _LAST_WORDS = frozenset(_WORDS.split()), frozenset(_OPINIONS.split())
 _MAX_WORDS = 6
+_OBJECT = re.compile(r"\b(?!(?:of|per|in|for|on|by|with)\b)[a-z]+\s+the\b")
+"""An article after a word that is no preposition, as in "exceeds the limit"."""
 _LETTERS = re.compile(r"[^\W\d_]+(?:'[a-z]+)?")
 
 
@@ -31,6 +34,8 @@ def names_unit(words: str) -> bool:
     >>> names_unit("is not the answer"), names_unit("or more"), names_unit("wrong")
     (False, False, False)
     """
-    found = _LETTERS.findall(words.replace("\u2019", "'").lower())
+    words = words.replace("\u2019", "'").lower()
+    found = _LETTERS.findall(words)
     is_plain = len(found) <= _MAX_WORDS and "?" not in words and not _FUNCTION_WORDS.intersection(found)
+    is_plain = is_plain and not _OBJECT.search(words)
     return is_plain and not (found and found[-1] in _LAST_WORDS)

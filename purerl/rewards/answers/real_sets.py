@@ -10,9 +10,9 @@ from functools import cmp_to_key, reduce
 from itertools import chain
 from typing import NamedTuple
 
-from purerl.rewards.answers.items import is_function
+from purerl.rewards.answers.items import as_items, is_function
 from purerl.rewards.answers.linear import INEQUALITIES, solve_linear
-from purerl.rewards.answers.nodes import Node, all_nodes, symbols
+from purerl.rewards.answers.nodes import Node, all_nodes, contains, symbols
 from purerl.rewards.answers.values import UndefinedError, Value, compare, evaluate, is_close, is_real
 
 __all__ = ["RealSet", "are_equal_sets", "real_set", "variables"]
@@ -154,10 +154,18 @@ def _combined(nodes: Sequence[Node], operation: Callable[[RealSet, RealSet], Rea
 
 
 def _read_conditions(node: Node) -> RealSet | None:
-    are_conditions = all(
-        condition.op == "relation" and {*condition.args[1::2]} <= {*INEQUALITIES, "!=", "in"} for condition in node.args
-    )
-    return _combined(node.args, _intersection) if are_conditions else None
+    conditions: list[Node] = []
+    for item in node.args:
+        conditions.append(_repeated(conditions[-1], item) if conditions else item)
+    known = {*INEQUALITIES, "!=", "in"}
+    are_conditions = all(condition.op == "relation" and {*condition.args[1::2]} <= known for condition in conditions)
+    return _combined(conditions, _intersection) if are_conditions else None
+
+
+def _repeated(condition: Node, item: Node) -> Node:
+    """The condition x != 2 for the second item of x != 1, 2; any other item as it is."""
+    is_value = item.op != "relation" and condition.op == "relation" and condition.args[1:2] == ("!=",)
+    return Node("relation", (condition.args[0], "!=", item)) if is_value else item
 
 
 def _read_cases(node: Node) -> RealSet | None:
@@ -201,13 +209,19 @@ def _read_relation(node: Node) -> RealSet | None:
         return _real_set(parts[1]) if _is_variable(parts[0]) else None
     if len(parts) > 3 or (len(parts) == 3 and not symbols(parts[1])):
         return None
-    halves = [_half_line(*relation) for relation in zip(parts, names, parts[1:], strict=False)]
-    found = [half for half in halves if half is not None]
-    return reduce(_intersection, found) if len(found) == len(halves) else None
+    return _all_hold([_half_line(*relation) for relation in zip(parts, names, parts[1:], strict=False)])
+
+
+def _all_hold(sets: Sequence[RealSet | None]) -> RealSet | None:
+    """The numbers in all sets; None if one of them is unknown."""
+    known = [each for each in sets if each is not None]
+    return reduce(_intersection, known) if len(known) == len(sets) else None
 
 
 def _half_line(left: Node | None, name: str, right: Node) -> RealSet | None:
     """The numbers for which an inequality holds that is solved for its variable, or can be because it is linear."""
+    if name == "!=" and contains(right, "plus_minus"):
+        return _all_hold([_half_line(left, name, value) for value in as_items(right)])
     if _is_variable(left):
         found = _bounded_by(name, right)
     else:

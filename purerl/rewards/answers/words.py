@@ -24,8 +24,9 @@ _CHOICE = re.compile(
     r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z]|[a-z])\s*\)|([A-Z])\s*[).:](?=\s|$)|([A-Z])$)\s*(.*)", re.DOTALL
 )
 _LABEL = re.compile(
-    r"\\(?:text|math)(?:bf|it|rm|sf|normal)?\s*\{\s*(?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?![_^])\s*(.*)",
-    re.DOTALL,
+    r"""\\(?:text|math)(?:bf|it|rm|sf|normal)?\s*\{\s*
+    (?: (?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?!\s*[_^+*/=<>|])\s* | ([A-Z])\s*\}\s+(?=-?\d|\\[dt]?frac|\\sqrt) ) (.*)""",
+    re.DOTALL | re.VERBOSE,
 )
 """The letter of a choice in a command for words, after which any formula may follow."""
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|equals)\b", re.IGNORECASE)
@@ -97,8 +98,8 @@ def _letter_and_content(text: str) -> tuple[str, str] | None:
     """The letter of a choice and the text after it."""
     if not text or text[0] in _NO_LETTER:
         return None
-    if (label := _LABEL.match(text)) and not _ANOTHER.search(plain_words(label[3])):
-        return label[1] or label[2], label[3]
+    if (label := _LABEL.match(text)) and not _ANOTHER.search(plain_words(label[4])):
+        return label[1] or label[2] or label[3], label[4]
     match = _CHOICE.match(plain_words(text))
     if match is None or _ANOTHER.search(match[4]) or _OPERATION.match(match[4]):
         return None
