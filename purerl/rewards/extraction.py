@@ -95,7 +95,11 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule(
-            "boxed", r"the content of the last `\boxed{...}`", _find_boxed, r"So \boxed{\frac{1}{2}}.", r"\frac{1}{2}"
+            "boxed",
+            r"the content of the last `\boxed{...}`, `\fbox{...}` or `\boxed 5`",
+            _find_boxed,
+            r"So \boxed{\frac{1}{2}}, in the form \boxed{}.",
+            r"\frac{1}{2}",
         ),
         Rule(
             "answer tag",

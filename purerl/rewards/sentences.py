@@ -22,6 +22,7 @@ _LABELED = re.compile(rf"(?:[A-Za-z]\s?=\s?)?(?:{_NUMBER.pattern})")
 _PROSE = re.compile(
     r"[\s*_]*(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|arc\w+|pi)\b)(?:[A-Za-z]{2,}(?:'[a-z]+)?[\s,*]|[AI]\s[a-z]{2})"
 )
+_NAMED = re.compile(r"\$?\\?[A-Za-z][^$\s]{0,20}\$?\s+(?:is|are|equals)\s", re.IGNORECASE)
 _IS = re.compile(
     r"""(?: (?<![\w'])(?:is|are|was|were|equals|(?:would|should|must|will|ha(?:s|ve)\s+to)\s+be)
     | \b(?:it|that)['\u2019]s)(?![\w']):?""",
@@ -64,7 +65,7 @@ def stated_answer(text: str) -> str:
     ('23', 'It is not 23', '12')
     """
     sentence = _LEAD.sub("", _END.split(text[:_MAX_CHARACTERS], maxsplit=1)[0].strip(" *`"), count=1)
-    if not _PROSE.match(sentence):
+    if not (_PROSE.match(sentence) or _NAMED.match(sentence)):
         return _subject(sentence) or _CLAUSE.split(sentence, maxsplit=1)[0]
     return _predicate(sentence) or _only_number(sentence) or sentence
 

@@ -81,6 +81,10 @@ _APPEARANCE = (
     (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?:s)?(?![a-zA-Z])", r"\\degree "),
     (r"(?<=\d)\s*\^?\{?\s*\\(?:text|mathrm|textrm)\{\s*(?:st|nd|rd|th)\s*\}\s*\}?", ""),
     (r"(?<=\d)(?:st|nd|rd|th)(?![a-zA-Z])", ""),
+    *(
+        (rf"(?<=\d)\s*(\\(?:text|mathrm)\s*\{{)?\s*{name}(?![a-zA-Z])", rf" \\times 10^{{{exponent}}} \1")
+        for name, exponent in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
+    ),
     (r"\\not\s*=|\\not\s*\\eq(?![a-zA-Z])", r"\\ne "),
     (r"\\not\s*\\in(?![a-zA-Z])", r"\\notin "),
 )

@@ -1,4 +1,4 @@
-"""Words that can follow a number and name no unit: pronouns, forms of verbs, negations, comparisons, opinions."""
+"""Words that can follow a number and name no unit: pronouns, verbs, negations, comparisons, opinions, fractions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,13 @@ hence however instead rather but yet except and or than as
 more less fewer most least at between to from until about approximately approx roughly around almost nearly
 exactly precisely maybe perhaps possibly probably likely surely certainly definitely plus minus answer
 fails failed works worked seems looks appears holds exceeds satisfies contradicts rejected excluded discarded
+below above under over beyond hundred thousand million billion trillion
 """
-_OPINIONS = "wrong incorrect false invalid impossible correct true right sure unsure unlikely ok"
-_FUNCTION_WORDS, _LAST_WORDS = frozenset(_WORDS.split()), frozenset(_OPINIONS.split())
+_LAST = """
+wrong incorrect false invalid impossible correct true right sure unsure unlikely ok
+squared cubed factorial half halves thirds fourths fifths sixths eighths tenths hundredths thousandths
+"""
+_FUNCTION_WORDS, _LAST_WORDS = frozenset(_WORDS.split()), frozenset(_LAST.split())
 _MAX_WORDS = 6
 _OBJECT = re.compile(r"\b(?!(?:of|per|in|for|on|by|with)\b)[a-z]+\s+the\b")
 """An article after a word that is no preposition, as in "exceeds the limit"."""

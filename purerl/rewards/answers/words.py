@@ -25,7 +25,8 @@ _CHOICE = re.compile(
 )
 _LABEL = re.compile(
     r"""\\(?:text|math)(?:bf|it|rm|sf|normal)?\s*\{\s*
-    (?: (?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?!\s*[_^+*/=<>|])\s* | ([A-Z])\s*\}\s+(?=-?\d|\\[dt]?frac|\\sqrt) ) (.*)""",
+    (?: (?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?!\s*[_^+*/=<>|])\s*
+        | ([A-Z])\s*\}\s+(?=-?\d|\\[dt]?frac|\\sqrt) ) (.*)""",
     re.DOTALL | re.VERBOSE,
 )
 """The letter of a choice in a command for words, after which any formula may follow."""
