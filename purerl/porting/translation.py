@@ -72,7 +72,7 @@ def check_names(names: Iterable[str], library: str) -> None:
 def unknown_names(names: Iterable[str], library: str) -> dict[str, str]:
     """Those of `names` that `library` does not have, each with the remedy: the nearest ones."""
     table = known(library)
-    return {name: _nearest(name, table) for name in names if not _is_known(name, library, table)}
+    return {name: _nearest(name, library, table) for name in names if not _is_known(name, library, table)}
 
 
 def _title(library: str) -> str:
@@ -120,8 +120,10 @@ def _is_free(section: str, library: str) -> bool:
     return any(one.unneeded or (one.to and is_old) for one in found)
 
 
-def _nearest(name: str, table: Mapping[str, Any]) -> str:
+def _nearest(name: str, library: str, table: Iterable[str]) -> str:
     last = name.rpartition(".")[2]
+    section = f"{name.partition('.')[0]}."
+    table = [key for key in table if key.startswith(section)] if library == "trl" else [*table]
     same = [key for key in table if key.rpartition(".")[2] == last]
     close = get_close_matches(name, same or table, n=3, cutoff=0.0 if same else 0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out, or correct its name"
