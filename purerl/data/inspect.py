@@ -183,7 +183,7 @@ def _describe(table: pa.Table) -> tuple[Column, ...]:
 
 
 def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat | None) -> tuple[str, ...]:
-    is_text = tokenizer is not None and data.example_format.prompt_format == "text"
+    is_text = tokenizer is not None and data.example_format.has_text_prompts
     note = text_note(tokenizer) if is_text else None
     return (*([note] if note else []), *data_notes([data], chat, NUMBER_COLUMNS))
 
