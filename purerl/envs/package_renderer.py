@@ -114,12 +114,21 @@ def _opened(chat: Chat, tools: Tools, family: str) -> PackageRenderer:
     try:
         package = _created(chat, name)
     except Exception as error:  # the package also raises AssertionError and errors of pydantic
+        if "vocab file" in str(error):  # openai_harmony downloads it
+            raise ConfigError(
+                f"the renderer {name!r} needs the vocabulary of harmony, which it cannot download",
+                got=str(error),
+                need="a network, or the file o200k_base.tiktoken in the folder TIKTOKEN_ENCODINGS_BASE",
+                do='copy the file there, or use renderer = "template"',
+            ) from error
         raise ConfigError(f"the renderer {name!r} does not fit the model", got=str(error)) from error
     opening = _prompt_tokens(chat, package, [_QUESTION], tools)
     result = {"role": "tool", "content": "an answer", "tool_call_id": "call00000", "name": "tool"}
     stop_tokens = package.get_stop_token_ids()
     end = next((token for token in stop_tokens if token in chat.stop_tokens), stop_tokens[0])
-    if _following(chat, package, [_QUESTION], [end], [result if tools else _QUESTION], tools) is None:
+    new = [result if tools else _QUESTION]
+    turns_to_try = ([end], [*chat.tokenizer("</think>", add_special_tokens=False)["input_ids"], end])
+    if all(_following(chat, package, [_QUESTION], turn, new, tools) is None for turn in turns_to_try):
         raise ConfigError(f"the renderer {name!r} cannot continue a conversation after a turn")
     turns = None
     with suppress(ConfigError):

@@ -79,6 +79,7 @@ LENIENT: tuple[tuple[Any, str, str, tuple[ToolCall, ...]], ...] = (
      (CALC, TIME)),
     ("pythonic", "<|tool_call_start|>[a.b(x=(1, -2), y=[None, null, true])]<|tool_call_end|>", "",
      (ToolCall("a.b", {"x": [1, -2], "y": [None, None, True]}),)),
+    ("pythonic", "[calc(expression='1\n\"2\"')]", "", (ToolCall("calc", {"expression": '1\n"2"'}),)),
     ("pythonic", "[fly(from='Rome', class = 1, x='from = 2')]", "",
      (ToolCall("fly", {"from": "Rome", "class": 1, "x": "from = 2"}),)),
     # text that is no call

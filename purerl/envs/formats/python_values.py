@@ -15,15 +15,19 @@ from purerl.envs.protocol import ToolCall
 __all__ = ["call_of_node", "closing_position", "literal", "parsed"]
 
 _NAMES = {"true": True, "false": False, "null": None}
-_STRING = r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\\n]|\\.)*'|\"(?:[^\"\\\n]|\\.)*\""
+_STRING = r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""
+_LINE_BREAK, _ESCAPES = re.compile(r"\\.|[\n\r]", re.DOTALL), {"\n": "\\n", "\r": "\\r", "\\\n": ""}
 _TOKEN = re.compile(rf"{_STRING}|[\[\](){{}}'\"]", re.DOTALL)
 _RESERVED, _SUFFIX = "|".join(set(keyword.kwlist) - {"True", "False", "None"}), "_of_call"
 _KEYWORD = re.compile(rf"{_STRING}|(?<![\w.])({_RESERVED})(?=\s*=[^=])", re.DOTALL)
 
 
 def parsed(text: str) -> ast.expr:
-    """The expression `text`. Keywords of Python may be names of arguments. Raises ValueError if it is none."""
-    text = _KEYWORD.sub(lambda match: match[0] + _SUFFIX * bool(match[1]), text)
+    """The expression `text`. Raises ValueError if it is none.
+
+    Keywords of Python may be names of arguments, and a string in single quotes may have line breaks.
+    """
+    text = _KEYWORD.sub(_prepared, text)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of unknown escapes such as \d, which stand for themselves
@@ -32,6 +36,13 @@ def parsed(text: str) -> ast.expr:
         raise ValueError(error.msg) from None
     except (RecursionError, MemoryError):
         raise ValueError("it is nested too deeply") from None
+
+
+def _prepared(match: re.Match[str]) -> str:
+    if match[1]:
+        return match[1] + _SUFFIX
+    is_long = match[0].startswith(("'''", '"""'))
+    return match[0] if is_long else _LINE_BREAK.sub(lambda found: _ESCAPES.get(found[0], found[0]), match[0])
 
 
 def literal(text: str) -> Any:
