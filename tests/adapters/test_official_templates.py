@@ -15,6 +15,7 @@ from purerl.envs.tool_formats import find_tool_format, parse_calls, write_call
 from purerl.envs.turns import open_renderer
 from purerl.errors import ConfigError
 from tests.envs.families import chat, result, user
+from tests.envs.format_table import EPISODES
 
 TRL = find_spec("trl")
 TEMPLATES = sorted(Path(TRL.origin or "").parent.glob("chat_templates/*.jinja")) if TRL else []
@@ -86,6 +87,11 @@ def test_every_value_that_a_template_writes_is_read_and_written_in_the_same_way(
             for python, other in others:
                 written = written.replace(python, other)
             assert written in rendered
+
+
+def test_formats_that_official_templates_have_in_episodes() -> None:
+    by_template = {tool_format for tool_format, (is_by_template, _) in EPISODES.items() if is_by_template}
+    assert {_format(path) for path in TEMPLATES} - {None, "deepseek"} == by_template - {"mistral"}  # it is not in trl
 
 
 @pytest.mark.parametrize("path", [path for path in TEMPLATES if _format(path)], ids=lambda path: path.stem)

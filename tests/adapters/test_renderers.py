@@ -19,6 +19,7 @@ from purerl.envs.tool_formats import write_call, write_calls
 from purerl.envs.turns import TemplateRenderer, open_renderer
 from purerl.errors import ConfigError
 from tests.envs.families import LLAMA, QWEN, TOOLS, result, tokenizer, user
+from tests.envs.format_table import EPISODES
 
 NAMES = {"qwen3": "Qwen/Qwen3-0.6B", "llama-3": "meta-llama/Llama-3.2-1B-Instruct"}
 TEMPLATES = {"qwen3": QWEN, "llama-3": LLAMA}
@@ -173,6 +174,11 @@ SET = {
         },
     },
 }
+
+
+def test_families_are_those_of_the_table_of_formats() -> None:
+    families = {(tool_format, family) for tool_format, (_, names) in EPISODES.items() for family in names}
+    assert families - {("harmony", "gpt-oss")} == {(tool_format, name) for name, (tool_format, _) in FAMILIES.items()}
 
 
 @cache

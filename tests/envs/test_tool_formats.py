@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,6 +13,7 @@ from purerl.errors import ConfigError
 
 from . import families
 from .families import CALC, TIME, TOOLS, chat
+from .format_table import table
 
 FORMATS: tuple[Any, ...] = get_args(ToolFormat)
 PING = {"name": "ping", "description": "Answer at once.", "parameters": {"type": "object", "properties": {}}}
@@ -199,6 +201,11 @@ def test_an_unknown_format_is_an_error(template: str, got: str) -> None:
     )
     formats = "hermes, qwen_xml, llama, pythonic, mistral, deepseek, harmony, glm, kimi, plain"
     assert f"  need: one of: {formats}\n  do:   set tool_format" in str(caught.value)
+
+
+def test_the_table_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/tools.md").read_text(encoding="utf-8")
+    assert page.partition("<!-- formats -->\n\n")[2].partition("\n\n<!--")[0] == table()
 
 
 def test_description() -> None:

@@ -162,7 +162,10 @@ def routes(values: Mapping[str, Any]) -> Iterator[Setting]:
 
 # --- environments --------------------------------------------------------------------------------------------------
 
-_FORMATS = {"hermes": "hermes", "qwen3_coder": "qwen_xml", "llama": "llama", "llama3": "llama"}
+_FORMATS = {
+    "hermes": "hermes", "qwen3_coder": "qwen_xml", "llama": "llama", "llama3": "llama", "gpt-oss": "harmony",
+    "glm": "glm", "kimi": "kimi",
+}  # fmt: skip
 _WITHOUT_LIMIT = 1000
 
 
