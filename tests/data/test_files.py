@@ -192,7 +192,8 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
             "[]",
             (
                 "data set 'rows.json'\n  got:  a file with the extension '.json'\n  need: a .parquet or .jsonl file, a "
-                "glob pattern, or a directory of such files\n  do:   write each row as a JSON object in a line of its own"
+                "glob pattern, or a directory of such files\n  do:   "
+                "write each row as a JSON object in a line of its own"
             ),
         ),
         ("empty.jsonl", "", "data set 'empty.jsonl'\n  got:  no rows\n  need: at least one"),
