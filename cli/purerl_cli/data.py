@@ -61,8 +61,9 @@ def inspect(
     from purerl.models.processor import load_processor
     from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
-    from purerl.settings import Model
+    from purerl.settings import Model, check_strings
 
+    check_strings("--stop-string", stop_string or ())
     report = inspect(
         file,
         load_tokenizer(Model(model)) if model else None,
