@@ -190,6 +190,7 @@ OPTIONS = {
         "special_tokens": ["--special-tokens"],
         "columns": ["--columns"],
         "rows": ["--rows"],
+        "templates": ["--templates"],
         "debug": ["--debug"],
     },
     "data convert": {
