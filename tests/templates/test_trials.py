@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -105,7 +106,7 @@ def test_stop_tokens_end_an_answer_or_begin_the_next_message(template: str, stop
 
 
 def test_a_tokenizer_of_a_template_has_its_tags_as_tokens_and_keeps_all_other_text() -> None:
-    tokenizer = tokenizer_of_template("<|im_start|>[INST]<think>{{ '</s>' }}<tool_call>")
+    tokenizer: Any = tokenizer_of_template("<|im_start|>[INST]<think>{{ '</s>' }}<tool_call>")
     text = "<|im_start|>é 东\n\nab<think>x</s>[INST]<tool_call>"
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     assert tokenizer.decode(ids) == text
