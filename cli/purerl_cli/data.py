@@ -45,6 +45,12 @@ def inspect(
         Literal["keep", "escape"],
         typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run."),
     ] = "keep",
+    stop_string: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Show the tokens of a stop string, as rollout.stop_strings of a run; repeatable."
+        ),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=COLUMN", help="Another name of a column, as data.columns of a run; repeatable."),
@@ -64,14 +70,14 @@ def inspect(
     Exits with status 2 if no run can use the file. With --templates, show the kinds of rows that work with a template.
     """
     if templates is not None:
-        given = (file, system_prompt, chat_template_kwargs, max_prompt_tokens, columns, rows)
+        given = (file, system_prompt, chat_template_kwargs, max_prompt_tokens, stop_string, columns, rows)
         _inspect_templates(templates, model, alone=not any(given) and special_tokens == "keep")
         return
     if file is None:
         raise ConfigError("FILE is missing", need="a data file, or --templates PATH")
     from purerl.data.inspect import inspect
     from purerl.models.processor import load_processor
-    from purerl.models.tokenizer import load_tokenizer
+    from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model
 
@@ -83,6 +89,8 @@ def inspect(
         chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,
         special_tokens=special_tokens,
+        stop_strings=tuple(stop_string or ()),
+        extra_stop_tokens=end_tokens(Model(model)) if model else (),
         columns=parse_columns(columns or ()),
         get_ground_truth=get_ground_truth,
         limit=rows,

@@ -88,6 +88,8 @@ def rendered_turn(chat: Chat, before: Messages, turn: Mapping[str, Any], tools: 
     prompt = _rendered(chat, before, tools, add_generation_prompt=True)
     text = _rendered(chat, [*before, turn], tools)
     common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, text, strict=False)))
+    if common < len(prompt) and (tag := re.search(r"<[^<>\s]*\Z", text[:common])):
+        common = tag.start()  # the turn begins with another tag than the end of the generation prompt, such as <think>
     return re.split("|".join(map(re.escape, chat.stop_strings)) or "(?!)", text[common:], maxsplit=1)[0]
 
 

@@ -187,6 +187,15 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
     ("name", "text", "message"),
     [
         ("rows.csv", "prompt\nx\n", "data set 'rows.csv'\n  got:  a file with the extension '.csv'\n"),
+        (
+            "rows.json",
+            "[]",
+            (
+                "data set 'rows.json'\n  got:  a file with the extension '.json'\n  need: a .parquet or .jsonl file, a "
+                "glob pattern, or a directory of such files\n  do:   "
+                "write each row as a JSON object in a line of its own"
+            ),
+        ),
         ("empty.jsonl", "", "data set 'empty.jsonl'\n  got:  no rows\n  need: at least one"),
         ("damaged.parquet", "no", "'damaged.parquet' cannot be read\n  got:  Parquet file size is 2 bytes"),
         ("damaged.arrow", "no", "'damaged.arrow' cannot be read\n"),

@@ -159,6 +159,7 @@ def test_a_turn_with_calls() -> None:
     turn = renderer.parse(_tokens(renderer, f"I add.\n{CALL}\n{CALL}<|im_end|>"), "stop", turn=12)
     calls = tuple(ToolCall("calc", {"expression": "1+1"}, f"call012{k:02d}") for k in range(2))
     assert turn.calls == calls
+    assert [call.id for call in turn.calls] == ["call01200", "call01201"]
     assert turn.text == f"I add.\n{CALL}\n{CALL}"
     assert turn.message == {
         "role": "assistant",
@@ -267,7 +268,10 @@ UPPER = families.CHATML.replace("m.content", "m.content | upper")
             ("the chat template cannot continue a conversation with a message of the role 'user'\n"
             "  got:  the chat template leaves out or changes the text of an assistant turn\n"),
         ),
-        (families.MISTRAL, TOOLS, "the chat template renders tool calls in a format that is not known\n"),
+        (
+            families.QWEN.replace("'<tool_call>", "'call <"), TOOLS,
+            "the chat template renders tool calls in a format that is not known\n",
+        ),
     ],
 )  # fmt: skip
 def test_templates_that_cannot_be_used(template: str, tools: Any, message: str) -> None:
