@@ -18,9 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from purerl.errors import BatchError, nearest
 from purerl.types import TensorDict
@@ -51,7 +49,7 @@ class Field(NamedTuple):
 
     name: str
     axes: str
-    dtype: torch.dtype
+    dtype_name: str
     unit: str
     writer: str
     meaning: str
@@ -59,15 +57,20 @@ class Field(NamedTuple):
     requires: str = ""
 
     @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its tensor."""
+        return getattr(torch, self.dtype_name)
+
+    @property
     def is_input(self) -> bool:
         """Whether the run must supply the field. Other fields are computed by a model or by the algorithm."""
         return not self.source and self.writer not in ("estimator", "prepare", "trainer")
 
     def __repr__(self) -> str:
-        return f"{self.name} [{self.axes}] {str(self.dtype).removeprefix('torch.')}"
+        return f"{self.name} [{self.axes}] {self.dtype_name}"
 
 
-_I, _F, _B = torch.int64, torch.float32, torch.bool
+_I, _F, _B = "int64", "float32", "bool"
 _ROW, _TOKEN, _CHOICES = "rows", "rows time", "rows time k"
 
 
@@ -82,7 +85,7 @@ def _observed(name: str, axes: str, unit: str, meaning: str) -> Field:
 
 
 # Python's floats have 64 bits.
-_NUMPY_DTYPES = {torch.bool: np.bool_, torch.int64: np.int64, torch.float32: np.float64}
+_NUMPY_DTYPES = {"bool": "bool", "int64": "int64", "float32": "float64"}
 
 SCHEMA_VERSION = 2
 
@@ -184,7 +187,7 @@ _ALIASES = {
 }
 
 
-def with_fields(batch: TensorDict, **fields: Tensor) -> TensorDict:
+def with_fields(batch: TensorDict, **fields: torch.Tensor) -> TensorDict:
     """A new batch with `fields` replaced or added. It shares all other tensors with `batch`, which is unchanged."""
     _require_batch(batch)
     return batch.copy().update(fields)
@@ -212,7 +215,7 @@ def require_tensors(batch: TensorDict, names: Iterable[str] = ()) -> None:
     _require_batch(batch)
     for name in (*STRUCTURE, *names):
         value = batch.get(name, None)
-        if value is not None and not isinstance(value, Tensor):
+        if value is not None and not isinstance(value, torch.Tensor):
             got, need = type(value).__name__, f"a tensor, {FIELDS.get(name, name)!r}"
             raise BatchError(f"field {name!r}", got=got, need=need, do="give each of its values a number")
 
@@ -267,7 +270,7 @@ def empty_batch() -> TensorDict:
     return TensorDict(fields, batch_size=[0])
 
 
-def _column(field: Field, values: list[Any], lengths: Tensor, attention_mask: Tensor) -> Tensor:
+def _column(field: Field, values: list[Any], lengths: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
     if field.name in ROW_FIELDS:
         return torch.tensor(values, dtype=field.dtype)
     counts, expected = list(map(len, values)), lengths.tolist()
@@ -276,7 +279,9 @@ def _column(field: Field, values: list[Any], lengths: Tensor, attention_mask: Te
         got, need = f"{counts[index]} values", f"{expected[index]}, one per token"
         raise BatchError(f"field {field.name!r} of row {index}", got=got, need=need)
     flat = chain.from_iterable(values)
-    array = np.array(list(flat)) if field.axes == _CHOICES else np.fromiter(flat, _NUMPY_DTYPES[field.dtype])
+    import numpy as np
+
+    array = np.array(list(flat)) if field.axes == _CHOICES else np.fromiter(flat, _NUMPY_DTYPES[field.dtype_name])
     items = torch.from_numpy(array).to(field.dtype)
     padded = torch.zeros(attention_mask.shape + items.shape[1:], dtype=field.dtype)
     where = attention_mask.reshape(attention_mask.shape + (1,) * (items.ndim - 1))

@@ -13,7 +13,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 import torch
 from attrs import cmp_using, field, frozen
-from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, Weighted
 from purerl.errors import EngineError
@@ -100,7 +99,7 @@ class Weights(Protocol):
         """Shape and dtype of each weight, by name. Nothing is gathered for it."""
         ...
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Yield (name, full tensor). Collective: every rank iterates to the end.
 
         The tensors may share memory with the model: copy them to keep them.
@@ -385,7 +384,9 @@ class SupportsFlops(Protocol):
 class SupportsGradients(Protocol):
     """An optional method of a trainer, for ``debug.gradient_steps``."""
 
-    def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Mapping[str, Tensor]:
+    def gradient(
+        self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]
+    ) -> Mapping[str, torch.Tensor]:
         """The gradient of the loss of `objective`, as `step` would compute it, by the name of the parameter.
 
         No weight and no state of the optimizer changes. Losses that the trainer adds itself are left out. Costs

@@ -20,8 +20,6 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 from attrs import evolve, frozen
-from torch import Tensor
-from torch import distributed as dist
 
 from purerl.errors import EngineError
 from purerl.system.messages import decode, encode
@@ -163,7 +161,7 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    group: dist.ProcessGroup | None = None
+    group: torch.distributed.ProcessGroup | None = None
     exchange: MessageExchange | None = None
 
     @property
@@ -171,14 +169,14 @@ class Ranks:
         """Whether this is rank 0, which writes files."""
         return self.rank == 0
 
-    def sum(self, tensor: Tensor) -> Tensor:
+    def sum(self, tensor: torch.Tensor) -> torch.Tensor:
         """The sum of `tensor` over all ranks; `tensor` itself may be overwritten."""
         if self.size > 1:
             with _explained():
-                dist.all_reduce(tensor, group=self.group)
+                torch.distributed.all_reduce(tensor, group=self.group)
         return tensor
 
-    def sum_in_place(self, tensors: Sequence[Tensor]) -> None:
+    def sum_in_place(self, tensors: Sequence[torch.Tensor]) -> None:
         """Replace each of `tensors` by its sum over all ranks, with one collective call per dtype."""
         if self.size == 1:
             return
@@ -207,7 +205,7 @@ class Ranks:
         with _explained():
             return _gathered(message, self.group, self.size)
 
-    def exchange_bytes(self, parts: Sequence[Tensor]) -> list[Tensor]:
+    def exchange_bytes(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Send `parts[k]`, uint8 [n_k], to rank k; what each rank has sent to this one, by rank."""
         if self.size == 1:
             return list(parts)
@@ -215,7 +213,7 @@ class Ranks:
         received = [of_rank[self.rank] for of_rank in self.gather(sizes, "sizes of parts for other ranks")]
         result = parts[0].new_empty(sum(received))
         with _explained():
-            dist.all_to_all_single(result, torch.cat([*parts]), received, sizes, group=self.group)
+            torch.distributed.all_to_all_single(result, torch.cat([*parts]), received, sizes, group=self.group)
         return list(result.split(received))
 
     def check_same(self, what: str, value: Any) -> None:
@@ -260,19 +258,20 @@ def _explained() -> Iterator[None]:
         raise _guards[-1].explain(error) from error
 
 
-def _gathered(message: bytes, group: dist.ProcessGroup | None, size: int) -> list[bytes]:
+def _gathered(message: bytes, group: torch.distributed.ProcessGroup | None, size: int) -> list[bytes]:
     """The `message` of each member of `group`, by the process group."""
-    device = "cpu" if "cpu" in str(dist.get_backend_config(group)) else torch.accelerator.current_accelerator()
+    is_on_cpu = "cpu" in str(torch.distributed.get_backend_config(group))
+    device = "cpu" if is_on_cpu else torch.accelerator.current_accelerator()
     sizes = [torch.zeros(1, dtype=torch.int64, device=device) for _ in range(size)]
-    dist.all_gather(sizes, torch.tensor([len(message)], device=device), group=group)
+    torch.distributed.all_gather(sizes, torch.tensor([len(message)], device=device), group=group)
     longest = max(int(each) for each in sizes)
     own = torch.frombuffer(bytearray(message.ljust(longest, b"\0")), dtype=torch.uint8).to(device)
     parts = [torch.empty_like(own) for _ in range(size)]
-    dist.all_gather(parts, own, group=group)
+    torch.distributed.all_gather(parts, own, group=group)
     return [part[: int(each)].cpu().numpy().tobytes() for part, each in zip(parts, sizes, strict=True)]
 
 
-def check_members(group: dist.ProcessGroup | None = None) -> None:
+def check_members(group: torch.distributed.ProcessGroup | None = None) -> None:
     """Check that the members of `group` are connected with each other, and not with a stranger. Collective.
 
     Each member proves to each other one that it has the secret of the run. It is needed where gloo connects processes:
@@ -280,19 +279,20 @@ def check_members(group: dist.ProcessGroup | None = None) -> None:
 
     Raises: EngineError if a member does not prove it, or not within a minute.
     """
-    if "gloo" not in str(dist.get_backend_config(group)):
+    if "gloo" not in str(torch.distributed.get_backend_config(group)):
         return
     _share_secret()
-    size, name = dist.get_world_size(group), (group or dist.group.WORLD).group_name
-    rank = dist.get_rank(group)
+    size, name = torch.distributed.get_world_size(group), (group or torch.distributed.group.WORLD).group_name
+    rank = torch.distributed.get_rank(group)
     own = [derive_key(f"group {name}: {rank} to {other}") for other in range(size)]
     expected = [derive_key(f"group {name}: {other} to {rank}") for other in range(size)]
     received = torch.empty(size * SIZE, dtype=torch.uint8)
     try:
         sent = torch.frombuffer(bytearray(b"".join(own)), dtype=torch.uint8)
-        options = dist.AllToAllOptions()  # with a timeout of `wait` alone, the end of the group would wait for its own
+        # With a timeout of `wait` alone, the end of the group would wait for its own.
+        options = torch.distributed.AllToAllOptions()
         options.timeout = _MEMBER_TIMEOUT
-        (group or dist.group.WORLD).alltoall_base(received, sent, [], [], options).wait()
+        (group or torch.distributed.group.WORLD).alltoall_base(received, sent, [], [], options).wait()
     except RuntimeError as error:
         raise _stranger(name, str(error).partition("\n")[0]) from error
     if not hmac.compare_digest(received.numpy().tobytes(), b"".join(expected)):
@@ -327,7 +327,7 @@ def stores_opened_by(open_store: OpenStore) -> Iterator[None]:
 
 def _exchange(name: str) -> MessageExchange:
     """The message exchange `name` of the default process group."""
-    group = dist.group.WORLD
+    group = torch.distributed.group.WORLD
     if name not in _exchanges or _exchanges[name][0] is not group:
         store, ranks = store_of_ranks(name), current_ranks()
         _exchanges[name] = (group, MessageExchange(store, ranks.rank, ranks.size, store.timeout))
@@ -353,10 +353,10 @@ def _share_secret() -> None:
 
     It is sent over the group, which the script of the user is responsible for.
     """
-    if not _openers and _adopted != [dist.group.WORLD]:
-        [secret, *_] = _gathered(new_secret(), None, dist.get_world_size())
+    if not _openers and _adopted != [torch.distributed.group.WORLD]:
+        [secret, *_] = _gathered(new_secret(), None, torch.distributed.get_world_size())
         adopt_secret(secret)
-        _adopted[:] = [dist.group.WORLD]
+        _adopted[:] = [torch.distributed.group.WORLD]
 
 
 def this_host() -> str:
@@ -372,15 +372,15 @@ def this_host() -> str:
 
 def current_ranks() -> Ranks:
     """The ranks of the default process group; one rank if torch.distributed is not initialized."""
-    if dist.is_available() and dist.is_initialized():
-        return Ranks(dist.get_rank(), dist.get_world_size())
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return Ranks(torch.distributed.get_rank(), torch.distributed.get_world_size())
     return Ranks()
 
 
 def value_of_group(key: Hashable, create: Callable[[], T]) -> T:
     """The value of `create`, which is called once for each `key` of the default process group."""
-    if not _of_group or _of_group[0][0] is not dist.group.WORLD:
-        _of_group[:] = [(dist.group.WORLD, {})]
+    if not _of_group or _of_group[0][0] is not torch.distributed.group.WORLD:
+        _of_group[:] = [(torch.distributed.group.WORLD, {})]
     [(_, values)] = _of_group
     return values[key] if key in values else values.setdefault(key, create())
 

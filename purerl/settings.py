@@ -14,7 +14,7 @@ from typing import Any
 from attrs import NOTHING, Attribute, field, fields_dict, frozen
 
 from purerl.errors import ConfigError, nearest
-from purerl.system.credentials import find_credential, is_server_address
+from purerl.system.credentials import IS_CHECKED, find_credential, is_server_address
 
 __all__ = [
     "Model",
@@ -56,6 +56,7 @@ def setting(
     short: Any = False,
     may_change: bool | str = False,
     read: Callable[[Any], Any] | None = None,
+    options: Iterable[Any] = (),
     credential: str = _VARIABLE,
     hidden: bool = False,
     example: str = "",
@@ -72,6 +73,7 @@ def setting(
                  "rounding": yes, results change only by rounding; "end": yes, it decides only when the run ends;
                  "length": if it grows and no past learning rate depends on it
     read         converts other ways to write the value
+    options      the values that are valid, if they are few
     credential   what to do in place of a password, key or token in the value, which is refused
     hidden       an invalid value is not shown, because it may be a credential
     example      a value as it is written in TOML, for the message that the setting is missing
@@ -90,9 +92,10 @@ def setting(
             got = "a value that is not shown" if hidden else repr(value)
             raise ConfigError(attribute.name, got=got, need=need, do=do)
 
-    metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change}
+    metadata = {"help": help, "unit": unit, "need": need, "short": short, "may_change": may_change, IS_CHECKED: True}
     metadata |= ({"plugin": plugin} if plugin else {}) | ({"inline": True} if inline else {})
     metadata |= ({"read": read} if read else {}) | ({"example": example} if example else {})
+    metadata |= {"options": (*options,)} if options else {}
     return field(metadata=metadata, validator=check, **kwargs)
 
 
@@ -136,7 +139,7 @@ def above_zero() -> dict[str, Any]:
 
 def boolean() -> dict[str, Any]:
     """True or false."""
-    return {"need": "true or false", "valid": lambda value: type(value) is bool}
+    return {"need": "true or false", "valid": lambda value: type(value) is bool, "options": (True, False)}
 
 
 def server_address() -> dict[str, Any]:
@@ -147,7 +150,8 @@ def server_address() -> dict[str, Any]:
 
 def one_of(*choices: Any) -> dict[str, Any]:
     """One of `choices`."""
-    return {"need": "one of: " + ", ".join(map(str, choices)), "valid": lambda value: value in choices}
+    need = "one of: " + ", ".join(map(str, choices))
+    return {"need": need, "valid": lambda value: value in choices, "options": choices}
 
 
 def check_strings(name: str, strings: Iterable[str]) -> None:

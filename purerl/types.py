@@ -6,20 +6,18 @@
     *batch   any leading axes, so that every function runs under ``torch.func.vmap``; over rows too, because a tensor
              without the axis `rows` is read as one row
 
-Signatures in `purerl.algos` use these aliases. By default they are plain ``Tensor``, which costs nothing and works with
-``torch.compile``. If the environment variable ``PURERL_CHECK_SHAPES`` is 1, as in the tests, they are jaxtyping
-annotations, and an import hook checks every call against them.
+Signatures in `purerl.algos` use these aliases. For type checkers they are plain ``Tensor``. When a program runs they
+are ``Any``, which costs nothing, works with ``torch.compile``, and needs no torch. If the environment variable
+``PURERL_CHECK_SHAPES`` is 1, as in the tests, they are jaxtyping annotations, and an import hook checks every call.
 
-`TensorDict` is for annotations too: importing tensordict takes as long as importing torch, and a configuration can be
-read and checked without it. Code that creates one imports it from tensordict, in a function.
+`TensorDict` is for annotations too: importing tensordict takes longer than importing torch, and a configuration can be
+read and checked without both. Code that creates one imports it from tensordict, in a function.
 """
 
 from __future__ import annotations
 
 import os
 from typing import TYPE_CHECKING, Any
-
-from torch import Tensor
 
 __all__ = [
     "Count",
@@ -38,8 +36,9 @@ _CHECKS_SHAPES = os.environ.get("PURERL_CHECK_SHAPES") == "1"
 
 if TYPE_CHECKING or _CHECKS_SHAPES:
     from tensordict import TensorDict
+    from torch import Tensor
 else:
-    TensorDict = Any
+    TensorDict = Tensor = Any
 
 if TYPE_CHECKING or not _CHECKS_SHAPES:
     Scalar = Count = Tensor

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import typer
 
+from purerl_cli.garbage import without_collections
+
 __all__ = ["recipe_names", "setting_keys"]
 
 
@@ -17,14 +19,14 @@ def recipe_names(incomplete: str) -> list[str]:
     return [name for name in (*names(), *files) if name.startswith(incomplete)]
 
 
+@without_collections()
 def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
     """The settings of the recipe on the command line, with values and meanings; empty if the recipe is unknown.
 
-    Modifiers that the recipe does not have are settings of its algorithm too.
+    After ``KEY=``, the values of a setting with few of them. Modifiers that the recipe does not have are settings of
+    its algorithm too.
     """
-    from purerl.config.listing import toml
     from purerl.errors import PurerlError
-    from purerl.explain.catalog import modifiers
     from purerl.recipes import explain_recipe
 
     # While an option has no value yet, the arguments before it are not parsed.
@@ -33,8 +35,22 @@ def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str
         settings = explain_recipe(recipe, ())
     except PurerlError:
         return []
+    key, equals, value = incomplete.partition("=")
+    if equals:
+        choices = [choice for setting in settings if setting.key == key for choice in setting.choices]
+        return [(f"{key}={choice}", "") for choice in choices if choice.strip('"').startswith(value.strip('"'))]
     found = {setting.key: (setting.value, setting.meaning) for setting in settings}
-    for entry in modifiers():
-        default = toml(entry.settings[0][1]) if entry.settings else "true"
-        found.setdefault(f"algorithm.{entry.name}", (default, entry.title))
-    return [(f"{key}={value}", meaning) for key, (value, meaning) in found.items() if key.startswith(incomplete)]
+    if "algorithm.".startswith(key) or key.startswith("algorithm."):
+        found = _modifiers() | found
+    return [(f"{name}={value}", meaning) for name, (value, meaning) in found.items() if name.startswith(key)]
+
+
+def _modifiers() -> dict[str, tuple[str, str]]:
+    """The default value and the meaning of each modifier, by its key."""
+    from purerl.config.listing import toml
+    from purerl.explain.catalog import modifiers
+
+    return {
+        f"algorithm.{entry.name}": (toml(entry.settings[0][1]) if entry.settings else "true", entry.title)
+        for entry in modifiers()
+    }

@@ -41,6 +41,12 @@ def inspect(
         Literal["keep", "escape"],
         typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run."),
     ] = "keep",
+    stop_string: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Show the tokens of a stop string, as rollout.stop_strings of a run; repeatable."
+        ),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=COLUMN", help="Another name of a column, as data.columns of a run; repeatable."),
@@ -53,7 +59,7 @@ def inspect(
     """
     from purerl.data.inspect import inspect
     from purerl.models.processor import load_processor
-    from purerl.models.tokenizer import load_tokenizer
+    from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model
 
@@ -65,6 +71,8 @@ def inspect(
         chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,
         special_tokens=special_tokens,
+        stop_strings=tuple(stop_string or ()),
+        extra_stop_tokens=end_tokens(Model(model)) if model else (),
         columns=parse_columns(columns or ()),
         get_ground_truth=get_ground_truth,
         limit=rows,

@@ -9,12 +9,14 @@ from typing import Annotated
 import typer
 
 from purerl.errors import ConfigError
+from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
 __all__ = ["doctor"]
 
 
 @with_debug
+@without_collections()
 def doctor(
     run: Annotated[
         Path | None,

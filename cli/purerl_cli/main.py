@@ -31,6 +31,7 @@ from purerl_cli.garbage import exit_without_collections, without_collections
 from purerl_cli.importing import import_
 from purerl_cli.init import init
 from purerl_cli.laws import laws
+from purerl_cli.lazy_torch import import_torch_lazily
 from purerl_cli.options import App
 from purerl_cli.output import (
     EXIT_STATUS,
@@ -126,8 +127,9 @@ def train(
     config, notes = settle(recipe, changes, partial(check_config, runs_code=runs_code))
     options: dict[str, Any] = {"fresh": fresh, "resume_from": resume_from, "accept_changed_code": accept_changed_code}
     if dry_run:
-        described = describe_config(config, directory, runs_code=runs_code, **options)
-        origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
+        with without_collections():
+            described = describe_config(config, directory, runs_code=runs_code, **options)
+            origins = {setting.key: setting.source for setting in explain_recipe(recipe, changes, config)}
         typer.echo(annotate_config(described, notes, origins))
         return
     _train(config, notes, directory=directory, **options)
@@ -211,6 +213,7 @@ def main() -> None:
     Unless OMP_WAIT_POLICY is set, waiting threads of torch sleep. With busy waiting they would slow down the threads
     that they wait for, if other processes use the same cores.
     """
+    import_torch_lazily()
     escape_output()
     escape_consoles()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -9,6 +9,7 @@ import typer
 
 from purerl_cli.arguments import all_settings
 from purerl_cli.completion import recipe_names, setting_keys
+from purerl_cli.garbage import without_collections
 from purerl_cli.output import print_notes, with_debug
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of tabl
 
 
 @with_debug
+@without_collections()
 def plan(
     recipe: Recipe,
     assignments: Assignments = None,

@@ -21,7 +21,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from purerl.algos.parts.episodes import (
     count_rows,
@@ -111,11 +110,11 @@ def read_field(field: str) -> Bound:
     return of_fields(_field_value, field)
 
 
-def _field_value(value: Tensor) -> Tensor:
+def _field_value(value: torch.Tensor) -> torch.Tensor:
     return value
 
 
-def write_field(field: str, function: Callable[[TensorDict], Tensor]) -> Bound:
+def write_field(field: str, function: Callable[[TensorDict], torch.Tensor]) -> Bound:
     """Return the function that sets `field` of a batch to `function(batch)`."""
     return bind(_write_field, field=field, function=function)
 
@@ -159,7 +158,7 @@ class Transform(NamedTuple):
 class _Counts(NamedTuple):
     tokens: Scalar
     rows: Scalar
-    row_tokens: Tensor | tuple[()]
+    row_tokens: torch.Tensor | tuple[()]
 
 
 class Counts(_Counts):
@@ -175,7 +174,7 @@ class Counts(_Counts):
 
     __slots__ = ()
 
-    def __new__(cls, tokens: Tensor, rows: Tensor, row_tokens: Tensor | tuple[()] | None = None) -> Counts:
+    def __new__(cls, tokens: Scalar, rows: Scalar, row_tokens: torch.Tensor | tuple[()] | None = None) -> Counts:
         return super().__new__(cls, tokens, rows, () if row_tokens is None else row_tokens)
 
 

@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from torch.nn.functional import logsigmoid
 
 from purerl.algos import dpo
 from purerl.algos.algebra import Algorithm, identity
 from purerl.algos.modifiers import nll_loss
+from purerl.algos.parts.elementwise import logsigmoid
 from purerl.algos.parts.preferences import pair_objective, per_token, without_anchor
 from purerl.algos.parts.settings import number
 from purerl.composition import with_modifiers

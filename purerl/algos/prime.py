@@ -56,7 +56,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from torch.nn.functional import softplus
 
 from purerl.algos.algebra import Algorithm, Objective, Term, Weighted, bind, chain, stateless, write_field
 from purerl.algos.estimators.group_relative import leave_one_out_advantage
@@ -105,7 +104,7 @@ def implicit_reward_loss(log_ratio: RowFloat, score: RowFloat, *, beta: float) -
     >>> implicit_reward_loss(torch.tensor([0.0]), torch.tensor([1.0]), beta=0.1)
     tensor([0.6931])
     """
-    return softplus(beta * log_ratio) - score * beta * log_ratio
+    return torch.nn.functional.softplus(beta * log_ratio) - score * beta * log_ratio
 
 
 def leave_one_out_process(process: TokenFloat, group: RowInt, mask: TokenBool) -> TokenFloat:

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from torch import Tensor
 
 from purerl.algos import rloo
 from purerl.algos.algebra import Algorithm, Transform, bind
@@ -60,11 +59,13 @@ def role_advantage(*, decay: float, roles: int) -> Transform:
     return Transform(bind(_initial_baselines, roles=roles), bind(_role_advantage, decay=decay, roles=roles))
 
 
-def _initial_baselines(*, roles: int) -> Tensor:
+def _initial_baselines(*, roles: int) -> torch.Tensor:
     return torch.zeros(roles, dtype=torch.float64)
 
 
-def _role_advantage(table: Tensor, batch: TensorDict, *, decay: float, roles: int) -> tuple[Tensor, TensorDict]:
+def _role_advantage(
+    table: torch.Tensor, batch: TensorDict, *, decay: float, roles: int
+) -> tuple[torch.Tensor, TensorDict]:
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["role"] % roles
     advantage = score - table_lookup(table, key).to(score.dtype)
     table = update_moving_average(table, score, key, any_true(mask), decay=decay)

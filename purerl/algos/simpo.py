@@ -26,10 +26,10 @@ Metrics, means over the pairs:
 from __future__ import annotations
 
 from attrs import frozen
-from torch.nn.functional import logsigmoid
 
 from purerl.algos import dpo
 from purerl.algos.algebra import Algorithm, bind, identity
+from purerl.algos.parts.elementwise import logsigmoid
 from purerl.algos.parts.preferences import pair_objective, per_token, without_anchor
 from purerl.algos.parts.settings import number
 from purerl.types import RowFloat

@@ -39,7 +39,6 @@ from __future__ import annotations
 
 import torch
 from attrs import frozen
-from torch import Tensor
 
 from purerl.algos import grpo
 from purerl.algos.algebra import Algorithm, Transform, bind
@@ -79,14 +78,14 @@ def tracked_advantage(*, decay: float, prompts: int) -> Transform:
     )
 
 
-def _initial_counts(*, decay: float, prompts: int) -> tuple[Tensor, Tensor]:
+def _initial_counts(*, decay: float, prompts: int) -> tuple[torch.Tensor, torch.Tensor]:
     count = torch.full((prompts,), 0.5 / (1 - decay), dtype=torch.float64)
     return count, count.clone()
 
 
 def _tracked_advantage(
-    state: tuple[Tensor, Tensor], batch: TensorDict, *, decay: float, prompts: int
-) -> tuple[tuple[Tensor, Tensor], TensorDict]:
+    state: tuple[torch.Tensor, torch.Tensor], batch: TensorDict, *, decay: float, prompts: int
+) -> tuple[tuple[torch.Tensor, torch.Tensor], TensorDict]:
     alpha, beta = state
     score, mask, key = batch["reward"].sum(-1), batch["mask"], batch["example"] % prompts
     counted = any_true(mask)

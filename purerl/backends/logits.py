@@ -9,7 +9,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
 
 from purerl.protocols import Request
 
@@ -29,14 +28,14 @@ class Filters(NamedTuple):
     min_tokens  new tokens before which no stop token is sampled, without those that the completion has already
     """
 
-    temperature: Tensor
-    top_p: Tensor
-    top_k: Tensor
-    min_p: Tensor
-    repetition_penalty: Tensor
-    min_tokens: Tensor
-    seen: Tensor
-    stops: Tensor
+    temperature: torch.Tensor
+    top_p: torch.Tensor
+    top_k: torch.Tensor
+    min_p: torch.Tensor
+    repetition_penalty: torch.Tensor
+    min_tokens: torch.Tensor
+    seen: torch.Tensor
+    stops: torch.Tensor
 
     @classmethod
     def of(
@@ -45,12 +44,12 @@ class Filters(NamedTuple):
         completions: Sequence[Sequence[int]],
         vocab_size: int,
         device: torch.device | None = None,
-        dtype: torch.dtype = torch.float32,
+        dtype: torch.dtype | None = None,
     ) -> Filters:
-        """The parameters of `requests`, whose completions have the tokens `completions`."""
+        """The parameters of `requests`, whose completions have the tokens `completions`, in `dtype`, or in float32."""
         samplings = [request.sampling for request in requests]
 
-        def column(values: Iterable[float], kind: torch.dtype = dtype) -> Tensor:
+        def column(values: Iterable[float], kind: torch.dtype = dtype or torch.float32) -> torch.Tensor:
             return torch.tensor([*values], dtype=kind, device=device)
 
         tokens = [
@@ -69,13 +68,13 @@ class Filters(NamedTuple):
             stops=_members([each.stop_tokens if each.min_tokens else () for each in samplings], vocab_size, device),
         )
 
-    def add(self, token: Tensor) -> None:
+    def add(self, token: torch.Tensor) -> None:
         """Take into account, in place, that each row has sampled `token` [rows]."""
         self.seen.scatter_(1, token[:, None], value=True)
         self.min_tokens.sub_(1)
 
 
-def _members(sets: Sequence[Sequence[int]], vocab_size: int, device: Any) -> Tensor:
+def _members(sets: Sequence[Sequence[int]], vocab_size: int, device: Any) -> torch.Tensor:
     """Whether each token below `vocab_size` is in each of `sets`: [rows, vocab]. Other tokens are ignored."""
     width = max(map(len, sets))
     padded = [[*tokens, *[vocab_size] * (width - len(tokens))] for tokens in sets]
@@ -84,7 +83,7 @@ def _members(sets: Sequence[Sequence[int]], vocab_size: int, device: Any) -> Ten
     return is_member.scatter_(1, index, value=True)[:, :vocab_size]
 
 
-def filter_logits(logits: Tensor, filters: Filters) -> Tensor:
+def filter_logits(logits: torch.Tensor, filters: Filters) -> torch.Tensor:
     """The logits z [rows, vocab], before division by the temperature, of which softmax(z / temperature) is sampled.
 
         z_k = -inf                      for stop tokens, if min_tokens > 0
@@ -106,7 +105,7 @@ def filter_logits(logits: Tensor, filters: Filters) -> Tensor:
     return z.masked_fill(scaled < _threshold(scaled, filters).masked_fill(greedy, -torch.inf)[:, None], -torch.inf)
 
 
-def _threshold(scaled: Tensor, filters: Filters) -> Tensor:
+def _threshold(scaled: torch.Tensor, filters: Filters) -> torch.Tensor:
     """max(t_1, t_2, t_3) of `filter_logits`, [rows]."""
     ordered = scaled.sort(-1, descending=True).values
     top_k = filters.top_k.clamp(max=scaled.shape[-1])

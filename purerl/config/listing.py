@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import attrs
 from attrs import frozen
 
 from purerl.composition import Composition
 from purerl.config.modifiers import key_of
+from purerl.config.presets import presets
 from purerl.config.structure import to_dict
 from purerl.config.tables import write
-from purerl.plugins import kind_of
+from purerl.plugins import kind_of, names
 
 __all__ = ["NO_PRESET", "Setting", "annotate", "explain", "leaves", "toml"]
 
@@ -24,13 +25,17 @@ NO_PRESET: tuple[Mapping[str, Any], str] = ({}, "")
 
 @frozen
 class Setting:
-    """One setting. `value` is written as in `--set`, and is empty if the setting is not set."""
+    """One setting. `value` is written as in `--set`, and is empty if the setting is not set.
+
+    `choices` are its valid values, written in the same way, if they are few; otherwise empty.
+    """
 
     key: str
     value: str
     unit: str
     meaning: str
     source: str
+    choices: tuple[str, ...] = ()
 
 
 def explain(
@@ -65,7 +70,14 @@ def explain(
         return recipe if key in written or value != default else "default"
 
     return [
-        Setting(key, toml(value), metadata.get("unit", ""), metadata.get("help", ""), source(key, value, default))
+        Setting(
+            key,
+            toml(value),
+            metadata.get("unit", ""),
+            metadata.get("help", ""),
+            source(key, value, default),
+            tuple(map(toml, metadata.get("options", ()))),
+        )
         for key, value, metadata, default in leaves(config)
     ]
 
@@ -101,14 +113,17 @@ def annotate(text: str, origins: Mapping[str, str]) -> str:
 _MODIFIERS = ".modifiers"
 
 
-def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:
-    """Dotted key, value, metadata and default of every setting in `config` that is not a section."""
+def leaves(config: Any, above: str = "") -> Iterator[tuple[str, Any, Mapping[str, Any], Any]]:
+    """Dotted key, value, metadata and default of every setting in `config` that is not a section.
+
+    The metadata of a setting with few valid values have these as "options".
+    """
     for field in attrs.fields(type(config)):
         yield from _leaves_at(above + field.name, getattr(config, field.name), field)
 
 
-def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[str, Any, Mapping[str, str], Any]]:
-    metadata, default = field.metadata, field.default
+def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[str, Any, Mapping[str, Any], Any]]:
+    metadata, default = {**_options(field), **field.metadata}, field.default
     if isinstance(value, Mapping) and any(attrs.has(type(v)) or isinstance(v, Mapping) for v in value.values()):
         for name, item in value.items():
             yield from _leaves_at(f"{key}.{name}", item, field)
@@ -120,12 +135,23 @@ def _leaves_at(key: str, value: Any, field: attrs.Attribute) -> Iterator[tuple[s
             yield from leaves(modifier, f"{key}.{key_of(kind)}.")
     elif attrs.has(type(value)):
         if "plugin" in metadata:
-            yield f"{key}.kind", kind_of(value), metadata, None
+            yield f"{key}.kind", kind_of(value), {**metadata, "options": _kinds(metadata["plugin"])}, None
         yield from leaves(value, f"{key}.")
     else:
         if "plugin" in metadata and value:  # several plugins
             value = tuple({"kind": kind_of(config)} | attrs.asdict(config, recurse=False) for config in value)
         yield key, value, metadata, default.factory() if isinstance(default, attrs.Factory) else default
+
+
+def _options(field: attrs.Attribute) -> dict[str, Any]:
+    """The values of a type such as ``Literal["a", "b"] | None``."""
+    literals = [kind for kind in (field.type, *get_args(field.type)) if get_origin(kind) is Literal]
+    return {"options": get_args(literals[0])} if literals else {}
+
+
+def _kinds(group: str) -> list[str]:
+    """The kinds of the plugins of `group`; the presets are kinds of algorithms."""
+    return [*names(group), *(presets() if group == "algorithm" else ())]
 
 
 def toml(value: Any) -> str:

@@ -9,7 +9,14 @@ from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["RESERVED_KWARGS", "check_template_kwargs", "find_invalid_switch", "template_variables", "template_words"]
+__all__ = [
+    "RESERVED_KWARGS",
+    "SWITCHES",
+    "check_template_kwargs",
+    "find_invalid_switch",
+    "template_variables",
+    "template_words",
+]
 
 RESERVED_KWARGS = (
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
@@ -18,7 +25,8 @@ RESERVED_KWARGS = (
 )  # fmt: skip
 """Arguments of `apply_chat_template` of transformers that purerl sets, or that change what it returns."""
 
-_SWITCHES = ("enable_thinking", "thinking")
+SWITCHES = ("enable_thinking", "thinking")
+"""Arguments that turn thoughts on or off."""
 
 
 def find_invalid_switch(kwargs: Mapping[str, Any]) -> str | None:
@@ -29,7 +37,7 @@ def find_invalid_switch(kwargs: Mapping[str, Any]) -> str | None:
     >>> find_invalid_switch({"enable_thinking": "false"}), find_invalid_switch({"thinking": False, "effort": "low"})
     ('enable_thinking', None)
     """
-    return next((name for name in _SWITCHES if name in kwargs and not isinstance(kwargs[name], bool)), None)
+    return next((name for name in SWITCHES if name in kwargs and not isinstance(kwargs[name], bool)), None)
 
 
 def check_template_kwargs(tokenizer: Any, kwargs: Mapping[str, Any]) -> None:

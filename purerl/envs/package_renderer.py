@@ -1,7 +1,8 @@
 """Conversations rendered by the package `renderers`, which knows the exact tokens of many model families.
 
 For these models it replaces the chat template. It renders messages to tokens, finds the tokens that follow a turn, and
-reads the tool calls and the thinking in a turn.
+reads the thinking in a turn. Tool calls are read by `purerl.envs.tool_formats`, if it has the format in which the
+package writes them, and by the package otherwise.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import takewhile
 from typing import Any
 
 from attrs import frozen
@@ -16,7 +18,8 @@ from attrs import frozen
 from purerl.data.chat import Chat, Messages, Prompt, add_system_prompt
 from purerl.data.messages import with_functions
 from purerl.data.turn_tokens import Tools, Turns, open_turns
-from purerl.envs.protocol import ToolCall
+from purerl.envs.protocol import Message, ToolCall
+from purerl.envs.tool_formats import ToolFormat, detect_format, parse_calls
 from purerl.envs.turn import Turn, text_of, turn_of
 from purerl.errors import ConfigError, DataError
 from purerl.protocols import FinishReason
@@ -35,6 +38,7 @@ class PackageRenderer:
     opening  the tokens of a short prompt: its end tells whether a turn starts with thinking
     turns    the additions of the chat template, for turns after which the package adds nothing, such as one that ends
              in the middle of thinking; None if the template cannot do it
+    tool_format  the format in which the package writes calls; None if it is unknown, or there are no tools
     """
 
     chat: Chat
@@ -42,6 +46,7 @@ class PackageRenderer:
     tools: tuple[Mapping[str, Any], ...]
     opening: tuple[int, ...]
     turns: Turns | None
+    tool_format: ToolFormat | None = None
 
     def prompt(self, messages: Messages, tools: Tools | None = None) -> Prompt:
         tokens = _prompt_tokens(self.chat, self.package, messages, self.tools if tools is None else tools)
@@ -65,13 +70,16 @@ class PackageRenderer:
         return tokens
 
     def parse(self, tokens: Sequence[int], finish: FinishReason, *, turn: int = 0) -> Turn:
-        tools = list(self.tools) or None
+        tools, written = list(self.tools) or None, text_of(self.chat, tokens)
         parsed = self.package.parse_response(list(tokens), tools=tools, prompt_ids=list(self.opening))
-        calls = [_call(call) for call in parsed.tool_calls] if self.tools else []
+        calls, content = [_call(call) for call in parsed.tool_calls], parsed.content
+        if self.tool_format is not None:
+            content_of_format, calls = parse_calls(self.tool_format, written, self.tools)
+            content = content if len(calls) == len(parsed.tool_calls) else content_of_format
         reasoning = {"reasoning_content": parsed.reasoning_content} if parsed.reasoning_content else {}
-        is_read = not any(call.error for call in calls) and len(calls) == len(parsed.tool_calls)
-        contents = {"content": parsed.content, **reasoning} if is_read else {"content": text_of(self.chat, tokens)}
-        return turn_of(self.chat, tokens, finish, turn, contents, calls)
+        is_read = bool(self.tools) and not any(call.error for call in calls)
+        contents = {"content": content, **reasoning} if is_read or not parsed.tool_calls else {"content": written}
+        return turn_of(self.chat, tokens, finish, turn, contents, calls if self.tools else [])
 
 
 def open_package_renderer(chat: Chat, tools: Tools, family: str = "auto") -> PackageRenderer | None:
@@ -106,17 +114,39 @@ def _opened(chat: Chat, tools: Tools, family: str) -> PackageRenderer:
     try:
         package = _created(chat, name)
     except Exception as error:  # the package also raises AssertionError and errors of pydantic
+        if "vocab file" in str(error):  # openai_harmony downloads it
+            raise ConfigError(
+                f"the renderer {name!r} needs the vocabulary of harmony, which it cannot download",
+                got=str(error),
+                need="a network, or the file o200k_base.tiktoken in the folder TIKTOKEN_ENCODINGS_BASE",
+                do='copy the file there, or use renderer = "template"',
+            ) from error
         raise ConfigError(f"the renderer {name!r} does not fit the model", got=str(error)) from error
     opening = _prompt_tokens(chat, package, [_QUESTION], tools)
     result = {"role": "tool", "content": "an answer", "tool_call_id": "call00000", "name": "tool"}
     stop_tokens = package.get_stop_token_ids()
     end = next((token for token in stop_tokens if token in chat.stop_tokens), stop_tokens[0])
-    if _following(chat, package, [_QUESTION], [end], [result if tools else _QUESTION], tools) is None:
+    new = [result if tools else _QUESTION]
+    turns_to_try = ([end], [*chat.tokenizer("</think>", add_special_tokens=False)["input_ids"], end])
+    if all(_following(chat, package, [_QUESTION], turn, new, tools) is None for turn in turns_to_try):
         raise ConfigError(f"the renderer {name!r} cannot continue a conversation after a turn")
     turns = None
     with suppress(ConfigError):
         turns = open_turns(chat, tools)
-    return PackageRenderer(chat, package, tuple(tools), tuple(opening), turns)
+    tool_format = _tool_format(chat, package, tools) if tools else None
+    return PackageRenderer(chat, package, tuple(tools), tuple(opening), turns, tool_format)
+
+
+def _tool_format(chat: Chat, package: Any, tools: Tools) -> ToolFormat | None:
+    """The format in which the package writes calls."""
+    prompt, stop_tokens = _prompt_tokens(chat, package, [_QUESTION], tools), {*package.get_stop_token_ids()}
+
+    def render(turn: Message) -> str:
+        tokens = package.render_ids([_QUESTION, with_functions(turn)], tools=list(tools))
+        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(prompt, tokens, strict=False)))
+        return chat.tokenizer.decode(list(takewhile(lambda token: token not in stop_tokens, tokens[common:])))
+
+    return detect_format(render, tools)
 
 
 def _created(chat: Chat, name: str) -> Any:
@@ -154,6 +184,6 @@ def _following(
 
 def _call(parsed: Any) -> ToolCall:
     if str(parsed.status) == "ok" and parsed.name and isinstance(parsed.arguments, Mapping):
-        return ToolCall(parsed.name, parsed.arguments)
+        return ToolCall(parsed.name, parsed.arguments, parsed.id or "")
     reason = str(parsed.status).replace("_", " ")
     return ToolCall(parsed.name or "", error=f"the call cannot be read ({reason}): {parsed.raw}")

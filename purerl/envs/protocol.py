@@ -24,14 +24,16 @@ class ToolCall:
     """A call of a tool in a turn of the model.
 
     name, arguments  as the model has written them
-    id               unique in the episode, for the answer: a message with this ``tool_call_id``
+    id               for the answer: a message with this ``tool_call_id``. It is the id that the model has written, if
+                     its format has one and the turn has it once; otherwise it is unique in the episode. Calls that
+                     differ only in it are equal
     error            why the call cannot be read, for example invalid JSON; `arguments` is empty then. An environment
                      should answer with a message, so that the model can correct itself
     """
 
     name: str
     arguments: Mapping[str, Any] = field(factory=dict)
-    id: str = ""
+    id: str = field(default="", eq=False)
     error: str | None = None
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from attrs import fields_dict, frozen
 
+from purerl.envs.formats import ToolFormat
 from purerl.errors import ConfigError
 from purerl.settings import at_least, boolean, check_strings, no_effect, one_of, server_address, setting, size_at_least
 
@@ -61,10 +62,10 @@ class EnvironmentSettings:
         default=None,
         **at_least(1),
     )
-    tool_format: Literal["auto", "hermes", "qwen_xml", "llama", "plain"] = setting(
+    tool_format: Literal["auto", ToolFormat] = setting(
         "how the model writes a call of a tool; auto: as its chat template does",
         default="auto",
-        **one_of("auto", "hermes", "qwen_xml", "llama", "plain"),
+        **one_of("auto", *get_args(ToolFormat)),
     )
     history: Literal["append", "rerender"] = setting(
         "append: every row is the whole conversation, as it was sampled; rerender: the chat template renders each turn "

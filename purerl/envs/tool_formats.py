@@ -1,34 +1,64 @@
 """Tool calls in the formats in which models write them.
 
-    hermes    <tool_call>{"name": "calc", "arguments": {"expression": "12 + 30"}}</tool_call>    Qwen 2.5 and 3, Hermes
-    qwen_xml  <tool_call><function=calc><parameter=expression>12 + 30</parameter></function></tool_call>    Qwen3-Coder
-    llama     {"name": "calc", "parameters": {"expression": "12 + 30"}}    Llama 3.1 and later; several with ; between
-    plain     <calc>12 + 30</calc>    models without a chat template, also tiny ones
+    hermes     <tool_call>{"name": "calc", "arguments": {"expression": "12 + 30"}}</tool_call>    Qwen 2.5 and 3, Hermes
+    qwen_xml   <tool_call><function=calc><parameter=expression>12 + 30</parameter></function></tool_call>    Qwen3-Coder
+    llama      {"name": "calc", "parameters": {"expression": "12 + 30"}}    Llama 3.1 and later; several with ; between
+    pythonic   [calc(expression='12 + 30')]    Llama 3.2 and 4, LFM2
+    mistral    [TOOL_CALLS][{"name": "calc", "arguments": {"expression": "12 + 30"}}]    Mistral; also NAME[ARGS]{...}
+    deepseek   <｜tool▁call▁begin｜>function<｜tool▁sep｜>calc⏎```json⏎{"expression": "12 + 30"}⏎```    DeepSeek V3, R1
+    harmony    <|channel|>commentary to=functions.calc<|message|>{"expression": "12 + 30"}<|call|>    gpt-oss
+    glm        <tool_call>calc<arg_key>expression</arg_key><arg_value>12 + 30</arg_value></tool_call>    GLM 4.5 to 5
+    kimi       <|tool_call_begin|>functions.calc:0<|tool_call_argument_begin|>{"expression": "12 + 30"}    Kimi K2
+    plain      <calc>12 + 30</calc>    models without a chat template, also tiny ones
 
-In the format `plain`, the text between the tags is the argument of a tool with one parameter, without quotes if it is a
-string. For all other tools it is a JSON object of arguments. Only names of tools are tags.
-
-A call that cannot be read becomes a `ToolCall` with an `error`, which the environment can show to the model. What comes
-before the first ``</think>`` is thinking, and never a call.
+`purerl.envs.formats` has a module for each. Small errors are corrected where a call can mean only one thing. A call
+that cannot be read becomes a `ToolCall` with an `error`, which the environment can show to the model. What comes before
+the first ``</think>`` is thinking, and never a call, unless this ``</think>`` is in an argument.
 """
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import ModuleType
+from typing import Any, NamedTuple, get_args
 
 from purerl.data.chat import Chat
 from purerl.data.turn_tokens import Tools, rendered_turn, tool_function
-from purerl.envs.protocol import ToolCall
+from purerl.envs.formats import (
+    ToolFormat,
+    deepseek,
+    glm,
+    harmony,
+    hermes,
+    kimi,
+    llama,
+    mistral,
+    plain,
+    pythonic,
+    qwen_xml,
+)
+from purerl.envs.formats.json_calls import Found, dumped
+from purerl.envs.protocol import Message, ToolCall
 from purerl.errors import ConfigError, DataError
 
-__all__ = ["ParsedTurn", "ToolFormat", "describe_tools", "find_tool_format", "parse_calls", "write_call"]
+__all__ = [
+    "ParsedTurn",
+    "ToolFormat",
+    "describe_tools",
+    "detect_format",
+    "find_tool_format",
+    "parse_calls",
+    "write_call",
+    "write_calls",
+]
 
-ToolFormat = Literal["hermes", "qwen_xml", "llama", "plain"]
-
-_PYTHON_TAG = "<|python_tag|>"
+_FORMATS: Mapping[ToolFormat, ModuleType] = {
+    "hermes": hermes, "qwen_xml": qwen_xml, "glm": glm, "deepseek": deepseek, "kimi": kimi, "mistral": mistral,
+    "harmony": harmony, "pythonic": pythonic, "llama": llama, "plain": plain,
+}  # fmt: skip
+_END_OF_THINKING = re.compile(r"</think>|\[/THINK\]")
+_IDS = ("call00000", "functions.{name}:0")  # as Mistral requires them, and as Kimi
 
 
 class ParsedTurn(NamedTuple):
@@ -41,31 +71,64 @@ class ParsedTurn(NamedTuple):
     calls: tuple[ToolCall, ...]
 
 
-class _Found(NamedTuple):
-    call: ToolCall
-    start: int
-    end: int
-
-
 def parse_calls(tool_format: ToolFormat, text: str, tools: Tools = ()) -> ParsedTurn:
     """The tool calls in `text`, a turn with its special tokens but without its end token.
 
-    `tools` are needed by the formats `plain` and `qwen_xml`, which do not write the types of arguments. The result does
-    not depend on them otherwise: calls of unknown tools are calls. Never raises an exception because of `text`.
+    `tools` are needed by the formats `plain`, `qwen_xml` and `glm`, which do not write the types of arguments. Calls of
+    unknown tools are calls, except for a call without tags in a text. Never raises an exception because of `text`.
     """
-    first = text.find("</think>") + len("</think>") if "</think>" in text else 0
-    found = list(_READERS[tool_format](text, first, tools))
+    found = list(_read(tool_format, text, tools))
     calls = tuple(item.call for item in found)
     if any(call.error for call in calls):
         return ParsedTurn(text, calls)
     starts, ends = [item.start for item in found], [item.end for item in found]
     before_calls = [text[end:start].removesuffix("\n") for end, start in zip([0, *ends], starts, strict=False)]
-    return ParsedTurn("".join([*before_calls, text[max(ends, default=0) :]]), calls)
+    content = "".join([*before_calls, text[max(ends, default=0) :]])
+    return ParsedTurn(content if content.strip() or not calls else "", calls)
+
+
+def _read(tool_format: ToolFormat, text: str, tools: Tools) -> Iterator[Found]:
+    read, end = _FORMATS[tool_format].read, _END_OF_THINKING.search(text)
+    if end is None:
+        return read(text, 0, tools)
+    if not text.lstrip().startswith(("<think>", "[THINK]")):
+        found = list[Found](read(text, 0, tools))
+        if any(item.start < end.start() < item.end and item.call.error is None for item in found):
+            return iter(found)
+    return read(text, end.end(), tools)
 
 
 def write_call(tool_format: ToolFormat, call: ToolCall, tools: Tools = ()) -> str:
-    """`call` as a model writes it. `parse_calls` returns the same call."""
-    return _WRITERS[tool_format](call, tools)
+    """`call` as a model writes it. `parse_calls` returns the same call.
+
+    Raises: DataError as `write_calls`.
+    """
+    return write_calls(tool_format, [call], tools)
+
+
+def write_calls(tool_format: ToolFormat, calls: Sequence[ToolCall], tools: Tools = ()) -> str:
+    """`calls` as a model writes them in one turn. `parse_calls` returns the same calls.
+
+    Raises: DataError if the format cannot write them, so that they would be read as others: a number in a format
+    without types if the schema of the tool is not in `tools`, or a name with characters that end it.
+    """
+    try:
+        text = _FORMATS[tool_format].write(calls, tools)
+        is_same = list(map(_key, parse_calls(tool_format, text, tools).calls)) == list(map(_key, calls))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _cannot_write(tool_format, calls, f"a value that JSON does not have: {error}") from error
+    if not is_same:
+        raise _cannot_write(tool_format, calls, "calls that would be read as others")
+    return text
+
+
+def _key(call: ToolCall) -> tuple[str, str, str | None]:
+    return call.name, dumped(call.arguments), call.error
+
+
+def _cannot_write(tool_format: ToolFormat, calls: Sequence[ToolCall], problem: str) -> DataError:
+    need = "ordinary names, values of JSON, and the schemas of tools if the format has no types"
+    return DataError(f"the format {tool_format} cannot write a call", got=f"{problem}; {calls!r:.300}", need=need)
 
 
 def find_tool_format(chat: Chat, tools: Tools) -> ToolFormat:
@@ -75,26 +138,39 @@ def find_tool_format(chat: Chat, tools: Tools) -> ToolFormat:
     """
     if chat.prompt_format == "text":
         return "plain"
-    call = ToolCall(str(tool_function(tools[0])["name"]), {"purerl": "a value"})
-    rendered = _rendered_call(chat, call, tools)
-    for tool_format in ("hermes", "qwen_xml", "llama"):
-        if parse_calls(tool_format, rendered, tools).calls == (call,):
-            return tool_format
+    texts = list[str]()
+
+    def render(turn: Message) -> str:
+        try:
+            texts.append(rendered_turn(chat, [{"role": "user", "content": "a question"}], turn, tools))
+        except DataError:
+            texts.append("")
+        return texts[-1]
+
+    if found := detect_format(render, tools):
+        return found
     raise ConfigError(
         "the chat template renders tool calls in a format that is not known",
-        got=repr(rendered) if rendered else "no tool calls",
+        got=repr(texts[0]) if texts[0] else "no tool calls",
         need=f"one of: {', '.join(get_args(ToolFormat))}",
         do="set tool_format to the format that the model writes",
     )
 
 
-def _rendered_call(chat: Chat, call: ToolCall, tools: Tools) -> str:
-    calls = [{"name": call.name, "arguments": dict(call.arguments), "id": "call00000"}]
-    try:
-        turn = {"role": "assistant", "content": "", "tool_calls": calls}
-        return rendered_turn(chat, [{"role": "user", "content": "a question"}], turn, tools)
-    except DataError:
-        return ""
+def detect_format(render: Callable[[Message], str], tools: Tools) -> ToolFormat | None:
+    """The format in which `render` writes an assistant message with a call of the first tool; None if it is unknown.
+
+    The text must be the call and, except for thinking, nothing else.
+    """
+    call = ToolCall(str(tool_function(tools[0])["name"]), {"purerl": "a value"})
+    for given in _IDS:
+        calls = [{"name": call.name, "arguments": dict(call.arguments), "id": given.format(name=call.name)}]
+        text = render({"role": "assistant", "content": "", "tool_calls": calls})
+        for tool_format in _FORMATS:
+            content, read = parse_calls(tool_format, text, tools)
+            if read == (call,) and not content.rpartition("</think>")[2].strip():
+                return tool_format
+    return None
 
 
 def describe_tools(tools: Tools, tool_format: ToolFormat = "plain") -> str:
@@ -110,182 +186,11 @@ def describe_tools(tools: Tools, tool_format: ToolFormat = "plain") -> str:
 
 
 def _description(tool: Mapping[str, Any], tools: Tools, tool_format: ToolFormat) -> str:
-    parameters, required = _parameters(tool), tool.get("parameters", {}).get("required", ())
+    schema = tool.get("parameters", {})
+    parameters, required = schema.get("properties", {}), schema.get("required", ())
     lines = [f"{tool['name']}: {tool.get('description', '')}".removesuffix(": ")]
     for name, schema in parameters.items():
         kind = f"{schema.get('type', 'any')}, {'required' if name in required else 'optional'}"
         lines.append(f"  {name} ({kind}): {schema.get('description', '')}".removesuffix(": "))
     call = ToolCall(str(tool["name"]), dict.fromkeys(parameters, "..."))
     return "\n".join([*lines, f"  Call it like this: {write_call(tool_format, call, tools)}"])
-
-
-def _failed(error: str, name: object = "") -> ToolCall:
-    return ToolCall(name if isinstance(name, str) else "", error=error)
-
-
-def _loaded(text: str) -> Any:
-    """The value that `text` is in JSON. Raises ValueError, also for values that cannot be written to a file."""
-    try:
-        value = json.loads(text)
-        json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    return value
-
-
-def _call_in_json(text: str, key: str) -> ToolCall:
-    """The call that the JSON object `text` is, with its arguments in `key`."""
-    try:
-        value = _loaded(text)
-    except ValueError as error:
-        return _failed(f"the call is not valid JSON: {error}")
-    if not isinstance(value, dict):
-        return _failed(f'the call is not a JSON object with "name" and "{key}"')
-    name, arguments = value.get("name"), value.get(key)
-    if not isinstance(name, str) or not name:
-        return _failed('the call has no "name" that is a string')
-    if not isinstance(arguments, dict):
-        return _failed(f'"{key}" of the call is missing or not a JSON object', name)
-    return ToolCall(name, arguments)
-
-
-def _dumped(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-def _parameters(tool: Mapping[str, Any]) -> Mapping[str, Mapping[str, Any]]:
-    return tool.get("parameters", {}).get("properties", {})
-
-
-def _value(text: str, schema: Mapping[str, Any] | None) -> Any:
-    """The argument that `text` stands for: text itself if a string is allowed, otherwise JSON if it is valid."""
-    if schema is None or _allows_string(schema):
-        return text
-    try:
-        return _loaded(text)
-    except ValueError:
-        return text  # the type is wrong, which the check of the arguments reports
-
-
-def _allows_string(schema: Mapping[str, Any]) -> bool:
-    kinds = schema.get("type", [])
-    options = [*schema.get("anyOf", ()), *schema.get("oneOf", ())]
-    return "string" in ([kinds] if isinstance(kinds, str) else kinds) or any(map(_allows_string, options))
-
-
-def _written(value: Any, schema: Mapping[str, Any] | None) -> str:
-    return value if isinstance(value, str) and (schema is None or _allows_string(schema)) else _dumped(value)
-
-
-def _enclosed(text: str, first: int, read: Callable[[str], ToolCall]) -> Iterator[_Found]:
-    """Calls between <tool_call> and </tool_call>."""
-    for match in re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL).finditer(text, first):
-        call = read(match[1].strip()) if match[2] else _failed("the call is not closed by </tool_call>")
-        yield _Found(call, *match.span())
-
-
-def _read_hermes(text: str, first: int, tools: Tools) -> Iterator[_Found]:
-    return _enclosed(text, first, lambda body: _call_in_json(body, "arguments"))
-
-
-def _write_hermes(call: ToolCall, tools: Tools) -> str:
-    return f'<tool_call>\n{{"name": {_dumped(call.name)}, "arguments": {_dumped(call.arguments)}}}\n</tool_call>'
-
-
-def _read_llama(text: str, first: int, tools: Tools) -> Iterator[_Found]:
-    """Calls that are the whole turn: JSON objects, or anything after <|python_tag|>."""
-    start = first + len(text[first:]) - len(text[first:].lstrip())
-    is_tagged = text.startswith(_PYTHON_TAG, start)
-    start += len(_PYTHON_TAG) * is_tagged
-    body = text[start:].strip()
-    if not is_tagged and not re.match(r'\{\s*"(name|type|parameters)"\s*:', body):
-        return
-    for index, piece in enumerate(list(_split_objects(body))):
-        yield _Found(_call_in_json(piece, "parameters"), first if index == 0 else len(text), len(text))
-
-
-def _split_objects(text: str) -> Iterator[str]:
-    """The JSON objects in `text`, with or without ``;`` between them, and the rest, which is not JSON."""
-    decoder, position = json.JSONDecoder(), 0
-    while position < len(text):
-        try:
-            end = decoder.raw_decode(text, position)[1]
-        except (ValueError, RecursionError):
-            end = len(text)
-        yield text[position:end]
-        separator = re.compile(r"[\s;]*").match(text, end)
-        position = separator.end() if separator else end
-
-
-def _write_llama(call: ToolCall, tools: Tools) -> str:
-    return f'{{"name": {_dumped(call.name)}, "parameters": {_dumped(call.arguments)}}}'
-
-
-def _schemas(tools: Tools) -> dict[str, Mapping[str, Mapping[str, Any]]]:
-    """The schemas of the parameters of all tools, by the names of tools and parameters."""
-    return {str(tool["name"]): _parameters(tool) for tool in map(tool_function, tools)}
-
-
-def _read_qwen_xml(text: str, first: int, tools: Tools) -> Iterator[_Found]:
-    schemas = _schemas(tools)
-    return _enclosed(text, first, lambda body: _call_in_xml(body, schemas))
-
-
-def _call_in_xml(text: str, schemas: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> ToolCall:
-    function = re.fullmatch(r"<function=([^>\n]+)>(.*)</function>", text, re.DOTALL)
-    if not function:
-        return _failed("the call is not <function=NAME>...</function>")
-    name, body = function[1].strip(), function[2]
-    pattern = re.compile(r"<parameter=([^>\n]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-    if pattern.sub("", body).strip():
-        return _failed("the call has text that is not in <parameter=NAME>...</parameter>", name)
-    parameters = schemas.get(name, {})
-    arguments = {
-        match[1].strip(): _value(match[2], parameters.get(match[1].strip())) for match in pattern.finditer(body)
-    }
-    return ToolCall(name, arguments)
-
-
-def _write_qwen_xml(call: ToolCall, tools: Tools) -> str:
-    schemas = _schemas(tools).get(call.name, {})
-    parameters = "".join(
-        f"<parameter={name}>\n{_written(value, schemas.get(name))}\n</parameter>\n"
-        for name, value in call.arguments.items()
-    )
-    return f"<tool_call>\n<function={call.name}>\n{parameters}</function>\n</tool_call>"
-
-
-def _read_plain(text: str, first: int, tools: Tools) -> Iterator[_Found]:
-    schemas = _schemas(tools)
-    names = "|".join(map(re.escape, sorted(schemas, key=len, reverse=True))) or "(?!)"
-    for match in re.compile(rf"<({names})>(.*?)(</\1>|\Z)", re.DOTALL).finditer(text, first):
-        name, body, closing = match.groups()
-        unclosed = _failed(f"the call is not closed by </{name}>", name)
-        yield _Found(_call_in_tags(name, body, schemas[name]) if closing else unclosed, *match.span())
-
-
-def _call_in_tags(name: str, body: str, parameters: Mapping[str, Mapping[str, Any]]) -> ToolCall:
-    if len(parameters) == 1:
-        return ToolCall(name, {key: _value(body, schema) for key, schema in parameters.items()})
-    try:
-        arguments = _loaded(body) if body.strip() else {}
-    except ValueError as error:
-        return _failed(f"the arguments are not valid JSON: {error}", name)
-    is_object = isinstance(arguments, dict)
-    return ToolCall(name, arguments) if is_object else _failed("the arguments are not a JSON object", name)
-
-
-def _write_plain(call: ToolCall, tools: Tools) -> str:
-    parameters = _schemas(tools).get(call.name, {})
-    if len(parameters) != 1:
-        return f"<{call.name}>{_dumped(call.arguments) if call.arguments else ''}</{call.name}>"
-    body = "".join(_written(value, parameters.get(key)) for key, value in call.arguments.items())
-    return f"<{call.name}>{body}</{call.name}>"
-
-
-_READERS: Mapping[ToolFormat, Callable[[str, int, Tools], Iterator[_Found]]] = {
-    "hermes": _read_hermes, "qwen_xml": _read_qwen_xml, "llama": _read_llama, "plain": _read_plain,
-}  # fmt: skip
-_WRITERS: Mapping[ToolFormat, Callable[[ToolCall, Tools], str]] = {
-    "hermes": _write_hermes, "qwen_xml": _write_qwen_xml, "llama": _write_llama, "plain": _write_plain,
-}  # fmt: skip

@@ -38,8 +38,13 @@ def text_of(chat: Chat, tokens: Sequence[int]) -> str:
 def turn_of(
     chat: Chat, tokens: Sequence[int], finish: FinishReason, turn: int, contents: Message, calls: Sequence[ToolCall]
 ) -> Turn:
-    """The turn `tokens` with these `calls`, which get their ids; its message has the items of `contents`."""
-    calls = [evolve(call, id=f"call{turn:03d}{index:02d}") for index, call in enumerate(calls)]
+    """The turn `tokens` with these `calls`; its message has the items of `contents`.
+
+    The calls get ids, unless the model has written a different one for each of them.
+    """
+    if len({call.id for call in calls if call.id}) < len(calls):
+        calls = [evolve(call, id=f"call{turn:03d}{index:02d}") for index, call in enumerate(calls)]
+    calls = list(calls)
     if finish == "length" and calls and calls[-1].error:
         calls[-1] = evolve(calls[-1], error=f"{calls[-1].error} (the turn reached the maximum number of tokens)")
     message = {"role": "assistant", **contents}

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from functools import cache
 
 import torch
-from torch import Tensor
 
 from purerl.system.devices.cuda import runs_triton
 
 __all__ = ["tf32_products", "uses_triton"]
 
 
-def uses_triton(tensor: Tensor) -> bool:
+def uses_triton(tensor: torch.Tensor) -> bool:
     """Whether Triton kernels compute with `tensor`: on devices that run them, if triton can be imported.
 
     Not while torch.compile traces the function, because the compiler fuses plain torch operations itself.

@@ -14,6 +14,7 @@ from purerl.config.generators import is_narrow
 from purerl.config.requirements import ModelRole, Requirements
 from purerl.config.schema import Role
 from purerl.errors import ConfigError
+from purerl.models.cache import stored_result
 from purerl.models.tokenizer import ordinary_tokens
 from purerl.opening.images import use_images
 from purerl.opening.model_notes import limit_vocabularies
@@ -167,8 +168,15 @@ def check_role_model(name: str, role: ModelRole) -> None:
     Raises: ConfigError. Its key is that of the model, or of the setting of the trainer that the model does not fit.
     """
     model, trainer = role.settings.model, role.settings.trainer
+    arguments = {"outputs": role.outputs, "is_trained": role.is_trained}
+    key = ("check_model", *arguments.values())
+
+    def is_accepted() -> bool:
+        trainer_plugin(trainer).check_model(trainer, model=model, **arguments)
+        return True
+
     with _with_keys(name, role):
-        trainer_plugin(trainer).check_model(trainer, model=model, outputs=role.outputs, is_trained=role.is_trained)
+        stored_result(bool, is_accepted, model=model, settings=trainer, arguments=key)
 
 
 @contextmanager
@@ -251,7 +259,10 @@ def _preview(engine: tuple[str, Any, Model], unreadable: Collection[Model]) -> C
 def preview_engine(group: str, settings: Any, model: Model) -> Capabilities | None:
     """The capabilities of an engine of `group` with `model`, which is not loaded; None if the engine cannot tell."""
     preview = engine_plugin(group, kind_of(settings)).preview
-    return preview and preview(settings, model=model)
+    if preview is None:
+        return None
+    compute = partial(preview, settings, model=model)
+    return stored_result(Capabilities, compute, model=model, settings=settings, arguments=(group, "preview"))
 
 
 def load_policy(needs: Requirements, checkpoint: Path, num_examples: int, *, seed: int) -> Trainer:

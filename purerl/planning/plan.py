@@ -9,7 +9,8 @@ most counts beside the states.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import cache
+from functools import cache, partial
+from operator import itemgetter
 from typing import Any
 
 from attrs import evolve, field, frozen
@@ -21,17 +22,24 @@ from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.roles import shares_weights
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError, PurerlError
+from purerl.models.cache import stored_result
 from purerl.planning.capacity import Capacity, capacity_of
 from purerl.planning.workload import Lengths, workload_of
 from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model
-from purerl.system.memory_use import PHASES, MemoryUse, Workload, format_bytes
+from purerl.system.memory_use import GIB, PHASES, MemoryUse, Workload, format_bytes
 from purerl.system.phases import phase
 
 __all__ = ["MemoryPlan", "describe", "plan_memory"]
 
 _BYTES_PER_TOKEN = 64  # of a batch: about eight fields of 4 to 8 bytes
+
+_PROGRAM = round(0.6 * GIB)
+"""Main memory of a process without a model: Python, torch, transformers and other libraries, and the tokenizer.
+
+Measured by `benchmarks/resident_memory.py`.
+"""
 
 Table = Mapping[str, Mapping[str, int]]
 
@@ -111,6 +119,7 @@ def plan_memory(
     )
     uses = _uses(needs, config.generator, workload, on_accelerator=capacity.is_accelerator)
     device, host = _tables(uses, keeps_keys=_samples_while_training(config.rollout))
+    host["program and libraries"] = dict.fromkeys(_phases(device), _PROGRAM)
     host["batch"] = dict.fromkeys(PHASES[1:], workload.rows * workload.row_tokens * _BYTES_PER_TOKEN)
     if not capacity.is_accelerator:
         device, host = {**device, **{name: sizes for name, sizes in host.items() if any(sizes.values())}}, {}
@@ -170,8 +179,10 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
 @cache
 def _memory_of(group: str, settings: Any, **arguments: Any) -> MemoryUse:
     """The memory of the engine with these `settings`. Raises ConfigError also if its model fails on fake weights."""
+    plan = partial(engine_plugin(group, kind_of(settings)).memory, settings, **arguments)
+    key = (group, "memory", sorted(arguments.items(), key=itemgetter(0)))
     try:
-        return engine_plugin(group, kind_of(settings)).memory(settings, **arguments)
+        return stored_result(MemoryUse, plan, model=arguments["model"], settings=settings, arguments=key)
     except PurerlError:
         raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:

@@ -14,6 +14,7 @@ import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from copy import deepcopy
 from functools import partial
 from inspect import Parameter, signature
@@ -201,11 +202,10 @@ def explain_recipe(recipe: str, settings: Iterable[str], config: RunConfig | Non
     numbers = [name for name in _required(parameters) if hints.get(name) in (bool, int, float)]
     needed = [setting for setting in required_settings(recipe) if _name_of(setting) not in numbers]
     needed += [setting for setting in settings if _name_of(setting) in numbers]
-    config = config or settle(recipe, [*needed, *settings])[0]
-    try:
-        unchanged, _ = settle(recipe, needed)
-    except ConfigError:
-        unchanged = config
+    config = unchanged = config or settle(recipe, [*needed, *settings])[0]
+    if settings:
+        with suppress(ConfigError):
+            unchanged, _ = settle(recipe, needed)
     changes = {key.strip(): value.strip() for key, _, value in (setting.partition("=") for setting in settings)}
     table = read_table(recipe) if recipe.endswith(".toml") else {}
     explained = explain(

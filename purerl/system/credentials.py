@@ -9,13 +9,17 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import attrs
 
-__all__ = ["find_credential", "hide_credentials", "is_server_address"]
+__all__ = ["IS_CHECKED", "find_credential", "hide_credentials", "is_server_address"]
+
+IS_CHECKED = "is_checked_for_credentials"
+"""Metadata of a field of an attrs class that refuses credentials when the object is created."""
 
 _SECRET = {
     "password", "passwd", "passphrase", "passcode", "pwd", "secret", "secrets", "credential", "credentials",
@@ -72,13 +76,16 @@ def find_credential(name: str, value: Any) -> str | None:
     'kwargs.headers.X-Api-Key'
     >>> find_credential("kwargs", {"eos_token": "<eos>", "max_tokens": 5, "key": "answer"})
     """
+    if value is None or type(value) in (bool, float):
+        return None
     return next(_credentials(name, name, value), None)
 
 
 def _credentials(path: str, name: str, value: Any) -> Iterator[str]:
     """The credentials in `value`, whose last name in `path` is `name`."""
     if attrs.has(type(value)):
-        value = {field.name: getattr(value, field.name) for field in attrs.fields(type(value))}
+        unchecked = [field.name for field in attrs.fields(type(value)) if not field.metadata.get(IS_CHECKED)]
+        value = {name: getattr(value, name) for name in unchecked}
     if isinstance(value, Mapping):
         for key, part in value.items():
             yield from _credentials(f"{path}.{key}", str(key), part)
@@ -94,8 +101,9 @@ def _credentials(path: str, name: str, value: Any) -> Iterator[str]:
         yield path
 
 
-def _words(name: str) -> list[str]:
-    return [word.lower() for word in _WORD.findall(name)]
+@lru_cache(4096)
+def _words(name: str) -> tuple[str, ...]:
+    return tuple(word.lower() for word in _WORD.findall(name))
 
 
 def _names_secret(name: str, value: str) -> bool:
@@ -193,7 +201,7 @@ def hide_credentials(text: str) -> str:
 def _hidden_pair(match: re.Match[str]) -> str:
     name, value = match.groups()
     is_parameter = match.string[max(0, match.start() - 1) : match.start()] in ("?", "&")
-    is_secret = _is_secret_pair(name, value) or (is_parameter and _words(name)[-1:] in ([word] for word in _OF_QUERY))
+    is_secret = _is_secret_pair(name, value) or (is_parameter and {*_words(name)[-1:]} & _OF_QUERY)
     return f"{name}=***" if is_secret else match[0]
 
 

@@ -1,7 +1,8 @@
-"""The time until a mistake is reported: libraries that are loaded before the message, and calls that are made."""
+"""The time until a command answers: libraries that are loaded before, and calls that are made."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,29 +16,32 @@ from tests.forks import Forks
 COMMANDS = Forks("purerl_cli.main")
 """Commands of a process that has imported the command line, which loads none of the libraries below."""
 
-RECIPES = Forks("purerl_cli.main", "purerl.recipes.addition", "purerl.recipes.gsm8k")
-"""Commands of a process that has imported recipes too, which load torch, and none of the other libraries."""
-
 BROKEN = 'name = "x"\nbatch_size = [\n'
 UNKNOWN_KEY = 'name = "x"\nmodel = "m"\nalgorithm = "grpo"\n[trainer]\nkind = "hf"\nlrr = 1e-3\n'
 
 _REPORT = """
 import atexit, os, sys
-names = ("torch", "tensordict", "torch._dynamo", "transformers", "pyarrow", "purerl.loop.train")
+names = ("torch._C", "tensordict", "torch._dynamo", "transformers", "pyarrow", "purerl.loop.train")
 atexit.register(lambda: os.write(2, ("LOADED " + " ".join(n for n in names if n in sys.modules)).encode()))
+sys.argv[0] = "purerl"
 from purerl_cli.main import main
 main()
 """
 
 
-def _run(*arguments: str, forks: Forks | ModuleType = COMMANDS) -> tuple[str, set[str]]:
+def _run(
+    *arguments: str, forks: Forks | ModuleType = COMMANDS, status: int = 2, **variables: str
+) -> tuple[str, set[str]]:
     """The error message of a command, and those of the libraries above that it has loaded.
+
+    torch is loaded if its library is: the module `torch` exists before its first use.
 
     If `forks` is `subprocess`, it is started. Otherwise what the server has loaded counts too.
     """
-    process = forks.run([sys.executable, "-c", _REPORT, *arguments], capture_output=True, text=True)
+    command, environment = [sys.executable, "-c", _REPORT, *arguments], os.environ | variables
+    process = forks.run(command, capture_output=True, text=True, env=environment)
     message, _, loaded = process.stderr.rpartition("LOADED")
-    assert process.returncode == 2, process.stderr
+    assert process.returncode == status, process.stderr
     assert "Traceback" not in message
     return message, set(loaded.split())
 
@@ -89,12 +93,57 @@ LATER = [
 
 
 @pytest.mark.parametrize(("arguments", "message"), LATER, ids=lambda value: value if isinstance(value, str) else None)
-def test_other_mistakes_are_reported_before_data_and_transformers_are_loaded(
-    arguments: list[str], message: str
-) -> None:
-    error, loaded = _run(*arguments, forks=RECIPES)
+def test_other_mistakes_are_reported_before_torch_is_loaded_too(arguments: list[str], message: str) -> None:
+    error, loaded = _run(*arguments)
     assert f"error: {message}" in error
-    assert loaded == {"torch"}
+    assert loaded == set()
+
+
+LIGHT = [
+    ["--help"],
+    ["algo", "list"],
+    ["algo", "modifiers"],
+    ["algo", "presets"],
+    ["algo", "show", "grpo"],
+    ["recipes"],
+    ["config", "gsm8k"],
+    ["config", "addition", "--toml"],
+]
+
+
+@pytest.mark.parametrize("arguments", LIGHT, ids=" ".join)
+def test_commands_that_compute_nothing_load_no_library(arguments: list[str]) -> None:
+    _, loaded = _run(*arguments, status=0)
+    assert loaded == set()
+
+
+@pytest.mark.parametrize("setting", ["trainer.l", "algorithm.", "trainer.mixed_precision="])
+def test_completion_loads_no_library(setting: str) -> None:
+    words = {"COMP_WORDS": f"purerl train gsm8k --set {setting}", "COMP_CWORD": "4"}
+    _, loaded = _run(status=0, _PURERL_COMPLETE="complete_bash", **words)
+    assert loaded == set()
+
+
+def test_torch_is_an_ordinary_module_after_its_first_use() -> None:
+    code = """
+import sys
+from types import ModuleType
+from purerl_cli.lazy_torch import import_torch_lazily
+
+import_torch_lazily()
+import torch
+
+assert "torch._C" not in sys.modules
+from torch.nn.functional import pad
+
+assert "torch._C" in sys.modules and type(torch) is ModuleType
+assert torch.nn is sys.modules["torch.nn"] and torch.nn.functional.pad is pad
+assert torch.nn.Module is torch.nn.modules.module.Module
+assert torch.nn.__spec__.loader is torch.nn.__loader__
+assert not [finder for finder in sys.meta_path if type(finder).__module__ == "purerl_cli.lazy_torch"]
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
 
 
 def test_missing_data_file_is_reported_before_transformers_is_loaded(tmp_path: Path) -> None:
@@ -106,7 +155,8 @@ def test_missing_data_file_is_reported_before_transformers_is_loaded(tmp_path: P
 
 @pytest.mark.slow
 def test_messages_take_little_longer_than_the_libraries_that_they_need() -> None:
-    """Calls are counted, and not seconds. A wrong number of steps is found without torch."""
+    """Calls are counted, and not seconds. Nothing of this needs torch."""
     torch = calls("import torch")
     assert calls(COMMAND, "train", "addition", "--set", "max_step=3", status=2) < 0.6 * torch
-    assert calls(COMMAND, "train", "addition", "--set", "trainer.lr=fast", status=2) < 2.5 * torch
+    assert calls(COMMAND, "train", "addition", "--set", "trainer.lr=fast", status=2) < torch
+    assert calls(COMMAND, "algo", "list") < torch

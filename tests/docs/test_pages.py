@@ -30,6 +30,8 @@ from purerl.plugins import find, names
 from purerl.settings import Model
 from purerl.testing import exemptions, variants
 
+pytestmark = pytest.mark.slow
+
 NAMES, MODIFIERS = names("algorithm"), names("modifier")
 
 

@@ -111,6 +111,7 @@ def test_failures_of_the_environment_arrive_with_their_traceback(tmp_path: Path)
         hosted(main, remote(url))
 
 
+@pytest.mark.slow
 def test_server_that_is_killed_fails_its_episodes_and_the_next_one_takes_over() -> None:
     async def main(host):
         async with episode(host) as opened:

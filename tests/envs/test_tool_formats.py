@@ -1,13 +1,11 @@
-"""Tool calls in each format: reading, writing, errors, detection, and random text."""
+"""Tool calls in each format: reading, writing, errors, detection. test_tool_call_laws.py has random text."""
 
 from __future__ import annotations
 
-import json
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from purerl.envs.protocol import ToolCall
 from purerl.envs.tool_formats import ToolFormat, describe_tools, find_tool_format, parse_calls, write_call
@@ -15,6 +13,7 @@ from purerl.errors import ConfigError
 
 from . import families
 from .families import CALC, TIME, TOOLS, chat
+from .format_table import table
 
 FORMATS: tuple[Any, ...] = get_args(ToolFormat)
 PING = {"name": "ping", "description": "Answer at once.", "parameters": {"type": "object", "properties": {}}}
@@ -85,18 +84,73 @@ def test_text_and_thinking_are_no_calls(tool_format: Any) -> None:
         ("hermes", "<tool_call>calc(1)</tool_call>", "", "the call is not valid JSON: Expecting value"),
         ("hermes", "<tool_call>[]</tool_call>", "", 'the call is not a JSON object with "name" and "arguments"'),
         ("hermes", '<tool_call>{"arguments": {}}</tool_call>', "", 'the call has no "name" that is a string'),
-        ("hermes", '<tool_call>{"name": "calc"}</tool_call>', "calc", '"arguments" of the call is missing'),
+        ("hermes", '<tool_call>{"name": "calc", "args": {}}</tool_call>', "calc", '"arguments" of the call is missing'),
+        ("hermes", '<tool_call>{"name": "c", "arguments": [1]}</tool_call>', "c", "the arguments of the call are not"),
+        ("hermes", '<tool_call>{"name": "c", "arguments": "x"}</tool_call>', "c", "the arguments of the call are"),
+        (
+            "hermes", '<tool_call>{"name": "c", "arguments": {}, "parameters": {"x": 1}}</tool_call>', "c",
+            'the call has both "arguments" and "parameters"',
+        ),
+        ("hermes", '<tool_call>{"name": "c", "arguments": {}}}</tool_call>', "", "the call is not valid JSON"),
         ("hermes", '<tool_call>{"name": "c", "arguments": {"x": NaN}}</tool_call>', "", "the call is not valid JSON"),
         ("hermes", '<tool_call>{"name": "\\ud800", "arguments": {}}</tool_call>', "", "the call is not valid JSON"),
         ("hermes", f"<tool_call>{'[' * 10**5}</tool_call>", "", "the call is not valid JSON: it is nested too deeply"),
         ("llama", '{"name": "calc", "parameters": {', "", "the call is not valid JSON"),
-        ("llama", "<|python_tag|>calc.call(1)", "", "the call is not valid JSON"),
-        ("llama", '{"name": "calc"}', "calc", '"parameters" of the call is missing or not a JSON object'),
-        ("qwen_xml", "<tool_call><function=calc></tool_call>", "", "the call is not <function=NAME>...</function>"),
+        ("llama", "<|python_tag|>calc.call(1)", "calc", "an argument of the call has no name"),
+        ("llama", "<|python_tag|>print 1", "", "the call after <|python_tag|> is neither a JSON object nor NAME.call("),
+        ("llama", '{"name": "calc"}', "calc", '"parameters" of the call is missing'),
+        ("qwen_xml", "<tool_call>calc(1)</tool_call>", "", "the call is not <function=NAME>...</function>"),
+        ("qwen_xml", "<tool_call>", "", "the call is not closed by </tool_call>"),
+        ("qwen_xml", "<function=c><parameter=x>1</parameter>", "c", "the call is not closed by </function>"),
+        ("qwen_xml", "<function=c><parameter=x>1", "c", "the argument 'x' is not closed by </parameter>"),
+        ("qwen_xml", "<function=c><parameter=x>\n1<parameter=y>2</parameter></function>", "c", "the argument 'x'"),
+        ("qwen_xml", "<function=c><parameter=x>1</parameter>2</parameter></function>", "c", "the argument 'x'"),
+        ("qwen_xml", f"<function=c>{'<parameter=x>1</parameter>' * 2}</function>", "c", "the argument 'x' is given"),
+        (
+            "qwen_xml", "<function=c><parameter=x>1</function></tool_call></parameter></function></tool_call>", "c",
+            "the call has text or tags after </function>",
+        ),
+        ("qwen_xml", "<function=c></function>1</function>", "c", "the call has text or tags after </function>"),
+        ("qwen_xml", "<tool_call><function=c></function>1", "c", "the call has text or tags after </function>"),
+        ("pythonic", "[calc(expression='1'", "", "the list of calls is not valid Python"),
+        ("pythonic", "[calc('1')]", "calc", "an argument of the call has no name: need NAME(ARGUMENT=VALUE, ...)"),
+        ("pythonic", "[calc(expression=1 + x)]", "calc", "an argument of the call is not a literal of Python: 1 + x"),
+        ("pythonic", "[calc(expression=1, expression=2)]", "calc", "an argument of the call is given twice"),
+        ("pythonic", "[calc(expression=1e999)]", "calc", "an argument of the call is not a literal of Python: Out of"),
+        ("mistral", "[TOOL_CALLS]", "", "the call is neither a list of JSON objects nor NAME[ARGS]{...}"),
+        ("mistral", "[TOOL_CALLS][1", "", "the call is not valid JSON"),
+        ("mistral", "[TOOL_CALLS]calc[ARGS]{}}", "calc", "the call has text after its arguments"),
+        ("deepseek", "<｜tool▁call▁begin｜>calc", "", "the call does not begin with"),
+        (
+            "deepseek", "<｜tool▁call▁begin｜>function<｜tool▁sep｜>calc\n```json\n{\n```<｜tool▁call▁end｜>", "calc",
+            "the arguments of the call are not valid JSON",
+        ),
+        ("harmony", "<|channel|>commentary to=functions.c<|message|>{}}", "c", "the call has text between"),
+        ("glm", "<tool_call>{}</tool_call>", "", "the call is not NAME<arg_key>...</arg_key>"),
+        ("glm", "<tool_call>calc<arg_key>x</arg_key>", "calc", "the call is not closed by </tool_call>"),
+        ("glm", "<tool_call>calc<arg_key>x</arg_key></tool_call>", "calc", "the call has text that is"),
+        (
+            "glm", "<tool_call>c<arg_key>x</arg_key><arg_value>1<arg_key>y</arg_key></arg_value></tool_call>",
+            "c", "the argument 'x' is not closed by </arg_value>",
+        ),
+        (
+            "glm", f"<tool_call>c{'<arg_key>x</arg_key><arg_value>1</arg_value>' * 2}</tool_call>", "c",
+            "the argument 'x' is given twice",
+        ),
+        (
+            "glm", "<tool_call>c<arg_key>x</arg_key><arg_value>1</arg_value></tool_call>2</arg_value></tool_call>", "c",
+            "the call has tags after </tool_call>",
+        ),
+        (
+            "kimi", "<|tool_call_begin|>3<|tool_call_argument_begin|>{}<|tool_call_end|>", "",
+            "the call has no id functions.NAME:NUMBER, but '3'",
+        ),
+        ("plain", "<calc>1</calc>2</calc>", "calc", "the call has another </calc> after its end"),
+        ("plain", "<time>{}{}</time>", "time", "the call has text after its arguments"),
         ("qwen_xml", "<tool_call><function=calc>1</function></tool_call>", "calc", "the call has text that is not in"),
         ("plain", "<calc>1", "calc", "the call is not closed by </calc>"),
         ("plain", "<time>Rom</time>", "time", "the arguments are not valid JSON: Expecting value"),
-        ("plain", "<time>[1]</time>", "time", "the arguments are not a JSON object"),
+        ("plain", "<time>[1]</time>", "time", "the arguments of the call are not a JSON object"),
     ],
 )  # fmt: skip
 def test_a_call_that_cannot_be_read(tool_format: Any, text: str, name: str, error: str) -> None:
@@ -115,72 +169,19 @@ def test_the_text_of_a_turn_with_an_error_is_complete() -> None:
     assert [call.error is None for call in parse_calls("llama", f"{objects};{objects}; x").calls] == [True, True, False]
 
 
-# --- writing and random text -------------------------------------------------------------------------------------
-
-TEXT = st.text(st.characters(exclude_categories=["Cs"])).filter(lambda text: "</" not in text)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | TEXT,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
-    max_leaves=5,
-)
-
-
-@st.composite
-def _valid_calls(draw: Any) -> ToolCall:
-    """Calls whose arguments are of the types in the schema."""
-    name = draw(st.sampled_from(["calc", "time", "ping", "round"]))
-    arguments: dict[str, st.SearchStrategy[Any]] = {
-        "calc": st.fixed_dictionaries({"expression": TEXT}),
-        "time": st.fixed_dictionaries({"city": TEXT, "hours": st.integers() | st.lists(st.integers())}),
-        "ping": st.just({}),
-        "round": st.fixed_dictionaries({"x": st.none() | st.floats(allow_nan=False, allow_infinity=False)}),
-    }
-    return ToolCall(name, draw(arguments[name]))
-
-
-@pytest.mark.parametrize("tool_format", FORMATS)
-@settings(max_examples=100, deadline=None)
-@given(calls=st.lists(_valid_calls(), min_size=1, max_size=3))
-def test_written_calls_are_read(tool_format: Any, calls: list[ToolCall]) -> None:
-    separator = ";" if tool_format == "llama" else "\n"
-    text = separator.join(write_call(tool_format, call, ALL) for call in calls)
-    assert parse_calls(tool_format, text, ALL).calls == tuple(calls)
-
-
-@pytest.mark.parametrize("tool_format", ["hermes", "llama"])
-@settings(max_examples=100, deadline=None)
-@given(name=TEXT.filter(bool), arguments=st.dictionaries(TEXT, JSON, max_size=3))
-def test_any_json_is_read(tool_format: Any, name: str, arguments: dict[str, Any]) -> None:
-    text = write_call(tool_format, ToolCall(name, arguments))
-    assert parse_calls(tool_format, text).calls == (ToolCall(name, arguments),)
-
-
-PIECES = st.sampled_from([
-    "<tool_call>", "</tool_call>", "<function=", "calc>", "</function>", "<parameter=", "x>", "</parameter>", "<calc>",
-    "</calc>", "<time>", "</time>", "<|python_tag|>", '{"name": "calc"', ', "arguments": {', ', "parameters": {', "}",
-    "[", '"', ":", "\\", ";", " ", "\n", "1e999", "</think>", "<round>", "</round>", "NaN", "9" * 5000,
-])  # fmt: skip
-
-
-@pytest.mark.parametrize("tool_format", FORMATS)
-@settings(max_examples=300, deadline=None)
-@given(text=st.lists(PIECES | st.text(max_size=5), max_size=12).map("".join))
-def test_no_text_raises_an_exception(tool_format: Any, text: str) -> None:
-    content, calls = parse_calls(tool_format, text, ALL)
-    assert all(isinstance(call.name, str) and (call.error is None or not call.arguments) for call in calls)
-    json.dumps([dict(call.arguments) for call in calls], allow_nan=False, ensure_ascii=False).encode(
-        errors="surrogatepass"
-    )
-    if not calls or any(call.error for call in calls):
-        assert content == text
-
-
 # --- detection and description -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("template", "expected"),
-    [("QWEN", "hermes"), ("QWEN_XML", "qwen_xml"), ("LLAMA", "llama"), ("GLM", "hermes"), (None, "plain")],
+    [
+        ("QWEN", "hermes"),
+        ("QWEN_XML", "qwen_xml"),
+        ("LLAMA", "llama"),
+        ("GLM", "hermes"),
+        ("MISTRAL", "mistral"),
+        (None, "plain"),
+    ],
 )
 def test_the_format_is_detected_from_what_the_template_renders(template: str | None, expected: str) -> None:
     made = chat(getattr(families, template) if template else None)
@@ -188,14 +189,23 @@ def test_the_format_is_detected_from_what_the_template_renders(template: str | N
     assert find_tool_format(made, [TIME["function"]]) == expected
 
 
-@pytest.mark.parametrize(("template", "got"), [("MISTRAL", "'[TOOL_CALLS]["), ("CHATML", "no tool calls")])
+UNKNOWN = families.QWEN.replace("'<tool_call>", "'call <").replace("</tool_call>'", "'")
+
+
+@pytest.mark.parametrize(("template", "got"), [(UNKNOWN, "'call <"), (families.CHATML, "no tool calls")])
 def test_an_unknown_format_is_an_error(template: str, got: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        find_tool_format(chat(getattr(families, template)), TOOLS)
+        find_tool_format(chat(template), TOOLS)
     assert str(caught.value).startswith(
         f"the chat template renders tool calls in a format that is not known\n  got:  {got}"
     )
-    assert "  need: one of: hermes, qwen_xml, llama, plain\n  do:   set tool_format" in str(caught.value)
+    formats = "hermes, qwen_xml, llama, pythonic, mistral, deepseek, harmony, glm, kimi, plain"
+    assert f"  need: one of: {formats}\n  do:   set tool_format" in str(caught.value)
+
+
+def test_the_table_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/tools.md").read_text(encoding="utf-8")
+    assert page.partition("<!-- formats -->\n\n")[2].partition("\n\n<!--")[0] == table()
 
 
 def test_description() -> None:

@@ -27,7 +27,6 @@ class Family(NamedTuple):
     template: str | None
     max_calls: int = 0
     stop: tuple[str, ...] = ()
-    tool_format: Any = "auto"
 
 
 FAMILIES = {
@@ -36,7 +35,7 @@ FAMILIES = {
     "llama": Family(families.LLAMA, 1),
     "chatml": Family(families.CHATML),
     "gemma": Family(families.GEMMA),
-    "mistral": Family(families.MISTRAL, 3, tool_format="hermes"),
+    "mistral": Family(families.MISTRAL, 3),
     "glm": Family(families.GLM, 3, ("<|user|>", "<|observation|>")),
     "text": Family(None),
 }
@@ -69,8 +68,7 @@ def _turns(draw: Any, max_calls: int) -> list[tuple[dict[str, Any], list[dict[st
 def _renderer(name: str, special_tokens: str, *, with_tools: bool) -> TurnRenderer:
     family = FAMILIES[name]
     made = chat(family.template, stop=family.stop, special_tokens=special_tokens)
-    options = {"tool_format": family.tool_format} if with_tools else {}
-    return open_renderer(made, TOOLS if with_tools else (), **options)
+    return open_renderer(made, TOOLS if with_tools else ())
 
 
 def _sampled(renderer: Any, before: Sequence[Mapping[str, Any]], message: Mapping[str, Any]) -> list[int]:
@@ -143,7 +141,7 @@ def test_any_sampled_tokens_are_followed_by_what_the_template_adds(name: str, da
     )
 
 
-@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].max_calls and name != "mistral"])
+@pytest.mark.parametrize("name", [name for name in FAMILIES if FAMILIES[name].max_calls])
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_a_parsed_turn_renders_to_the_tokens_that_were_sampled(name: str, data: Any) -> None:

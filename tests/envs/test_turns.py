@@ -71,7 +71,7 @@ def test_a_question_after_the_result_of_a_tool() -> None:
 def test_results_of_tools_are_complete_if_calls_end_without_the_space_of_other_turns() -> None:
     renderer = open_renderer(chat(families.SPACED), TOOLS, tool_format="hermes")
     made = renderer.chat.tokenizer  # type: ignore[attr-defined]
-    for ending, added in (("", " </s>"), ("</s>", "")):
+    for ending, added in (("", "</s>"), ("</s>", "")):
         sampled = made(CALL + ending, add_special_tokens=False)["input_ids"]
         tokens = renderer.following(QUESTION, sampled, [result("an </s> end"), result("2", 1)])
         assert made.decode(tokens) == f"{added}[TOOL_RESULTS]an </s> end[/TOOL_RESULTS][TOOL_RESULTS]2[/TOOL_RESULTS]"
@@ -159,6 +159,7 @@ def test_a_turn_with_calls() -> None:
     turn = renderer.parse(_tokens(renderer, f"I add.\n{CALL}\n{CALL}<|im_end|>"), "stop", turn=12)
     calls = tuple(ToolCall("calc", {"expression": "1+1"}, f"call012{k:02d}") for k in range(2))
     assert turn.calls == calls
+    assert [call.id for call in turn.calls] == ["call01200", "call01201"]
     assert turn.text == f"I add.\n{CALL}\n{CALL}"
     assert turn.message == {
         "role": "assistant",
@@ -267,7 +268,10 @@ UPPER = families.CHATML.replace("m.content", "m.content | upper")
             ("the chat template cannot continue a conversation with a message of the role 'user'\n"
             "  got:  the chat template leaves out or changes the text of an assistant turn\n"),
         ),
-        (families.MISTRAL, TOOLS, "the chat template renders tool calls in a format that is not known\n"),
+        (
+            families.QWEN.replace("'<tool_call>", "'call <"), TOOLS,
+            "the chat template renders tool calls in a format that is not known\n",
+        ),
     ],
 )  # fmt: skip
 def test_templates_that_cannot_be_used(template: str, tools: Any, message: str) -> None:
@@ -297,3 +301,36 @@ def test_a_conversation_that_the_template_refuses() -> None:
     renderer = _renderer(families.GEMMA, ())
     with pytest.raises(DataError, match="the chat template raised an error: roles must alternate"):
         renderer.following(QUESTION, [300], [user("a"), user("b")])
+
+
+# Phi 3: the EOS token follows the last turn of every conversation.
+FINAL_EOS = families.CHATML.replace(
+    "{%- if add", "{%- if not add_generation_prompt -%}{{ eos_token }}{%- endif -%}{%- if add"
+)
+# Gemma 4: the result of a tool is part of the turn that called it, before its text, and another token ends a call.
+RESULTS_INSIDE = """\
+{%- for m in messages -%}
+{%- if m.role != 'tool' -%}
+{{ '<|im_start|>' + m.role + '\\n' }}
+{%- if m.tool_calls -%}
+{{ '[TOOL_CALLS]' + (m.tool_calls[0].function | tojson) + '[TOOL_RESULTS]' }}
+{%- for other in messages[loop.index:] -%}{%- if other.role == 'tool' -%}{{ other.content }}{%- endif -%}{%- endfor -%}
+{%- endif -%}
+{{ m.content }}{{ '<|im_end|>\\n' if not m.tool_calls or m.content }}
+{%- endif -%}
+{%- endfor -%}
+{%- if tools -%}{%- endif -%}
+{%- if add_generation_prompt and messages[-1].role != 'tool' -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
+
+
+def test_eos_after_the_last_turn_does_not_come_between_turns() -> None:
+    added = "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+    assert _following(_renderer(FINAL_EOS, ()), "2<|im_end|>", user("more")) == added
+    assert _following(_renderer(FINAL_EOS, ()), "2", user("more")) == "<|im_end|>" + added
+
+
+def test_results_inside_the_turn_that_called_follow_the_token_that_ends_the_call() -> None:
+    renderer = open_renderer(chat(RESULTS_INSIDE, stop=("[TOOL_RESULTS]",)), TOOLS, tool_format="hermes")
+    assert isinstance(renderer, TemplateRenderer)
+    assert _following(renderer, "[TOOL_CALLS]x[TOOL_RESULTS]", result("2")) == "2"
+    assert _following(renderer, "[TOOL_CALLS]x", result("2")) == "[TOOL_RESULTS]2"

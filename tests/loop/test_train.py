@@ -214,6 +214,7 @@ def test_finished_run_returns_its_summary_and_is_discarded_with_fresh(tmp_path: 
     assert (again.before, again.after) == (first.before, first.after)
 
 
+@pytest.mark.slow
 def test_microbatches_change_results_only_by_rounding(tmp_path: Path) -> None:
     config = small_real(2, evaluate=None)
     budgets = {

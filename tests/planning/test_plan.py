@@ -67,7 +67,7 @@ def test_every_model_of_the_algorithm_counts(config: RunConfig) -> None:
     algorithm = Composition(ppo.Config(), (kl_loss.Config(coef=0.01),))
     plan = plan_memory(evolve(config, algorithm=algorithm))
     owners = {name.partition(":")[0] for name in plan.device}
-    assert owners == {"policy", "critic", "reference", "generator", "batch"}
+    assert owners == {"policy", "critic", "reference", "generator", "batch", "program and libraries"}
     assert "reference: gradients" not in plan.device
 
 
@@ -89,7 +89,7 @@ def test_memory_of_an_accelerator_is_apart_from_main_memory(config: RunConfig) -
     settings = evolve(config.trainer, device="auto")
     plan = plan_memory(evolve(config, trainer=settings), memory=80 * 2**30)
     assert plan.capacity.is_accelerator
-    assert (list(plan.host), "batch" in plan.device) == (["batch"], False)
+    assert (list(plan.host), "batch" in plan.device) == (["program and libraries", "batch"], False)
 
 
 def _workload_of(config: RunConfig, *, ranks: int = 1, prompt: int | None = None) -> tuple[Workload, list[str]]:
@@ -118,6 +118,14 @@ def test_models_that_the_run_creates_cannot_be_planned() -> None:
         plan_memory(fake())
 
 
+@pytest.fixture
+def no_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program itself needs no memory. It needs more than the small models here."""
+    monkeypatch.setattr("purerl.planning.plan._PROGRAM", 0)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_program")
 def test_suggestions_can_be_pasted_and_lower_the_peak(config: RunConfig) -> None:
     now = plan_memory(config)
     memory = now.peak - now.peak // 8
@@ -135,6 +143,7 @@ def test_changes_are_combined_if_one_does_not_suffice(config: RunConfig) -> None
     assert found[0].plan.peak < best
 
 
+@pytest.mark.usefixtures("no_program")
 @pytest.mark.parametrize(("memory", "remedy"), [(12, "--set "), (6, "more ranks or a smaller model: --set ")])
 def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     memory: int, remedy: str, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

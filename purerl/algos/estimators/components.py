@@ -8,7 +8,6 @@ weight 1.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.errors import ConfigError
@@ -18,7 +17,7 @@ from purerl.types import RowBool, RowFloat, RowInt
 __all__ = ["component_normalized_advantage", "weighted_sum"]
 
 
-def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
+def weighted_sum(components: torch.Tensor, *, weights: tuple[float, ...]) -> RowFloat:
     """Compute the weighted sum of the components of each row.
 
         s_i = sum_k w_k c_ik
@@ -42,7 +41,7 @@ def weighted_sum(components: Tensor, *, weights: tuple[float, ...]) -> RowFloat:
 
 
 def component_normalized_advantage(
-    components: Tensor, group: RowInt, counted: RowBool, *, weights: tuple[float, ...]
+    components: torch.Tensor, group: RowInt, counted: RowBool, *, weights: tuple[float, ...]
 ) -> RowFloat:
     """Compute the advantage of GDPO: normalize each component within its group, then take the weighted sum.
 

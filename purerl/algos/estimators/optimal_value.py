@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 __all__ = ["optimal_value"]
 
 
-def optimal_value(reward: Tensor, *, beta: float) -> Tensor:
+def optimal_value(reward: torch.Tensor, *, beta: float) -> torch.Tensor:
     """Estimate the optimal value of a prompt from rewards of n completions that the reference model has sampled.
 
         V = beta log((1 / n) sum_k exp(reward_k / beta))

@@ -10,8 +10,6 @@ Arguments are [rows, time], in units of reward. Results are 0 at tokens that are
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import action_index, gather_to_actions, segment_sum
 from purerl.algos.parts.surrogates import token_ratio
@@ -37,7 +35,7 @@ def discounted_returns(reward: TokenFloat, action: TokenBool, *, discount: float
 
 
 def gae(
-    reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: float, lambda_: float | Tensor
+    reward: TokenFloat, value: TokenFloat, action: TokenBool, *, discount: float, lambda_: float | torch.Tensor
 ) -> TokenFloat:
     """Compute generalized advantage estimates (GAE).
 
@@ -58,13 +56,14 @@ def gae(
     tensor([[0.2500, 0.5000]])
     """
     start = first_true(action)
-    next_value = pad(torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)[..., 1:], (0, 1))
+    after_start = torch.where(action.scatter(-1, start.unsqueeze(-1), 0), value, 0)
+    next_value = torch.nn.functional.pad(after_start[..., 1:], (0, 1))
     rewards = reward + discount * (1 - lambda_) * next_value
     lambda_return = _discounted_sum(rewards, action, start, discount * lambda_)
     return masked(lambda_return - value, action)
 
 
-def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtype) -> Tensor:
+def length_adaptive_lambda(action: TokenBool, *, alpha: float, dtype: torch.dtype) -> torch.Tensor:
     """Compute the length-adaptive lambda_ of VAPO, for `gae`.
 
         lambda_i = max(0, 1 - 1 / (alpha * n_i))
@@ -112,7 +111,7 @@ def vtrace_target(
     """
     index, ratio = action_index(action), masked(token_ratio(logp, rollout_logp), action)
     value, ratio = segment_sum(masked(value, action), index), segment_sum(ratio, index)
-    next_value = pad(value[..., 1:], (0, 1))
+    next_value = torch.nn.functional.pad(value[..., 1:], (0, 1))
     delta = ratio.clamp(max=rho_clip) * (segment_sum(reward, index) + discount * next_value - value)
     error = reverse_recurrence(delta, discount * lambda_ * ratio.clamp(max=trace_clip))
     return gather_to_actions(value + error, index, action)
@@ -138,12 +137,12 @@ def vtrace_advantage(
     Source: IMPALA, Espeholt et al. 2018 (1802.01561, sec. 4.2).
     """
     index, ratio = action_index(action), masked(token_ratio(logp, rollout_logp), action).clamp(max=rho_clip)
-    next_target = pad(segment_sum(masked(target, action), index)[..., 1:], (0, 1))
+    next_target = torch.nn.functional.pad(segment_sum(masked(target, action), index)[..., 1:], (0, 1))
     error = segment_sum(reward, index) + discount * next_target - segment_sum(masked(value, action), index)
     return ratio * gather_to_actions(error, index, action)
 
 
-def _discounted_sum(x: TokenFloat, action: TokenBool, start: RowInt, decay: float | Tensor) -> TokenFloat:
+def _discounted_sum(x: TokenFloat, action: TokenBool, start: RowInt, decay: float | torch.Tensor) -> TokenFloat:
     """Compute y_t = x_t + decay * y_{t+1} at each action token. Values at other tokens are arbitrary.
 
     x_t includes the values of `x` at the other tokens that count at action token t. The row is not compacted. The decay
@@ -151,7 +150,7 @@ def _discounted_sum(x: TokenFloat, action: TokenBool, start: RowInt, decay: floa
     at `start`, has no decay either: y at the first position of the row is then the sum at the first action token.
     """
     start = start.unsqueeze(-1)
-    is_next_action = pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
+    is_next_action = torch.nn.functional.pad(action.scatter(-1, start, 0)[..., 1:], (0, 1))
     decay = decay * torch.ones_like(x[..., :1])  # A Python float would become float32 in `maximum` with a uint8 mask.
     # The decay is at most 1, so the maximum with a mask of 0 and 1 selects 1 at steps without decay.
     y = reverse_recurrence(x, torch.maximum(decay, as_bytes(~is_next_action)))

@@ -8,7 +8,6 @@ steps as positions, so values of steps have the shape [rows, time] too.
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import pad
 
 from purerl.algos.estimators.group_relative import group_normalized_advantage
 from purerl.algos.parts.actions import action_index, segment_sum
@@ -31,7 +30,7 @@ def find_steps(turn: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
     """
     index = action_index(action)
     turn_of_action = torch.zeros_like(turn).scatter_add(-1, index, masked(turn, action))
-    is_change = pad(turn_of_action[..., 1:] != turn_of_action[..., :-1], (1, 0), value=False)
+    is_change = torch.nn.functional.pad(turn_of_action[..., 1:] != turn_of_action[..., :-1], (1, 0), value=False)
     is_start = action & (is_change.gather(-1, index) | (index == 0))
     return is_change.cumsum(-1).gather(-1, index), is_start
 

@@ -8,7 +8,6 @@ entries].
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt, Scalar
@@ -16,7 +15,7 @@ from purerl.types import RowBool, RowFloat, RowInt, Scalar
 __all__ = ["table_lookup", "update_beta_counts", "update_moments", "update_moving_average"]
 
 
-def table_lookup(table: Tensor, key: RowInt) -> RowFloat:
+def table_lookup(table: torch.Tensor, key: RowInt) -> RowFloat:
     """Return the value of each row's entry.
 
     Shapes: `table` is [entries], `key` and the result are [rows].
@@ -27,13 +26,15 @@ def table_lookup(table: Tensor, key: RowInt) -> RowFloat:
     return table.expand(*key.shape[:-1], -1).gather(-1, key)
 
 
-def _sum_by_entry(table: Tensor, x: RowFloat, key: RowInt, counted: RowBool) -> Tensor:
+def _sum_by_entry(table: torch.Tensor, x: RowFloat, key: RowInt, counted: RowBool) -> torch.Tensor:
     """Sum `x` over the counted rows of each entry of `table`."""
     zeros = torch.zeros_like(table).expand(*key.shape[:-1], -1)
     return zeros.scatter_add(-1, key, masked(x, counted).to(table.dtype))
 
 
-def update_moving_average(table: Tensor, score: RowFloat, key: RowInt, counted: RowBool, *, decay: float) -> Tensor:
+def update_moving_average(
+    table: torch.Tensor, score: RowFloat, key: RowInt, counted: RowBool, *, decay: float
+) -> torch.Tensor:
     """Update an exponential moving average of the scores of each entry.
 
         b <- decay^n * b + (1 - decay^n) mean(s)
@@ -51,8 +52,8 @@ def update_moving_average(table: Tensor, score: RowFloat, key: RowInt, counted: 
 
 
 def update_beta_counts(
-    alpha: Tensor, beta: Tensor, score: RowFloat, key: RowInt, counted: RowBool, *, decay: float
-) -> tuple[Tensor, Tensor]:
+    alpha: torch.Tensor, beta: torch.Tensor, score: RowFloat, key: RowInt, counted: RowBool, *, decay: float
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Update the decayed counts of successes and failures of each entry.
 
         alpha <- decay * alpha + sum_j s_j

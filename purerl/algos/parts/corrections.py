@@ -35,7 +35,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
 
 from purerl.algos.algebra import (
     Algorithm,
@@ -92,7 +91,7 @@ def sequence_importance_ratio(logp: TokenFloat, old_logp: TokenFloat, mask: Toke
     return sequence_log_ratio(logp, old_logp, mask).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
 
 
-def truncated_ratio(ratio: Tensor, *, ratio_cap: float) -> Tensor:
+def truncated_ratio(ratio: torch.Tensor, *, ratio_cap: float) -> torch.Tensor:
     """Compute the weight of truncated importance sampling (TIS).
 
         w = min(r, ratio_cap)
@@ -106,7 +105,7 @@ def truncated_ratio(ratio: Tensor, *, ratio_cap: float) -> Tensor:
     return ratio.clamp(max=ratio_cap)
 
 
-def banded_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor:
+def banded_ratio(ratio: torch.Tensor, *, min_ratio: float, max_ratio: float) -> torch.Tensor:
     """Compute the weight of IcePop: the ratio if it is in a band, else 0.
 
         w = r    if min_ratio <= r <= max_ratio
@@ -121,7 +120,7 @@ def banded_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor
     return torch.where(_is_between(ratio, min_ratio, max_ratio), ratio, 0)
 
 
-def clamped_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tensor:
+def clamped_ratio(ratio: torch.Tensor, *, min_ratio: float, max_ratio: float) -> torch.Tensor:
     """Compute a weight that is bounded on both sides.
 
         w = min(max(r, min_ratio), max_ratio)
@@ -135,7 +134,7 @@ def clamped_ratio(ratio: Tensor, *, min_ratio: float, max_ratio: float) -> Tenso
     return clip(ratio, min_ratio, max_ratio)
 
 
-def _is_between(x: Tensor, low: float, high: float) -> Tensor:
+def _is_between(x: torch.Tensor, low: float, high: float) -> torch.Tensor:
     return (x >= low) & (x <= high)
 
 
@@ -180,7 +179,7 @@ def off_policy_tokens(
 # --- corrections: batch -> batch ---------------------------------------------------------------------------------
 
 
-def token_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
+def token_weight(weight: Callable[[torch.Tensor], torch.Tensor]) -> Bound:
     """Return a correction that multiplies `weight` by `weight(r_t)`, with r_t = exp(lr_t) at each token.
 
     The log-ratio is clamped to +-20. The result is 0 at tokens that are not counted.
@@ -193,7 +192,7 @@ def _token_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
     return with_fields(batch, weight=masked(batch["weight"] * factor, batch["mask"]))
 
 
-def sequence_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
+def sequence_weight(weight: Callable[[torch.Tensor], torch.Tensor]) -> Bound:
     """Return a correction that multiplies `weight` by `weight(R_i)`, with R_i the importance ratio of the row.
 
     R_i is `sequence_importance_ratio`. The result is 0 at tokens that are not counted.
@@ -206,7 +205,7 @@ def _sequence_weight(batch: TensorDict, *, weight: Callable) -> TensorDict:
     return with_fields(batch, weight=batch["weight"] * broadcast_to_tokens(factor, batch["mask"]))
 
 
-def geometric_mean_weight(weight: Callable[[Tensor], Tensor]) -> Bound:
+def geometric_mean_weight(weight: Callable[[torch.Tensor], torch.Tensor]) -> Bound:
     """Return a correction that multiplies `weight` by the geometric mean of `weight(r_t)` over the row.
 
     r_t is that of `token_weight`. A row with a token of weight 0 has the weight 0. The result is 0 at tokens that are

@@ -23,7 +23,6 @@ Teacher and policy share a tokenizer. Log-probabilities are [rows, time] or [row
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.algos.algebra import Transform, bind, of_fields, stateless, write_field
 from purerl.algos.parts.elementwise import log, log1p
@@ -97,7 +96,7 @@ def topk_jsd(topk_logp: TopKFloat, teacher_topk_logp: TopKFloat, *, beta: float)
     return beta * from_teacher + (1 - beta) * from_policy
 
 
-def _with_rest(topk_logp: TopKFloat) -> Tensor:
+def _with_rest(topk_logp: TopKFloat) -> torch.Tensor:
     """`topk_logp`, at most 0, and the log-probability of all other tokens together: [rows, time, k + 1]."""
     logp = finite_logp(topk_logp).clamp(max=0)
     rest = (1 - logp.exp().sum(-1, keepdim=True)).clamp(min=REST).log()

@@ -33,8 +33,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import Tensor
-from torch.nn.functional import mse_loss
+import torch
 
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND, token_ratio
@@ -73,7 +72,7 @@ def k2(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
     The value is biased, the gradient is unbiased for KL(pi || ref). Shapes: [rows, time] each, in nats.
     Source: Schulman 2020.
     """
-    return mse_loss(finite_logp(logp), finite_logp(ref_logp), reduction="none") / 2
+    return torch.nn.functional.mse_loss(finite_logp(logp), finite_logp(ref_logp), reduction="none") / 2
 
 
 def k3(logp: TokenFloat, ref_logp: TokenFloat) -> TokenFloat:
@@ -160,7 +159,7 @@ def kl_reward(
     logp: TokenFloat,
     ref_logp: TokenFloat,
     *,
-    kl_reward_coef: float | Tensor,
+    kl_reward_coef: float | torch.Tensor,
     estimate: Callable[[TokenFloat, TokenFloat], TokenFloat] = k1,
 ) -> TokenFloat:
     """Subtract a KL penalty from the reward at each token.

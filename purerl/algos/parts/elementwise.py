@@ -9,14 +9,13 @@ from __future__ import annotations
 import math
 
 import torch
-from torch import Tensor
 
 from purerl.errors import InputError
 
-__all__ = ["add_eps", "alike", "clip", "log", "log1p", "narrowed", "square_root", "widened"]
+__all__ = ["add_eps", "alike", "clip", "log", "log1p", "logsigmoid", "narrowed", "square_root", "widened"]
 
 
-def alike(x: Tensor, other: Tensor) -> Tensor:
+def alike(x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Return `x`, if it has as many axes as `other`, or if one of both has none.
 
     Raises: InputError otherwise: torch would take a value of each row for one of each token.
@@ -27,7 +26,7 @@ def alike(x: Tensor, other: Tensor) -> Tensor:
     return x
 
 
-def add_eps(x: Tensor, eps: float | Tensor) -> Tensor:
+def add_eps(x: torch.Tensor, eps: float | torch.Tensor) -> torch.Tensor:
     """Compute x + eps, and add the smallest normal number of the dtype, which rounds 1e-8 to 0 if it is float16.
 
     So the result is above 0 if `x` is not below 0. In float32 and float64, the second addition changes nothing beside a
@@ -39,7 +38,7 @@ def add_eps(x: Tensor, eps: float | Tensor) -> Tensor:
     return x + eps + torch.finfo(x.dtype).tiny
 
 
-def clip(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
+def clip(x: torch.Tensor, low: float | torch.Tensor, high: float | torch.Tensor) -> torch.Tensor:
     """Compute ``x.clamp(low, high)``, in which one of the bounds may be a number and the other a tensor.
 
         y = min(max(x, low), high)
@@ -49,22 +48,27 @@ def clip(x: Tensor, low: float | Tensor, high: float | Tensor) -> Tensor:
     >>> clip(torch.tensor([0.1, 2.0, 9.0]), 0.5, torch.tensor(5.0))
     tensor([0.5000, 2.0000, 5.0000])
     """
-    if isinstance(low, Tensor) != isinstance(high, Tensor):
+    if isinstance(low, torch.Tensor) != isinstance(high, torch.Tensor):
         return x.clamp(min=low).clamp(max=high)
     return x.clamp(low, high)  # pyright: ignore[reportCallIssue, reportArgumentType] -- two numbers, or two tensors
 
 
-def log(x: float | Tensor) -> float | Tensor:
+def log(x: float | torch.Tensor) -> float | torch.Tensor:
     """Compute the natural logarithm of a number or a tensor, -inf of 0. Raises: ValueError for a number below 0."""
-    return x.log() if isinstance(x, Tensor) else math.log(x) if x else -math.inf
+    return x.log() if isinstance(x, torch.Tensor) else math.log(x) if x else -math.inf
 
 
-def log1p(x: float | Tensor) -> float | Tensor:
+def log1p(x: float | torch.Tensor) -> float | torch.Tensor:
     """Compute log(1 + x) of a number or a tensor, -inf of -1. Raises: ValueError for a number below -1."""
-    return x.log1p() if isinstance(x, Tensor) else math.log1p(x) if x != -1 else -math.inf
+    return x.log1p() if isinstance(x, torch.Tensor) else math.log1p(x) if x != -1 else -math.inf
 
 
-def widened(x: Tensor) -> Tensor:
+def logsigmoid(x: torch.Tensor) -> torch.Tensor:
+    """Compute log(1 / (1 + exp(-x))), without overflow. Shapes: any; the result has the shape of `x`."""
+    return torch.nn.functional.logsigmoid(x)
+
+
+def widened(x: torch.Tensor) -> torch.Tensor:
     """Return `x` in float32 if it has 16 bits, in which sums of many values overflow or lose small ones; else `x`.
 
     >>> widened(torch.tensor(0.5, dtype=torch.float16)).dtype
@@ -73,12 +77,12 @@ def widened(x: Tensor) -> Tensor:
     return x.float() if x.is_floating_point() and x.itemsize < 4 else x
 
 
-def narrowed(y: Tensor, x: Tensor) -> Tensor:
+def narrowed(y: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Return `y`, which was computed from ``widened(x)``, in the dtype of `x`."""
     return y.to(x.dtype) if x.is_floating_point() else y
 
 
-def square_root(square: Tensor) -> Tensor:
+def square_root(square: torch.Tensor) -> torch.Tensor:
     """Compute the square root, with the gradient 0 at 0, where that of torch is infinite.
 
     A standard deviation of 0 is that of equal values. The gradient of the mean absolute value has the same convention.

@@ -21,8 +21,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from purerl.algos.parts.actions import action_index
 from purerl.algos.parts.groups import group_index
@@ -52,10 +50,10 @@ class EpisodeIndex(NamedTuple):
     shape          (episodes, length): the shape of the batch of episodes
     """
 
-    number: Tensor
-    token: Tensor
-    first: Tensor
-    last: Tensor
+    number: torch.Tensor
+    token: torch.Tensor
+    first: torch.Tensor
+    last: torch.Tensor
     shape: tuple[int, int]
 
 
@@ -92,7 +90,7 @@ def split_episodes(batch: TensorDict, before: TensorDict, after: TensorDict, ind
     return with_fields(batch, **{name: _along(name, value, _split, batch, index) for name, value in changed.items()})
 
 
-def rows_of_episodes(value: Tensor, index: EpisodeIndex | None) -> Tensor:
+def rows_of_episodes(value: torch.Tensor, index: EpisodeIndex | None) -> torch.Tensor:
     """Give the value of each episode to its rows: [episodes] -> [rows]. Without an index, it is that of the row."""
     return value if index is None else value.gather(-1, index.number.expand(*value.shape[:-1], -1))
 
@@ -109,7 +107,7 @@ def write_episode_tokens(step: TensorDict, where: Sequence[str]) -> TensorDict:
     return with_fields(step, episode_tokens=torch.stack(tokens, -1))
 
 
-def tokens_of_episodes(part: TensorDict, term: int) -> Tensor | tuple[()]:
+def tokens_of_episodes(part: TensorDict, term: int) -> torch.Tensor | tuple[()]:
     """Return `episode_tokens` of one term, [rows]; () if there is no such field."""
     return part["episode_tokens"][..., term] if "episode_tokens" in part.keys() else ()
 
@@ -123,14 +121,14 @@ def count_rows(step: TensorDict, where: str) -> Count:
     return (rows > 0).sum(-1)
 
 
-def rows_in_part(mask: TokenBool, row_tokens: Tensor | tuple[()] | None) -> Tensor:
+def rows_in_part(mask: TokenBool, row_tokens: torch.Tensor | tuple[()] | None) -> torch.Tensor:
     """Count the rows with a token in `mask`. A row of an episode counts as its fraction of the episode's tokens.
 
     >>> mask = torch.tensor([[True, True], [True, False], [False, False]])
     >>> rows_in_part(mask, ()), rows_in_part(mask, torch.tensor([2, 4, 4]))
     (tensor(2), tensor(1.2500, dtype=torch.float64))
     """
-    if not isinstance(row_tokens, Tensor):
+    if not isinstance(row_tokens, torch.Tensor):
         return count_true(any_true(mask))
     return (count_true(mask).double() / row_tokens.clamp(min=1)).sum(-1)
 
@@ -146,7 +144,8 @@ def _index(batch: TensorDict, shape: tuple[int, int] | None) -> EpisodeIndex:
     order = (number * length.shape[-1] + group_index(batch["row"])).argsort(-1)
     ordered, ordered_length = number.gather(-1, order), length.gather(-1, order)
     is_new = ordered[..., 1:] != ordered[..., :-1]
-    is_first, is_last = pad(is_new, (1, 0), value=True), pad(is_new, (0, 1), value=True)
+    is_first = torch.nn.functional.pad(is_new, (1, 0), value=True)
+    is_last = torch.nn.functional.pad(is_new, (0, 1), value=True)
     before = ordered_length.cumsum(-1) - ordered_length
     start = torch.where(is_first, before, 0).cummax(-1).values
     offset = torch.zeros_like(length).scatter(-1, order, before - start)
@@ -157,22 +156,22 @@ def _index(batch: TensorDict, shape: tuple[int, int] | None) -> EpisodeIndex:
     return EpisodeIndex(number, number.unsqueeze(-1) * longest + column, first, last, (episodes, longest))
 
 
-def _sum_of_episodes(count: Tensor, number: Tensor) -> Tensor:
+def _sum_of_episodes(count: torch.Tensor, number: torch.Tensor) -> torch.Tensor:
     return torch.zeros_like(count).scatter_add(-1, number, count).gather(-1, number)
 
 
-def _shape(number: Tensor, tokens: Tensor) -> tuple[int, int]:
+def _shape(number: torch.Tensor, tokens: torch.Tensor) -> tuple[int, int]:
     return (int(number.max()) + 1, max(1, int(tokens.max()))) if number.numel() else (0, 1)
 
 
-def _along(name: str, value: Tensor, function: Callable, batch: TensorDict, index: EpisodeIndex) -> Tensor:
+def _along(name: str, value: torch.Tensor, function: Callable, batch: TensorDict, index: EpisodeIndex) -> torch.Tensor:
     """`function` of a field, for each entry of its additional axis if it has one."""
     if len(FIELDS[name].axes.split()) > (1 if name in ROW_FIELDS else 2):
         return function(name, value.movedim(-1, 0), batch, index).movedim(0, -1)
     return function(name, value, batch, index)
 
 
-def _joined(name: str, value: Tensor, batch: TensorDict, index: EpisodeIndex) -> Tensor:
+def _joined(name: str, value: torch.Tensor, batch: TensorDict, index: EpisodeIndex) -> torch.Tensor:
     if name == "components":
         return _sum_at(index.number, value, index.shape[:1])
     if name in ROW_FIELDS:
@@ -183,13 +182,13 @@ def _joined(name: str, value: Tensor, batch: TensorDict, index: EpisodeIndex) ->
     return _sum_at(index.token.flatten(-2), torch.where(where, number, 0).flatten(-2), index.shape).to(value.dtype)
 
 
-def _sum_at(position: Tensor, value: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _sum_at(position: torch.Tensor, value: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
     """Add up `value` at each position of a flat tensor, and return it in `shape`."""
     zeros = value.new_zeros((*value.shape[:-1], math.prod(shape)))
     return zeros.scatter_add(-1, position.expand(value.shape), value).unflatten(-1, shape)
 
 
-def _split(name: str, value: Tensor, batch: TensorDict, index: EpisodeIndex) -> Tensor:
+def _split(name: str, value: torch.Tensor, batch: TensorDict, index: EpisodeIndex) -> torch.Tensor:
     if name in ROW_FIELDS:
         return rows_of_episodes(value, index)
     flat = value.flatten(-2).gather(-1, index.token.flatten(-2).expand(*value.shape[:-2], -1))

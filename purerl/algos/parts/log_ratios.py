@@ -9,7 +9,7 @@ step of the policy changes it.
 
 from __future__ import annotations
 
-from torch import Tensor, where
+import torch
 
 __all__ = ["LOGP_FLOOR", "finite_logp", "log_ratio", "negative_log_likelihood"]
 
@@ -17,7 +17,7 @@ LOGP_FLOOR = -1000.0
 """The value that replaces a log-probability of -inf, nats. exp() of it is 0 in float32."""
 
 
-def finite_logp(logp: Tensor) -> Tensor:
+def finite_logp(logp: torch.Tensor) -> torch.Tensor:
     """Replace -inf by `LOGP_FLOOR`. All other values, also those below it, and NaN do not change.
 
     Shapes: any. The gradient of a replaced value is 0.
@@ -26,10 +26,10 @@ def finite_logp(logp: Tensor) -> Tensor:
     >>> finite_logp(torch.tensor([-1.5, -torch.inf]))
     tensor([   -1.5000, -1000.0000])
     """
-    return where(logp.isneginf(), LOGP_FLOOR, logp)
+    return torch.where(logp.isneginf(), LOGP_FLOOR, logp)
 
 
-def negative_log_likelihood(logp: Tensor) -> Tensor:
+def negative_log_likelihood(logp: torch.Tensor) -> torch.Tensor:
     """-logp, nats: the loss of maximum likelihood. Shapes: any.
 
     >>> import torch
@@ -39,7 +39,7 @@ def negative_log_likelihood(logp: Tensor) -> Tensor:
     return -finite_logp(logp)
 
 
-def log_ratio(logp: Tensor, old_logp: Tensor) -> Tensor:
+def log_ratio(logp: torch.Tensor, old_logp: torch.Tensor) -> torch.Tensor:
     """Compute the log-ratio of two policies, with `finite_logp` of each log-probability.
 
         d_t = logp_t - old_logp_t

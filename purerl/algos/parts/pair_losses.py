@@ -23,9 +23,8 @@ Shapes: [rows] each; the result is [rows]. Every loss and its gradient are finit
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import logsigmoid
 
-from purerl.algos.parts.elementwise import log, log1p
+from purerl.algos.parts.elementwise import log, log1p, logsigmoid
 from purerl.algos.parts.surrogates import LOG_RATIO_BOUND
 from purerl.types import RowFloat
 

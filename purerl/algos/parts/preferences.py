@@ -24,10 +24,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch.nn.functional import logsigmoid
 
 from purerl.algos.algebra import Bound, Objective, Term, Weighted, bind, of_fields, write_field
 from purerl.algos.parts.editing import map_bound
+from purerl.algos.parts.elementwise import logsigmoid
 from purerl.algos.parts.groups import group_sum
 from purerl.algos.parts.log_ratios import finite_logp
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean

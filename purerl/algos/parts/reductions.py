@@ -25,7 +25,6 @@ Losses in 16 bits are added up in float32, and the result has their dtype.
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.algos.algebra import Counts
 from purerl.algos.parts.elementwise import narrowed, widened
@@ -65,7 +64,7 @@ def sequence_mean_of_token_mean(loss: TokenFloat, mask: TokenBool, counts: Count
     is 0 without counted tokens. Shapes: `loss` and `mask` are [rows, time]; the result is a scalar.
     Source: GRPO (2402.03300).
     """
-    tokens = counts.row_tokens if isinstance(counts.row_tokens, Tensor) else count_true(mask)
+    tokens = counts.row_tokens if isinstance(counts.row_tokens, torch.Tensor) else count_true(mask)
     means = widened(masked(loss, mask)).sum(-1) / tokens.clamp(min=1)
     return narrowed(means.sum(-1) / _at_least_one(counts.rows), loss)
 
@@ -97,5 +96,5 @@ def _sum(loss: TokenFloat, mask: TokenBool) -> Scalar:
     return torch.atleast_2d(widened(masked(loss, mask))).sum((-2, -1))
 
 
-def _at_least_one(count: Tensor | int) -> Tensor | int:
-    return count.clamp(min=1) if isinstance(count, Tensor) else max(count, 1)
+def _at_least_one(count: torch.Tensor | int) -> torch.Tensor | int:
+    return count.clamp(min=1) if isinstance(count, torch.Tensor) else max(count, 1)

@@ -7,7 +7,6 @@ A row is not copied. It gets its number of copies, which a loss multiplies. Shap
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import pad
 
 from purerl.kernels.masks import as_mask, masked
 from purerl.types import RowBool, RowFloat
@@ -64,7 +63,8 @@ def best_weight(score: RowFloat, counted: RowBool) -> RowFloat:
 def _is_highest(score: RowFloat, counted: RowBool) -> RowBool:
     counted_score = torch.atleast_1d(masked(score, counted, -torch.inf))
     # The padding avoids the error of `amax` for a batch without rows.
-    return counted & (score == pad(counted_score, (0, 1), value=-torch.inf).amax(-1, keepdim=True)).reshape(score.shape)
+    best = torch.nn.functional.pad(counted_score, (0, 1), value=-torch.inf).amax(-1, keepdim=True)
+    return counted & (score == best).reshape(score.shape)
 
 
 def resample(weight: RowFloat, noise: RowFloat, counted: RowBool) -> RowFloat:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 from purerl.algos.parts.groups import group_deviation, group_max, group_mean
 from purerl.algos.parts.log_ratios import finite_logp, log_ratio
@@ -142,7 +140,8 @@ def second_moment_outliers(
     candidates = as_mask(mask) & (difference * advantage > 0)
     square = difference.square()
     # The padding is the threshold if no token is dropped.
-    ordered = pad(_flat(masked(square, candidates, torch.inf)), (0, 1), value=torch.inf).sort().values
+    flat = _flat(masked(square, candidates, torch.inf))
+    ordered = torch.nn.functional.pad(flat, (0, 1), value=torch.inf).sort().values
     mean = ordered.cumsum(-1) / torch.ones_like(ordered).cumsum(-1)
     num_kept = (mean <= moment_bound)[..., :-1].sum(-1, keepdim=True)  # without the padding
     return candidates & (square >= ordered.gather(-1, num_kept).unsqueeze(-1)).reshape(square.shape)
@@ -158,11 +157,12 @@ def top_k_mask(x: TokenFloat, mask: TokenBool, k: Count) -> TokenBool:
     tensor([[False,  True,  True, False]])
     """
     # The padding avoids an index error for a batch without rows.
-    ordered = pad(_flat(masked(x, mask, -torch.inf)), (0, 1), value=-torch.inf).sort(descending=True).values
+    flat = _flat(masked(x, mask, -torch.inf))
+    ordered = torch.nn.functional.pad(flat, (0, 1), value=-torch.inf).sort(descending=True).values
     return mask & (x >= ordered.gather(-1, k.unsqueeze(-1) - 1).unsqueeze(-1)).reshape(x.shape)
 
 
-def _flat(x: TokenFloat) -> Tensor:
+def _flat(x: TokenFloat) -> torch.Tensor:
     """All tokens of the batch along one axis: [rows, time] -> [rows * time]."""
     return torch.atleast_2d(x).flatten(-2)
 

@@ -135,7 +135,7 @@ def flag(help: str) -> Any:
         if type(value) is not bool:
             raise ConfigError(attribute.name, got=repr(value), need=need, do=_remedy("false"))
 
-    return field(default=False, validator=check, metadata=_metadata(help, "", need))
+    return field(default=False, validator=check, metadata=_metadata(help, "", need) | {"options": (True, False)})
 
 
 def require_below(config: Any, low: str, high: str) -> None:

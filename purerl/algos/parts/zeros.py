@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from purerl.algos.parts.log_ratios import finite_logp
 from purerl.batch import ROW_FIELDS, with_fields
@@ -25,10 +24,10 @@ def zero_outside(batch: TensorDict, mask: TokenBool) -> TensorDict:
 
 
 def _is_float(value: object) -> bool:
-    return isinstance(value, Tensor) and value.is_floating_point()
+    return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 
-def _zero_field(name: str, value: Tensor, mask: TokenBool, rows: RowBool) -> Tensor:
+def _zero_field(name: str, value: torch.Tensor, mask: TokenBool, rows: RowBool) -> torch.Tensor:
     keep = rows if name in ROW_FIELDS or value.ndim == rows.ndim else mask
     value = finite_logp(value) if name.endswith("logp") else value
     return torch.where(keep.reshape(keep.shape + (1,) * (value.ndim - keep.ndim)), value, 0)

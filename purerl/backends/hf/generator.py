@@ -20,7 +20,7 @@ __all__ = ["Config", "build", "capabilities", "memory", "preview"]
 
 def capabilities() -> Capabilities:
     """The capabilities of a generator with any model. The model limits the length of sequences."""
-    from purerl.backends.hf.sampling.engine import CAPABILITIES
+    from purerl.backends.hf.sampling.capabilities import CAPABILITIES
 
     return CAPABILITIES
 

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from purerl.backends.hf.decoder.loading import no_progress_bars
-
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
@@ -100,6 +98,8 @@ def _text(tokenizer: PreTrainedTokenizerFast, max_length: int) -> dict[str, Any]
 
 def _write(cls: Any, config: Any, folder: Path, tokenizer: PreTrainedTokenizerFast, seed: int) -> None:
     import torch
+
+    from purerl.backends.hf.decoder.loading import no_progress_bars
 
     with torch.random.fork_rng():
         torch.manual_seed(seed)

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from attrs import frozen
-from torch import Tensor
 
 from purerl.errors import ConfigError
 from purerl.models.pretrained import config_of
@@ -19,18 +18,18 @@ from purerl.settings import Model
 __all__ = ["FileWeights", "ServedModel"]
 
 _DTYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-    "I64": torch.int64,
-    "I32": torch.int32,
-    "I8": torch.int8,
-    "U8": torch.uint8,
+    "F64": "float64",
+    "F32": "float32",
+    "F16": "float16",
+    "BF16": "bfloat16",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+    "I64": "int64",
+    "I32": "int32",
+    "I8": "int8",
+    "U8": "uint8",
 }
-"""Dtypes by their names in safetensors files."""
+"""Names of dtypes in torch by those in safetensors files."""
 
 
 class ServedModel:
@@ -119,10 +118,11 @@ class FileWeights:
         for path in self.files:
             with safe_open(path, framework="pt") as file:
                 parts = {name: file.get_slice(name) for name in file.keys() if name in self.names}
-                found |= {name: (tuple(part.get_shape()), _DTYPES[part.get_dtype()]) for name, part in parts.items()}
+                dtypes = {name: getattr(torch, _DTYPES[part.get_dtype()]) for name, part in parts.items()}
+                found |= {name: (tuple(part.get_shape()), dtypes[name]) for name, part in parts.items()}
         return found
 
-    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+    def __iter__(self) -> Iterator[tuple[str, torch.Tensor]]:
         from safetensors import safe_open
 
         for path in self.files:

@@ -136,7 +136,7 @@ def _check_columns(path: Path, table: pa.Table, needed: tuple[str, ...]) -> None
         if nulls:
             raise InputError(f"column {name!r} of {subject}", got=f"{nulls} nulls", need="a value in each row")
         if depth != len(FIELDS[name].axes.split()) - 1 or not leaf:
-            lists, kind = len(FIELDS[name].axes.split()) - 1, str(FIELDS[name].dtype).removeprefix("torch.")
+            lists, kind = len(FIELDS[name].axes.split()) - 1, FIELDS[name].dtype_name
             need = f"{'a list of ' if lists else ''}{'lists of ' * (lists - 1)}{kind}, {FIELDS[name].meaning}"
             got = str(table.schema.field(name).type)
             raise InputError(f"column {name!r} of {subject}", got=got, need=need)

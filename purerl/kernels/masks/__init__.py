@@ -13,18 +13,19 @@ The tests use that as the reference.
 
 from __future__ import annotations
 
+from importlib.metadata import version
+
 import torch
-from torch import Tensor
 
 from purerl.errors import InputError
 
 __all__ = ["any_true", "as_bytes", "as_mask", "count_true", "first_true", "masked"]
 
-_IS_VIEW_BATCHED = torch.__version__ >= "2.13"
+_IS_VIEW_BATCHED = tuple(map(int, version("torch").split(".")[:2])) >= (2, 13)
 """Whether `torch.func.vmap` knows views of another dtype. torch 2.11 does not; 2.12 was not tried."""
 
 
-def as_mask(mask: Tensor, of: Tensor | None = None) -> Tensor:
+def as_mask(mask: torch.Tensor, of: torch.Tensor | None = None) -> torch.Tensor:
     """``mask``, if it is bool, and fits the values `of`. All other functions of masks call it, or a function that does.
 
     Raises: InputError for another dtype; and if `mask` and `of` have axes, but not as many, because torch would take a
@@ -52,7 +53,7 @@ def as_mask(mask: Tensor, of: Tensor | None = None) -> Tensor:
     return mask
 
 
-def masked(x: Tensor, mask: Tensor, other: float = 0) -> Tensor:
+def masked(x: torch.Tensor, mask: torch.Tensor, other: float = 0) -> torch.Tensor:
     """``torch.where(mask, x, other)``: `x` where the mask is True, `other` elsewhere, also in place of inf and NaN.
 
     Raises: InputError as `as_mask` of `x`.
@@ -60,23 +61,23 @@ def masked(x: Tensor, mask: Tensor, other: float = 0) -> Tensor:
     return torch.where(as_mask(mask, x), x, other)
 
 
-def as_bytes(mask: Tensor) -> Tensor:
+def as_bytes(mask: torch.Tensor) -> torch.Tensor:
     """``mask.to(torch.uint8)``, without a copy if torch allows it: 1 where True, 0 elsewhere. Same shape."""
     mask = as_mask(mask)
     return mask.view(torch.uint8) if _IS_VIEW_BATCHED else mask.to(torch.uint8)
 
 
-def any_true(mask: Tensor) -> Tensor:
+def any_true(mask: torch.Tensor) -> torch.Tensor:
     """``mask.any(-1)``: whether any step of a row is True. [..., time] -> [...], bool."""
     return as_bytes(mask).amax(-1) > 0 if mask.shape[-1] else as_mask(mask).any(-1)
 
 
-def count_true(mask: Tensor) -> Tensor:
+def count_true(mask: torch.Tensor) -> torch.Tensor:
     """``mask.sum(-1)``: the number of True steps of a row. [..., time] -> [...], int64."""
     return as_bytes(mask).sum(-1, dtype=torch.int32).long()
 
 
-def first_true(mask: Tensor) -> Tensor:
+def first_true(mask: torch.Tensor) -> torch.Tensor:
     """``mask.max(-1).indices``: the index of the first True step of a row, or 0. [..., time] -> [...], int64.
 
     Steps are numbered from the end, from 1 to time. The maximum over the True steps is then the first of them.

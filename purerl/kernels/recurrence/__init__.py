@@ -22,7 +22,7 @@ tensor([4., 8., 8.])
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
 
 from purerl.kernels.accelerators import uses_triton
 from purerl.kernels.recurrence import chunked
@@ -30,7 +30,7 @@ from purerl.kernels.recurrence import chunked
 __all__ = ["reverse_recurrence"]
 
 
-def reverse_recurrence(x: Tensor, decay: float | Tensor) -> Tensor:
+def reverse_recurrence(x: torch.Tensor, decay: float | torch.Tensor) -> torch.Tensor:
     """y_t = x_t + decay_t * y_{t+1} along the last axis. See `purerl.kernels.recurrence`."""
     if uses_triton(x):
         from purerl.kernels.recurrence import fused

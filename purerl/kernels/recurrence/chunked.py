@@ -15,8 +15,6 @@ therefore calls itself: six levels cover 4,096 steps. Every power is at most 1, 
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-from torch.nn.functional import pad
 
 __all__ = ["CHUNK", "reverse_recurrence"]
 
@@ -24,13 +22,13 @@ CHUNK = 4
 """Steps per chunk. The fastest of 3, 4, 8 and 16 at shapes [64, 1024], [512, 4096] and [256, 16384] on a CPU."""
 
 
-def reverse_recurrence(x: Tensor, decay: float | Tensor) -> Tensor:
+def reverse_recurrence(x: torch.Tensor, decay: float | torch.Tensor) -> torch.Tensor:
     """y_t = x_t + decay_t * y_{t+1} along the last axis. See `purerl.kernels.recurrence`."""
-    decay = decay if isinstance(decay, Tensor) else torch.full_like(x[..., :1], decay)
+    decay = decay if isinstance(decay, torch.Tensor) else torch.full_like(x[..., :1], decay)
     return _recurrence(x, decay.expand(x.shape))
 
 
-def _recurrence(x: Tensor, decay: Tensor) -> Tensor:
+def _recurrence(x: torch.Tensor, decay: torch.Tensor) -> torch.Tensor:
     time = x.shape[-1]
     if time <= 1:
         return x
@@ -39,14 +37,14 @@ def _recurrence(x: Tensor, decay: Tensor) -> Tensor:
     for x_t, decay_t in zip(reversed(steps), reversed(decays), strict=True):
         local, power = torch.addcmul(x_t, decay_t, local), decay_t * power
         chunk.append((local, power))
-    y_next = pad(_recurrence(local, power)[..., 1:], (0, 1))
+    y_next = torch.nn.functional.pad(_recurrence(local, power)[..., 1:], (0, 1))
     y = torch.empty_like(local.unsqueeze(-1).expand(*local.shape, CHUNK), memory_format=torch.contiguous_format)
     for step, (local, power) in enumerate(reversed(chunk)):
         y[..., step] = torch.addcmul(local, power, y_next)
     return y.flatten(-2)[..., :time]
 
 
-def _split_steps(x: Tensor) -> tuple[Tensor, ...]:
+def _split_steps(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """CHUNK tensors of shape [..., chunks]. Tensor i holds step i of every chunk. The last chunk is padded with 0."""
     padding = -x.shape[-1] % CHUNK
-    return (pad(x, (0, padding)) if padding else x).unflatten(-1, (-1, CHUNK)).unbind(-1)
+    return (torch.nn.functional.pad(x, (0, padding)) if padding else x).unflatten(-1, (-1, CHUNK)).unbind(-1)

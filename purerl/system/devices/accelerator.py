@@ -10,7 +10,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch import distributed as dist
 
 from purerl.errors import ConfigError
 from purerl.system.devices.kinds import ROCM_VISIBLE_DEVICES, VISIBLE_DEVICES
@@ -108,7 +107,7 @@ def collective_backends() -> str:
     """
     device = default_device()
     try:
-        backend = dist.get_default_backend_for_device(device)
+        backend = torch.distributed.get_default_backend_for_device(device)
     except ValueError as error:
         need = f"a backend of torch.distributed that is registered for {device.type}"
         do = "start one process, or import the package that registers it"

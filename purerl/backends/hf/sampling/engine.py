@@ -26,6 +26,7 @@ from torch import Tensor
 from purerl.backends.hf.decoder.backbone import decoder_of
 from purerl.backends.hf.decoder.images import ImageReader, reads_images
 from purerl.backends.hf.decoder.limits import check_layers, limits_of
+from purerl.backends.hf.sampling.capabilities import CAPABILITIES
 from purerl.backends.hf.sampling.decode_inputs import STEPS_PER_DRAW, Slot, StepInputs
 from purerl.backends.hf.sampling.expert_recorder import RouteRecorder
 from purerl.backends.hf.sampling.logits import WideHead
@@ -35,11 +36,11 @@ from purerl.backends.hf.sampling.table import Table, compaction_moves
 from purerl.backends.hf.sampling.waiting import WaitingRequests
 from purerl.backends.hf.settings import GeneratorConfig
 from purerl.backends.hf.weights.merge import AdapterMerger
-from purerl.backends.logits import FILTERS, Filters, filter_logits
+from purerl.backends.logits import Filters, filter_logits
 from purerl.backends.requests import PendingRequest, check_requests
 from purerl.backends.sampling import choose
 from purerl.images import ImageStore
-from purerl.protocols import Capabilities, Completion, FinishReason, Request, Weights
+from purerl.protocols import Completion, FinishReason, Request, Weights
 from purerl.settings import Model
 from purerl.system.devices.accelerator import device_of
 
@@ -47,10 +48,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-__all__ = ["CAPABILITIES", "HFGenerator"]
-
-CAPABILITIES = Capabilities(batch_invariant=True, seeded=True, in_process=True, adapters=True, sampling=FILTERS)
-"""Of a generator with any model. The model limits the length of sequences."""
+__all__ = ["HFGenerator"]
 
 _MAX_DELAY = 8
 """Decoding steps that a request waits for others, so that several are read in one forward pass."""

@@ -170,7 +170,10 @@ def _has_several_steps(v: Values) -> bool:
 
 # --- environments --------------------------------------------------------------------------------------------------
 
-_FORMATS = {"hermes": "hermes", "qwen3_coder": "qwen_xml", "llama": "llama", "llama3": "llama"}
+_FORMATS = {
+    "hermes": "hermes", "qwen3_coder": "qwen_xml", "llama": "llama", "llama3": "llama", "gpt-oss": "harmony",
+    "glm": "glm", "kimi": "kimi",
+}  # fmt: skip
 _WITHOUT_LIMIT = 1000
 
 
