@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,17 +15,22 @@ from purerl.backends.fake.model import BIGRAM, export_weights
 from purerl.backends.hf import generator as hf_generator
 from purerl.config.check import check
 from purerl.config.schema import Role, RunConfig
+from purerl.data.chat import open_chat
 from purerl.errors import ConfigError, RewardError
 from purerl.evaluation.problem_results import metrics
 from purerl.loop.train import train
 from purerl.planning.plan import plan_memory
+from purerl.protocols import Completion
 from purerl.recipes.addition import character_tokenizer
+from purerl.rewards.judges.question import Question
 from purerl.rewards.judges.settings import Answer, Judge
+from purerl.rewards.outcomes import Failure
 from purerl.rewards.settings import Reward, RewardWorkers
+from purerl.rollouts.scoring.judge import ModelJudge
 from purerl.runs.dry_run import dry_run
 from purerl.runs.evaluation import evaluation_of_run, run_evaluation
 from purerl.store.rollouts import read_batch, read_rollouts
-from tests.data.made import CHATML, user
+from tests.data.made import CHATML, tokenizer, user
 
 from .runs import failures, records, train_until, without_times
 from .small import fake
@@ -121,6 +127,21 @@ def test_several_samples_are_combined_and_their_seeds_differ(tmp_path: Path) -> 
     assert len({*scores}) > 1  # another question has another seed
     assert all(1 < score < 8 for score in scores)
     assert any(score != round(score) for score in scores)
+
+
+def test_thoughts_between_special_tokens_are_no_answer() -> None:
+    own = tokenizer(CHATML)  # its tokens <think> and </think> are special
+    unused: Any = SimpleNamespace()
+    judge = ModelJudge("strict", Question(Judge()), unused, open_chat(own, "messages"), 0)
+
+    def score(text: str) -> float | Failure:
+        ids = own(text, add_special_tokens=False)["input_ids"]
+        return judge._score([Completion("a", ids, [0.0] * len(ids), [0] * len(ids), "stop")])
+
+    assert score("<think>Score: 10</think>Score: 1<|im_end|>") == 0.0
+    assert score("Score: 10</think>Score: 1<eos>") == 0.0
+    for text in ("<think>Score: 10", "<think>Score: 10</think>I do not know.<|im_end|>"):
+        assert isinstance(score(text), Failure)
 
 
 # --- a real model ---------------------------------------------------------------------------------------------------

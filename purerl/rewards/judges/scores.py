@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from purerl.rewards.endpoint.errors import UnusableAnswerError
 from purerl.rewards.judges.settings import Answer
 
-__all__ = ["find_score", "parse_number", "without_thoughts"]
+__all__ = ["find_score", "is_tag_of_thoughts", "parse_number", "without_thoughts"]
 
 _LETTER = r"[^\W_]"  # or a digit
 _NUMBER = r"[-+\u2212]?(?>[0-9]++(?:\.[0-9]++)?|\.[0-9]++)"
@@ -68,6 +68,11 @@ _THOUGHTS = re.compile(
 )
 
 _Read = Callable[[], str | float]
+
+
+def is_tag_of_thoughts(text: str) -> bool:
+    """Whether `text` begins or ends thoughts, such as ``<think>``. A tokenizer may have a special token for it."""
+    return _THOUGHTS.fullmatch(text) is not None
 
 
 def without_thoughts(text: str) -> str:

@@ -6,6 +6,7 @@ The question, and how a number is read from the answers, are those of the kind o
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from attrs import frozen
 from jinja2 import TemplateError
@@ -18,6 +19,7 @@ from purerl.ranks import ONE_RANK, Ranks
 from purerl.rewards.endpoint.errors import UnusableAnswerError
 from purerl.rewards.judges.answers import combine, parse_score
 from purerl.rewards.judges.question import Question
+from purerl.rewards.judges.scores import is_tag_of_thoughts
 from purerl.rewards.outcomes import Failure
 from purerl.rollouts.scoring.rows import ScoredRow, Scores, last_action
 from purerl.sampling import Sampling
@@ -105,4 +107,12 @@ class ModelJudge:
     def _text(self, answer: Completion) -> str:
         if answer.finish == "error":
             raise UnusableAnswerError(f"no answer: {answer.error}")
-        return decode(self.chat, answer.tokens, skip_special_tokens=True)
+        return decode(
+            self.chat, [token for token in answer.tokens if token not in self._unread], skip_special_tokens=False
+        )
+
+    @cached_property
+    def _unread(self) -> frozenset[int]:
+        """Special tokens that are no text. Those that begin or end thoughts stay, because thoughts are no answer."""
+        added = self.chat.tokenizer.added_tokens_decoder.items()
+        return frozenset(k for k, token in added if token.special and not is_tag_of_thoughts(token.content))
