@@ -114,7 +114,7 @@ def _check_that_nothing_is_scored(url: str, tmp_path: Path) -> None:
     assert first == "too many completions failed; the first failure:"
     assert raised == "  | judge raised"
     assert shown.startswith(f"  | purerl.rewards.endpoint.errors.EndpointError: POST {url}/chat/completions: ")
-    assert reason == "  |   RemoteProtocolError Server disconnected without sending a response."
+    assert reason == "  |   RemoteProtocolError: Server disconnected without sending a response."
 
 
 @pytest.mark.parametrize("kind", ["judge", "remote_classifier"])
