@@ -11,7 +11,7 @@ import re
 __all__ = ["stated_answer"]
 
 _MAX_CHARACTERS = 400
-_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s+[A-Z]|[\s*]*$)|,?\s(?:because|since)\b", re.IGNORECASE)
+_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s+(?-i:[A-Z])|[\s*]*$)|,?\s(?:because|since)\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r",?\s(?:as|which|that|who|where|when|while|for|so|with|after|before|by|to)\b(?!\s*[-$\\\d])", re.IGNORECASE
 )
