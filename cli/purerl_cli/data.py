@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -75,27 +75,28 @@ def inspect(
         return
     if file is None:
         raise ConfigError("FILE is missing", need="a data file, or --templates PATH")
+    settings = {"system_prompt": system_prompt, "max_prompt_tokens": max_prompt_tokens, "limit": rows}
+    settings |= {"special_tokens": special_tokens, "stop_strings": tuple(stop_string or ())}
+    settings |= {"chat_template_kwargs": parse_arguments(chat_template_kwargs or ())}
+    _inspect_file(file, model, columns=parse_columns(columns or ()), **settings)
+
+
+def _inspect_file(file: str, model: str | None, **settings: Any) -> None:
+    """Print the report on `file`; `settings` are arguments of `purerl.data.inspect.inspect`."""
     from purerl.data.inspect import inspect
     from purerl.models.processor import load_processor
     from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model, check_strings
 
-    check_strings("--stop-string", stop_string or ())
-    report = inspect(
-        file,
-        load_tokenizer(Model(model)) if model else None,
-        open_processor=partial(load_processor, Model(model)) if model else None,
-        system_prompt=system_prompt,
-        chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
-        max_prompt_tokens=max_prompt_tokens,
-        special_tokens=special_tokens,
-        stop_strings=tuple(stop_string or ()),
-        extra_stop_tokens=end_tokens(Model(model)) if model else (),
-        columns=parse_columns(columns or ()),
-        get_ground_truth=get_ground_truth,
-        limit=rows,
-    )
+    check_strings("--stop-string", settings["stop_strings"])
+    settings["get_ground_truth"] = get_ground_truth
+    if model is None:
+        report = inspect(file, **settings)
+    else:
+        opened = Model(model)
+        tokenizer, processor = load_tokenizer(opened), partial(load_processor, opened)
+        report = inspect(file, tokenizer, open_processor=processor, extra_stop_tokens=end_tokens(opened), **settings)
     show_report(report)
     raise typer.Exit(0 if report.formats else 2)
 
