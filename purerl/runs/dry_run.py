@@ -76,11 +76,8 @@ def dry_run(
     if taken is not None and directory is not None:
         raise taken
     if taken is None and not fresh and _is_unfinished(path, changes):
-        resolved = resolve_paths(checked, path)
-        models, files, stored = requirements_of(resolved).all_models(), data_files(resolved, path), unlocked(path)
-        identify_models(models, stored)
-        stored.check_data(file_digests(files))
-        code, saved = code_digests(config, {}), saved_steps(stored.checkpoints)
+        _check_stored(resolve_paths(checked, path), path)
+        code, saved = code_digests(config, {}), saved_steps(unlocked(path).checkpoints)
         check_code(path, code, saved, is_accepted=accept_changed_code)
     missing, noted = [], {"data": [], "attention": [], "models": []}
     for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
@@ -100,6 +97,13 @@ def dry_run(
         "imported to read the settings": [] if runs_code else imported_plugins(config),
     }
     return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
+
+
+def _check_stored(resolved: RunConfig, path: Path) -> None:
+    """Refuse models and data other than those of the unfinished run in the directory `path`."""
+    stored = unlocked(path)
+    identify_models(requirements_of(resolved).all_models(), stored)
+    stored.check_data(file_digests(data_files(resolved, path)))
 
 
 def _refusal(check_place: Callable[[], object]) -> RunDirectoryError | None:
