@@ -34,7 +34,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "migration.json"
 MODEL = "Qwen/Qwen2.5-0.5B-Instruct"
-STEPS = {"trl": 5, "verl": 2}
+STEPS = {"trl": 5, "verl": 4}
 SMALL = {
     "trl": {
         "max_steps=200": f"max_steps={STEPS['trl']}",
@@ -46,9 +46,9 @@ SMALL = {
         "bf16=True": "bf16=True,\n    use_cpu=True",
     },
     "verl": {
-        "data.train_batch_size=256": "data.train_batch_size=2",
-        "ppo_mini_batch_size=64": "ppo_mini_batch_size=1",
-        "ppo_micro_batch_size_per_gpu=16": "ppo_micro_batch_size_per_gpu=5",
+        "data.train_batch_size=256": "data.train_batch_size=4",
+        "ppo_mini_batch_size=64": "ppo_mini_batch_size=2",
+        "ppo_micro_batch_size_per_gpu=16": "ppo_micro_batch_size_per_gpu=10",
         "data.max_response_length=1024": "data.max_response_length=12",
         "optim.lr=1e-6": "optim.lr=1e-5",
         "trainer.total_epochs=15": f"trainer.total_epochs=1 trainer.total_training_steps={STEPS['verl']}",
