@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from purerl.errors import ConfigError
@@ -56,21 +57,31 @@ def check_template_kwargs(tokenizer: Any, kwargs: Mapping[str, Any]) -> None:
         raise ConfigError(f"chat_template_kwargs.{name}", got=repr(kwargs[name]), need="true or false")
 
 
-def template_variables(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
+def template_variables(tokenizer: Any, tools: Sequence[Any] | None = None) -> frozenset[str]:
     """The variables that the chat template for these `tools` reads and does not set: its arguments, `tools` among them.
 
     Of a template that Jinja cannot parse, all words.
     """
+    return _variables(str(tokenizer.get_chat_template(tools=tools)))
+
+
+@lru_cache(maxsize=16)
+def _variables(template: str) -> frozenset[str]:
     from jinja2 import Environment, TemplateSyntaxError, meta
 
-    template = str(tokenizer.get_chat_template(tools=tools))
     plain = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)  # markers of transformers
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701 -- nothing is rendered
     try:
-        return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))  # noqa: S701
+        return frozenset(meta.find_undeclared_variables(environment.parse(plain)))
     except TemplateSyntaxError:
-        return template_words(tokenizer, tools)
+        return _words(template)
 
 
-def template_words(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
+def template_words(tokenizer: Any, tools: Sequence[Any] | None = None) -> frozenset[str]:
     """All words in the chat template for these `tools`, such as names of variables and of keys that it reads."""
-    return set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template(tools=tools))))
+    return _words(str(tokenizer.get_chat_template(tools=tools)))
+
+
+@lru_cache(maxsize=16)
+def _words(template: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[A-Za-z_]\w*", template))

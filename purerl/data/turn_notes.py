@@ -147,7 +147,7 @@ def _shows_tools(chat: Chat, prompt: Messages, answer: Messages) -> bool:
     return all(name in text for name in tool_names(tools))
 
 
-def _words(chat: Chat) -> set[str]:
+def _words(chat: Chat) -> frozenset[str]:
     return template_words(chat.tokenizer, chat.chat_template_kwargs.get("tools"))
 
 

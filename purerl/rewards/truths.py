@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from purerl.rewards.answers import GroundTruth, read_ground_truth
@@ -24,10 +25,13 @@ _ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 _LIST = re.compile(r"""\[\s*(?:"[^"]*"|'[^']*')(?:\s*,\s*(?:"[^"]*"|'[^']*'))*\s*\]""")
 
 
+_number = lru_cache(1 << 16)(number_with_units)  # the rows of a data set have few different numbers
+
+
 def number_truth(example: Mapping[str, Any]) -> Fraction:
     """The ground truth as a number: all of it, the content of its box, or what follows ####."""
     text = get_ground_truth(example)
-    number = number_with_units(extract(text, ["boxed", "hashes"]) or text)
+    number = _number(extract(text, ["boxed", "hashes"]) or text)
     if number is None:
         raise ValueError(f"the ground truth is not a number: {text!r:.200}")
     return number

@@ -15,6 +15,8 @@ from purerl.data.files import read_table
 from purerl.data.settings import Data
 from purerl_cli.main import app
 from tests.data.made import CHATML, tokenizer, user, write
+from tests.data.test_continuation import OPENED
+from tests.envs import families
 
 
 def _run(*arguments: object) -> Result:
@@ -134,7 +136,7 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
             "system_prompt has no effect without a tokenizer\n  need: a tokenizer\n",
         ),
         (["inspect", path, "--stop-string", "a"], "stop_strings has no effect without a tokenizer\n"),
-        (["inspect", path, "--stop-string", ""], "stop_strings\n  got:  an empty string\n"),
+        (["inspect", path, "--stop-string", ""], "--stop-string\n  got:  an empty string\n"),
         (["inspect", path, "--chat-template-kwargs", "a"], "setting 'chat_template_kwargs.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "unknown data set 'gsm'\n  do:   did you mean 'gsm8k'?"),
         (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
@@ -176,3 +178,28 @@ def test_documentation_lists_every_format_and_setting() -> None:
     settings = tomllib.loads(page.split("```toml\n")[2].partition("```")[0])
     assert from_dict(Data, settings["data"]).validation_fraction == 0.05
     assert settings["data"].keys() == {field.name for field in attrs.fields(Data)}
+
+
+def test_inspect_tries_chat_templates_of_a_directory_and_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plain.jinja").write_text(families.CHATML)
+    (tmp_path / "thinking.jinja").write_text(OPENED)
+    result = _run("inspect", "--templates", tmp_path)
+    assert result.exit_code == 0, result.output
+    head, _, plain, thinking, *messages = _nonempty_lines(result.stdout)
+    assert head.split()[:3] == ["template", "one", "answer"]
+    assert plain.split()[:4] == ["plain", "yes", "yes", "yes"]
+    assert thinking.split()[0:3] == ["thinking", "refused", "5"]
+    assert "5: an answer does not continue the generation prompt of the chat template" in messages
+    result = _run("inspect", "--templates", tmp_path / "thinking.jinja")
+    assert "The messages of thinking:" in result.stdout
+    assert "  do:   write the thoughts of each answer into its content, between <think> and </think>" in result.stdout
+
+
+@pytest.mark.parametrize("option", [["rows.jsonl"], ["--rows", "3"], ["--special-tokens", "escape"]])
+def test_templates_are_tried_without_a_file(option: list[str], tmp_path: Path) -> None:
+    result = _run("inspect", "--templates", tmp_path, *option)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --templates\n  got:  FILE or an option beside it\n  need: --templates PATH, or with --model DIR\n",
+    )
+    assert _run("inspect").stderr == "error: FILE is missing\n  need: a data file, or --templates PATH\n"

@@ -196,6 +196,7 @@ OPTIONS = {
         "stop_string": ["--stop-string"],
         "columns": ["--columns"],
         "rows": ["--rows"],
+        "templates": ["--templates"],
         "debug": ["--debug"],
     },
     "data convert": {
