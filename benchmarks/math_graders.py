@@ -15,12 +15,12 @@ import argparse
 import logging
 import time
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 TABLE = Path(__file__).parents[1] / "tests" / "rewards" / "math_answers.toml"
 _TIMEOUT = 30.0  # seconds, which also covers the import of a library
@@ -151,13 +151,23 @@ class Results(NamedTuple):
     seconds: list[float]
 
 
-def grade(grader: str, pairs: list[Pair], *, workers: int) -> Results:
-    """Call the grader called `grader` on all pairs, in worker processes."""
+class Graded(Protocol):
+    """A completion to grade, and its ground truth."""
+
+    @property
+    def completion(self) -> str: ...
+
+    @property
+    def truth(self) -> str: ...
+
+
+def grade(grader: str, pairs: Sequence[Graded], *, workers: int) -> Results:
+    """Call `grader`, of this file or as file:function, on all pairs, in worker processes."""
     from purerl.rewards.adapters import RewardInput
     from purerl.rewards.runner import RewardRunner
 
     inputs = [RewardInput(str(k), pair.completion, {"answer": pair.truth}) for k, pair in enumerate(pairs)]
-    name = f"{Path(__file__).resolve()}:{grader}"
+    name = grader if ":" in grader else f"{Path(__file__).resolve()}:{grader}"
     with RewardRunner({name: 1.0}, functions={}, timeout=_TIMEOUT, num_workers=workers) as runner:
         runner.run(inputs[: 8 * workers])  # the workers have started, and the libraries are loaded
         results = runner.run(inputs)
@@ -191,7 +201,7 @@ def main() -> None:
     parser.add_argument("--show", action="store_true", help="list the incorrect scores")
     options = parser.parse_args()
     pairs = read_pairs()
-    print(", ".join(f"{library} {_version(library)}" for library in LIBRARIES), flush=True)
+    print(", ".join(f"{library} {version_of(library)}" for library in LIBRARIES), flush=True)
     print("| grader | accepted | rejected | hung | failed | ms, median | answers per second and core |")
     print("|---|---|---|---|---|---|---|", flush=True)
     for grader in options.graders:
@@ -201,7 +211,8 @@ def main() -> None:
             print("\n".join(errors(pairs, results)), flush=True)
 
 
-def _version(library: str) -> str:
+def version_of(library: str) -> str:
+    """The version of a library, if it is installed."""
     try:
         return version(library)
     except ImportError:

@@ -110,6 +110,14 @@ def _no_folder() -> Path:
 
 
 @pytest.fixture(autouse=True)
+def short_weight_checks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check updates of weights with few tokens, except in tests of the check. It was a seventh of the time of runs."""
+    checks = sys.modules.get("purerl.opening.weight_check")
+    if checks and request.path.name != "test_weight_check.py":
+        monkeypatch.setattr(checks, "_NEW", 2)
+
+
+@pytest.fixture(autouse=True)
 def forked_workers(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Fork the workers of rewards and environments, unless the test is marked: see `tests.forks`."""
     if not request.node.get_closest_marker("started_workers") and "purerl.system.workers.processes" in sys.modules:

@@ -48,6 +48,7 @@ RANKS = Forks(
     *PROGRAMS.modules, "purerl.backends.hf.trainer", "purerl.testing.trainer", "tests.backends.tiny",
     "torch.distributed.checkpoint", "torch.distributed.fsdp", "torch.distributed.tensor.parallel",
     "transformers.models.auto.modeling_auto",
+    base=PROGRAMS,
 )  # fmt: skip
 """Programs whose ranks train models of transformers."""
 

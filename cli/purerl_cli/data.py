@@ -8,10 +8,12 @@ from typing import Annotated, Literal
 
 import typer
 
+from purerl.errors import ConfigError
+from purerl.system.terminal import escape
 from purerl_cli.arguments import parse_arguments, parse_columns
 from purerl_cli.options import App
 from purerl_cli.output import with_debug
-from purerl_cli.tables import show_report
+from purerl_cli.tables import show, show_report
 
 __all__ = ["data"]
 
@@ -21,7 +23,9 @@ data = App(help="Inspect and convert data sets, and add columns to them.", no_ar
 @data.command()
 @with_debug
 def inspect(
-    file: Annotated[str, typer.Argument(help="Parquet or JSON Lines file, glob pattern, or directory of a data set.")],
+    file: Annotated[
+        str | None, typer.Argument(help="Parquet or JSON Lines file, glob pattern, or directory of a data set.")
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="DIR", help="Count tokens and render a row with the tokenizer of this model.")
     ] = None,
@@ -41,22 +45,43 @@ def inspect(
         Literal["keep", "escape"],
         typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run."),
     ] = "keep",
+    stop_string: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TEXT", help="Show the tokens of a stop string, as rollout.stop_strings of a run; repeatable."
+        ),
+    ] = None,
     columns: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=COLUMN", help="Another name of a column, as data.columns of a run; repeatable."),
     ] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="Inspect only the first ROWS rows.")] = None,
+    templates: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Try chat templates on rows of every kind, in place of FILE: a Jinja file, a directory of such files, "
+            "or the directory of a model. With --model, with its tokenizer.",
+        ),
+    ] = None,
 ) -> None:
     """Show the columns of a data file, what it can be used for, and the problems in its rows.
 
-    Exits with status 2 if no run can use the file.
+    Exits with status 2 if no run can use the file. With --templates, show the kinds of rows that work with a template.
     """
+    if templates is not None:
+        given = (file, system_prompt, chat_template_kwargs, max_prompt_tokens, stop_string, columns, rows)
+        _inspect_templates(templates, model, alone=not any(given) and special_tokens == "keep")
+        return
+    if file is None:
+        raise ConfigError("FILE is missing", need="a data file, or --templates PATH")
     from purerl.data.inspect import inspect
     from purerl.models.processor import load_processor
-    from purerl.models.tokenizer import load_tokenizer
+    from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
-    from purerl.settings import Model
+    from purerl.settings import Model, check_strings
 
+    check_strings("--stop-string", stop_string or ())
     report = inspect(
         file,
         load_tokenizer(Model(model)) if model else None,
@@ -65,12 +90,35 @@ def inspect(
         chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,
         special_tokens=special_tokens,
+        stop_strings=tuple(stop_string or ()),
+        extra_stop_tokens=end_tokens(Model(model)) if model else (),
         columns=parse_columns(columns or ()),
         get_ground_truth=get_ground_truth,
         limit=rows,
     )
     show_report(report)
     raise typer.Exit(0 if report.formats else 2)
+
+
+def _inspect_templates(path: str, model: str | None, *, alone: bool) -> None:
+    from purerl.templates.sources import read_templates
+    from purerl.templates.table import make_table
+    from purerl.templates.trials import try_template
+
+    if not alone:
+        raise ConfigError(
+            "--templates", got="FILE or an option beside it", need="--templates PATH, or with --model DIR"
+        )
+    results = {each.name: try_template(each.tokenizer, each.stop_tokens) for each in read_templates(path, model)}
+    table = make_table(results)
+    show(*table.head, rows=table.rows)
+    for number, message in table.messages.items():
+        typer.echo(f"{number}: {escape(message)}")
+    for name, cells in results.items() if len(results) == 1 else ():
+        refused = dict.fromkeys(cell.message for cell in cells.values() if "\n" in cell.message)
+        typer.echo("\n".join(["", f"The messages of {name}:", *refused]))
+    if any(cell.result == "wrong" for cells in results.values() for cell in cells.values()):
+        raise typer.Exit(1)
 
 
 @data.command()

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from attrs import evolve
 
 from purerl.errors import ConfigError
-from purerl.system.devices.kinds import DEVICE
 from purerl.system.terminal import escape
+from purerl_cli import evaluation_options as options
 from purerl_cli.arguments import (
     change_environment,
     parse_arguments,
@@ -24,159 +24,49 @@ from purerl_cli.arguments import (
     read_prompts,
 )
 from purerl_cli.output import with_debug
-from purerl_cli.results import show_completions, show_scores
+from purerl_cli.results import show_attempt, show_completions, show_scores
 
 if TYPE_CHECKING:
+    from purerl.evaluation.attempts import OnGroup
     from purerl.evaluation.problem_results import Problem
+    from purerl.rollouts.types import Group
     from purerl.runs.evaluation import Evaluation
 
 __all__ = ["evaluate", "sample"]
 
-_Model = Annotated[
-    str | None, typer.Argument(help="A directory in Hugging Face's format, or a name on the hub.", show_default=False)
-]
-_Run = Annotated[
-    Path | None,
-    typer.Option(
-        metavar="RUN[:STEP]",
-        help="A run directory: use its final model, or a checkpoint (a number, or best; of an unfinished run the last "
-        "one), and its settings.",
-    ),
-]
-_Data = Annotated[list[str] | None, typer.Option(metavar="[NAME=]FILE", help="File of problems; repeatable.")]
-_Reward = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Reward function, as module:function, or a kind with its settings, as '{kind = \"format\"}'; repeatable.",
-    ),
-]
-_Gate = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Function or kind that must return at least 1, or the reward is 0; repeatable."),
-]
-_MaxExamples = Annotated[int | None, typer.Option(min=1, help="Number of problems of each file, from the first on.")]
-_SamplesPerPrompt = Annotated[int | None, typer.Option(min=1, help="Completions per problem.", show_default="1")]
-_Temperature = Annotated[
-    float | None, typer.Option(min=0, help="Sampling temperature; 0: greedy decoding.", show_default="0")
-]
-_MaxTokens = Annotated[int | None, typer.Option(min=1, help="Maximum number of new tokens.", show_default="1024")]
-_SystemPrompt = Annotated[str | None, typer.Option(help="System prompt for conversations that have none.")]
-_Prompt = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="TEXT", help="A prompt, rendered with the chat template if there is one; - reads stdin; repeatable."
-    ),
-]
-_Image = Annotated[
-    list[Path] | None,
-    typer.Option(metavar="FILE", help="An image before the text of each --prompt; repeatable."),
-]
-_Environment = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Environment of each completion, which becomes an episode: module:Class, file.py:function, or the URL of "
-        "a remote one.",
-        show_default=False,
-    ),
-]
-_Tool = Annotated[
-    list[str] | None,
-    typer.Option(metavar="NAME", help="Function or class that the model can call, as module:function; repeatable."),
-]
-_Mcp = Annotated[
-    list[str] | None,
-    typer.Option(metavar="SERVER", help="MCP server with tools, a URL or a command line; repeatable."),
-]
-_MaxTurns = Annotated[int | None, typer.Option(min=1, help="Maximum number of turns of an episode.", show_default="8")]
-_EnvironmentSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Another setting of the section environment, such as kwargs.size=4 or timeout=10; repeatable.",
-    ),
-]
-_StopString = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TEXT", help="String that ends a completion, beside the stop tokens; repeatable."),
-]
-_SamplingSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Another parameter of the sampling, such as top_p=0.95, top_k=20 or regex=TEXT; repeatable.",
-    ),
-]
-_ChatTemplateKwargs = Annotated[
-    list[str] | None, typer.Option(metavar="KEY=VALUE", help="Argument of the chat template; repeatable.")
-]
-_DType = Annotated[
-    str | None, typer.Option("--dtype", help="Of the weights: float32, bfloat16, ..., auto.", show_default="float32")
-]
-_Attention = Annotated[str | None, typer.Option(help="transformers' attention implementation.", show_default="sdpa")]
-_Device = Annotated[str | None, typer.Option(help=f"{DEVICE}.", show_default="auto")]
-_MaxNumSeqs = Annotated[
-    int | None, typer.Option(min=1, help="Completions that are decoded together.", show_default="256")
-]
-_GeneratorSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="KEY=VALUE",
-        help="Setting of the section generator, such as kind=vllm or server.python=PATH; repeatable.",
-    ),
-]
-_PassAtK = Annotated[
-    str | None,
-    typer.Option(metavar="K,K,...", help="Values of k for pass@k.", show_default="the samples per prompt"),
-]
-_AccuracyReward = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Reward function or gate that decides whether a completion is correct.",
-        show_default="the first reward that applies",
-    ),
-]
-_AnswerExtractor = Annotated[
-    str | None,
-    typer.Option(metavar="NAME", help="Function that extracts the answer from a completion, for maj@k."),
-]
-_Json = Annotated[Path | None, typer.Option(metavar="FILE", help="Write all results to this file, problem by problem.")]
-_Seed = Annotated[int | None, typer.Option(min=0, help="Seed of the sampling.", show_default="0")]
 _command = partial(with_debug, hint="no results are saved")
 
 
 @_command
 def evaluate(
-    model: _Model = None,
-    run: _Run = None,
-    data: _Data = None,
-    reward: _Reward = None,
-    gate: _Gate = None,
-    max_examples: _MaxExamples = None,
-    samples_per_prompt: _SamplesPerPrompt = None,
-    temperature: _Temperature = None,
-    sampling: _SamplingSettings = None,
-    max_tokens: _MaxTokens = None,
-    pass_at_k: _PassAtK = None,
-    answer_extractor: _AnswerExtractor = None,
-    accuracy_reward: _AccuracyReward = None,
-    environment: _Environment = None,
-    tool: _Tool = None,
-    mcp: _Mcp = None,
-    max_turns: _MaxTurns = None,
-    environment_settings: _EnvironmentSettings = None,
-    stop_string: _StopString = None,
-    system_prompt: _SystemPrompt = None,
-    chat_template_kwargs: _ChatTemplateKwargs = None,
-    dtype: _DType = None,
-    attention: _Attention = None,
-    device: _Device = None,
-    max_num_seqs: _MaxNumSeqs = None,
-    generator_settings: _GeneratorSettings = None,
-    seed: _Seed = None,
-    json: _Json = None,
+    model: options.Model = None,
+    run: options.Run = None,
+    data: options.Data = None,
+    reward: options.Reward = None,
+    gate: options.Gate = None,
+    max_examples: options.MaxExamples = None,
+    samples_per_prompt: options.SamplesPerPrompt = None,
+    temperature: options.Temperature = None,
+    sampling: options.SamplingSettings = None,
+    max_tokens: options.MaxTokens = None,
+    pass_at_k: options.PassAtK = None,
+    answer_extractor: options.AnswerExtractor = None,
+    accuracy_reward: options.AccuracyReward = None,
+    environment: options.Environment = None,
+    tool: options.Tool = None,
+    mcp: options.Mcp = None,
+    max_turns: options.MaxTurns = None,
+    environment_settings: options.EnvironmentSettings = None,
+    stop_string: options.StopString = None,
+    system_prompt: options.SystemPrompt = None,
+    chat_template_kwargs: options.ChatTemplateKwargs = None,
+    dtype: options.DType = None,
+    attention: options.Attention = None,
+    device: options.Device = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    generator_settings: options.GeneratorSettings = None,
+    seed: options.Seed = None,
+    json: options.Json = None,
 ) -> None:
     """Evaluate a model: accuracy with a confidence interval, pass@k and maj@k."""
     _check_rewards(run, reward, environment)
@@ -212,32 +102,33 @@ def evaluate(
 
 @_command
 def sample(
-    model: _Model = None,
-    run: _Run = None,
-    prompt: _Prompt = None,
-    image: _Image = None,
-    data: _Data = None,
-    reward: _Reward = None,
-    gate: _Gate = None,
-    max_examples: _MaxExamples = 3,
-    samples_per_prompt: _SamplesPerPrompt = None,
-    temperature: _Temperature = None,
-    sampling: _SamplingSettings = None,
-    max_tokens: _MaxTokens = None,
-    environment: _Environment = None,
-    tool: _Tool = None,
-    mcp: _Mcp = None,
-    max_turns: _MaxTurns = None,
-    environment_settings: _EnvironmentSettings = None,
-    stop_string: _StopString = None,
-    system_prompt: _SystemPrompt = None,
-    chat_template_kwargs: _ChatTemplateKwargs = None,
-    dtype: _DType = None,
-    attention: _Attention = None,
-    device: _Device = None,
-    max_num_seqs: _MaxNumSeqs = None,
-    generator_settings: _GeneratorSettings = None,
-    seed: _Seed = None,
+    model: options.Model = None,
+    run: options.Run = None,
+    prompt: options.Prompt = None,
+    image: options.Image = None,
+    data: options.Data = None,
+    reward: options.Reward = None,
+    gate: options.Gate = None,
+    max_examples: options.MaxExamples = 3,
+    samples_per_prompt: options.SamplesPerPrompt = None,
+    temperature: options.Temperature = None,
+    sampling: options.SamplingSettings = None,
+    max_tokens: options.MaxTokens = None,
+    environment: options.Environment = None,
+    tool: options.Tool = None,
+    mcp: options.Mcp = None,
+    max_turns: options.MaxTurns = None,
+    environment_settings: options.EnvironmentSettings = None,
+    stop_string: options.StopString = None,
+    system_prompt: options.SystemPrompt = None,
+    chat_template_kwargs: options.ChatTemplateKwargs = None,
+    dtype: options.DType = None,
+    attention: options.Attention = None,
+    device: options.Device = None,
+    max_num_seqs: options.MaxNumSeqs = None,
+    generator_settings: options.GeneratorSettings = None,
+    seed: options.Seed = None,
+    show_tokens: options.ShowTokens = False,
 ) -> None:
     """Print completions of a model, with their rewards."""
     settings = {
@@ -267,8 +158,18 @@ def sample(
         chat_template_kwargs=chat_template_kwargs,
         seed=seed,
     )
+    _print_completions(evaluation, show_tokens=show_tokens)
+
+
+def _print_completions(evaluation: Evaluation, *, show_tokens: bool) -> None:
+    """Run `evaluation`, and print its completions; with `show_tokens`, first the tokens of the first one."""
+    from purerl.evaluation.first_attempt import FirstAttempt
+
     # Failures of reward functions are printed below their completions, so any number of them is accepted.
-    results = _run_with_progress(evolve(evaluation, max_failure_rate=1.0))
+    evaluation, first = evolve(evaluation, max_failure_rate=1.0), FirstAttempt(evaluation.task)
+    results = _run_with_progress(evaluation, first)
+    if show_tokens:
+        show_attempt(first.show(evaluation.settings.stop_strings))
     show_completions(results)
 
 
@@ -285,8 +186,8 @@ def _score(evaluation: Evaluation, json: Path | None) -> None:
         write_json(json, evaluation, results)
 
 
-def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
-    """Run `evaluation`, and print its progress to stderr."""
+def _run_with_progress(evaluation: Evaluation, callback: OnGroup | None = None) -> dict[str, list[Problem]]:
+    """Run `evaluation`, and print its progress to stderr. `callback` is called with each finished group."""
     from purerl.runs.evaluation import run_evaluation
     from purerl_cli.progress import EvaluationProgress
 
@@ -297,7 +198,13 @@ def _run_with_progress(evaluation: Evaluation) -> dict[str, list[Problem]]:
         typer.echo(f"note: {escape(note)}", err=True)
     totals = {name: data.num_rows for name, data in evaluation.task.problems.items()}
     with EvaluationProgress(totals) as progress:
-        return run_evaluation(evaluation, progress)
+
+        def on_group(name: str, group: Group) -> None:
+            progress(name, group)
+            if callback is not None:
+                callback(name, group)
+
+        return run_evaluation(evaluation, on_group)
 
 
 def _check_rewards(run: Path | None, reward: Sequence[str] | None, environment: str | None) -> None:

@@ -25,20 +25,33 @@ Output = Annotated[
 @import_.command()
 @with_debug
 def trl(
-    source: Annotated[str, typer.Argument(help="Python script that creates a trainer, or YAML file of TRL's command.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE|COMMAND",
+            help="Python script that creates a trainer, YAML file of TRL's command, or a command, in quotes or in a "
+            "shell script: trl sft --FIELD VALUE, accelerate launch train.py --FIELD VALUE.",
+            show_default=False,
+        ),
+    ],
     output: Output = None,
     trainer: Annotated[
         Literal["grpo", "sft", "dpo", "kto", "reward"] | None,
         typer.Option(help="Trainer of a YAML file, which does not name it.", show_default="by its fields"),
     ] = None,
     processes: Annotated[
-        int, typer.Option(min=1, help="Processes that the script is started on; TRL counts batches per process.")
-    ] = 1,
+        int | None,
+        typer.Option(
+            min=1,
+            help="Processes that the script is started on; TRL counts batches per process.",
+            show_default="those of the command, or 1",
+        ),
+    ] = None,
 ) -> None:
-    """Translate a script or a YAML file of TRL."""
+    """Translate a script, a command or a YAML file of TRL."""
     from purerl.porting.trl.importing import import_trl
 
-    write_config(import_trl(Path(source), trainer=trainer, processes=processes), output)
+    write_config(import_trl(source, trainer=trainer, processes=processes), output)
 
 
 @import_.command()

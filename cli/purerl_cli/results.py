@@ -11,7 +11,6 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
 from purerl.errors import ImageError
@@ -20,12 +19,14 @@ from purerl.monitoring.console.conversation import render_messages
 from purerl.monitoring.console.messages import parse_messages
 from purerl.system.terminal import escape
 from purerl_cli.tables import show
+from purerl_cli.tokens import print_text, show_endings, show_tokens
 
 if TYPE_CHECKING:
+    from purerl.evaluation.first_attempt import ShownAttempt
     from purerl.evaluation.problem_results import Attempt, Problem
     from purerl.evaluation.settings import Evaluate
 
-__all__ = ["format_completions", "show_completions", "show_scores"]
+__all__ = ["format_completions", "show_attempt", "show_completions", "show_scores"]
 
 
 def show_scores(results: Mapping[str, Sequence[Problem]], settings: Evaluate) -> None:
@@ -61,13 +62,23 @@ def _format(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
 
 
+def show_attempt(attempt: ShownAttempt | None) -> None:
+    """Print the tokens of `attempt`, and how completions end. None: its workflow has failed."""
+    if attempt is None:
+        typer.echo("no tokens of the first problem: its workflow has failed\n")
+        return
+    tokens, sampled = attempt.row.tokens, sum(token.is_learned for token in attempt.row.tokens)
+    where = f"{escape(attempt.data_set)}, problem {attempt.index}, attempt 1"
+    typer.echo(f"{where}: {len(tokens):,} tokens, of which {sampled:,} were sampled")
+    show_tokens(attempt.row)
+    typer.echo("a completion ends with")
+    show_endings(attempt.endings)
+    typer.echo()
+
+
 def show_completions(results: Mapping[str, Sequence[Problem]]) -> None:
     """Print each problem with its prompt, completions and rewards."""
-    text, console = format_completions(results), Console(highlight=False)
-    if console.is_terminal:
-        console.print(text, soft_wrap=True, end="")
-    else:
-        typer.echo(text.plain, nl=False)
+    print_text(format_completions(results))
 
 
 def format_completions(results: Mapping[str, Sequence[Problem]]) -> Text:

@@ -8,7 +8,7 @@ If the output is not a terminal, there are no colors, and nothing is wrapped, so
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import typer
@@ -20,11 +20,12 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from purerl.system.terminal import escape
+from purerl_cli.tokens import show_endings, show_tokens
 
 if TYPE_CHECKING:
     from purerl.config.listing import Setting
     from purerl.data.inspect import Report
-    from purerl.data.rendered_row import ShownToken
+    from purerl.data.shown_tokens import ShownToken
     from purerl.doctor import Finding
     from purerl.explain.catalog import Entry, ModifierEntry
     from purerl.explain.comparison import Difference, Effect
@@ -41,7 +42,6 @@ __all__ = [
 ]
 
 _MAX_ROW_INDICES = 8
-_MAX_TOKENS_AT_END = 64  # that are shown of a long run of tokens, at its start and at its end
 _MIN_WRAPPED_WIDTH = 20
 _STATE_STYLES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 _SOURCE_STYLES = {"default": "dim", "--set": "bold"}
@@ -221,28 +221,18 @@ def show_report(report: Report) -> None:
     if report.problems:
         rows = ((p.message, f"{len(p.rows):,}", _format_indices(p.rows)) for p in report.problems)
         show("problem", "rows", "row indices", rows=rows)
-    for text, tokens in zip(report.sample, report.tokens, strict=True):
+    for text, row in zip(report.sample, report.shown, strict=True):
         typer.echo(f"\n--- rendered row ---\n{text}")
-        typer.echo(f"\n--- its {_count_tokens(tokens)} ---\n{_join_tokens(tokens)}")
+        typer.echo(f"\n--- its {_count_tokens(row.tokens)} ---")
+        show_tokens(row)
+    if report.endings:
+        typer.echo("\n--- a completion ends with ---")
+        show_endings(report.endings)
 
 
 def _count_tokens(tokens: Sequence[ShownToken]) -> str:
     learned = sum(token.is_learned for token in tokens)
     return f"{len(tokens):,} tokens, " + (f"of which {learned:,} are learned" if learned else "after which is sampled")
-
-
-def _join_tokens(tokens: Sequence[ShownToken]) -> str:
-    """Tokens, each between quotes, with those to learn between ⟦ and ⟧, and without the middle of long runs of them."""
-    runs = [(is_learned, [*run]) for is_learned, run in groupby(tokens, key=lambda token: token.is_learned)]
-    texts = ((is_learned, _join_run([repr(token.text) for token in run])) for is_learned, run in runs)
-    return escape(" ".join(f"⟦{text}⟧" if is_learned else text for is_learned, text in texts))
-
-
-def _join_run(texts: Sequence[str]) -> str:
-    left_out = len(texts) - 2 * _MAX_TOKENS_AT_END
-    if left_out <= 1:
-        return " ".join(texts)
-    return " ".join([*texts[:_MAX_TOKENS_AT_END], f"... {left_out:,} tokens ...", *texts[-_MAX_TOKENS_AT_END:]])
 
 
 def _format_indices(rows: Sequence[int]) -> str:

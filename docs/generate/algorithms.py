@@ -19,9 +19,9 @@ from purerl.config.check import check
 from purerl.errors import ConfigError
 from purerl.explain.catalog import Entry, catalog, equations, short_name
 from purerl.explain.description import definitions, needs_of, parts
+from purerl.monitoring.metric_meanings import meanings
 from purerl.plugins import find, kind_of, names
 from purerl.recipes import resolve
-from purerl.report.meanings import meanings
 from purerl.testing import LAWS, exemptions, variants
 
 __all__ = ["page", "pages"]

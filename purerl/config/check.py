@@ -18,16 +18,16 @@ from purerl.composition import Composition
 from purerl.config.budget import check_budgets
 from purerl.config.generators import check_adapter_rank, check_generator, check_mismatch_growth, check_serving
 from purerl.config.keys import joined
+from purerl.config.metrics import check_metrics
 from purerl.config.missing import missing_section
 from purerl.config.modifiers import key_of
 from purerl.config.replayed_routes import check_routes
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.reuse import check_reuse
 from purerl.config.roles import adapter_rank, check_models, check_placement, check_roles
-from purerl.config.schema import RunConfig, StopWhen
+from purerl.config.schema import RunConfig
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
-from purerl.config.suggestions import suggestion
 from purerl.data.settings import check_truncation
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
@@ -54,14 +54,12 @@ from purerl.rollouts.custom import WORKFLOW, requires_score
 from purerl.rollouts.episode_rows import ENVIRONMENT
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section, no_effect
-from purerl.store.settings import Checkpoint
 
 __all__ = ["INITIAL_RUN", "accuracy_rewards_of", "check", "check_ranks", "check_settings", "learns_from_rewards"]
 
 INITIAL_RUN = "initial_run"
 """The key of the requirements of an initial run."""
 
-_MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "optimal_value", *DATA_FIELDS, *ROLLOUT_FIELDS}
 
 _SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
@@ -150,7 +148,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_models(needs.all_models())
     check_placement(config.placement, needs, has_generator=config.generator is not None)
     _check_steps(needs, rollout)
-    _check_metrics(config.stop_when, config.checkpoint, {"evaluate": config.evaluate, "validation": config.validation})
+    check_metrics(config, algorithm, may_log=True)
     if rollout is not None:
         check_budgets(needs.models, prompt=config.data.max_prompt_tokens, completion=rollout.max_tokens)
     signature = workflow_signature(workflow, functions or {})
@@ -203,18 +201,6 @@ def _check_steps(needs: Requirements, rollout: Rollout | None) -> None:
             raise ConfigError(key, got=number, need=need, do=do)
     if schedule.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", schedule.critic_warmup, f"an algorithm with a critic; {needs.kind} has none")
-
-
-def _check_metrics(stop_when: StopWhen | None, checkpoint: Checkpoint, sections: Mapping[str, object]) -> None:
-    """Refuse metrics of those of `sections`, which measure the policy, that are not set."""
-    metrics = {"stop_when.metric": stop_when.metric if stop_when else "", "checkpoint.best": checkpoint.best or ""}
-    for key, metric in metrics.items():
-        for prefix, (section, need) in _MEASURED.items():
-            if metric.startswith(prefix) and sections[section] is None:
-                setting = key.removesuffix(".metric")
-                raise no_effect(setting, metric, need, f"set {section}, or leave {setting} out")
-        if do := suggestion(metric):  # other names are checked in the run, when there are records
-            raise ConfigError(key, got=metric, need="a metric of the run", do=do)
 
 
 def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards: bool) -> None:

@@ -2,44 +2,28 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from itertools import accumulate, chain
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from itertools import chain
+from typing import NamedTuple
 
 from purerl.data.boundaries import encode_after_prompt, encode_with_cuts
 from purerl.data.chat import (
     Chat,
-    Messages,
     TextOrMessages,
     add_system_prompt,
     empty_prompt,
     eos_tokens,
-    render,
     roles_of,
     with_expansions,
 )
 from purerl.data.encoding import encode_strings
 from purerl.data.messages import is_learned
 from purerl.data.row_images import images_of
+from purerl.data.spans import learned_spans
 from purerl.errors import DataError
 from purerl.images import Image
 
-__all__ = [
-    "TokenizedExample",
-    "generation_prompts",
-    "has_generation_markers",
-    "learned_spans",
-    "tokenize_answer",
-    "tokenize_text",
-]
-
-_MARKER, _END_MARKER = (re.compile(rf"{{%([-+]?)\s*{name}\s*([-+]?)%}}") for name in ("generation", "endgeneration"))
-_START, _END = "\ue0f2", "\ue0f3"  # private use: they have no meaning in any text
-# In place of the markers, the turn is assigned to a variable, and written between two of these characters. A block
-# follows, because Jinja removes a line break after a block.
-_SET = r"{%\1 set purerl_turn \2%}"
-_END_SET = rf"{{%\1 endset %}}{{{{ '{_START}' ~ purerl_turn ~ '{_END}' }}}}{{% if true %}}{{% endif \2%}}"
+__all__ = ["TokenizedExample", "tokenize_answer", "tokenize_text"]
 
 
 class TokenizedExample(NamedTuple):
@@ -123,105 +107,6 @@ def _tokenize_text(chat: Chat, prompt: str, answer: str) -> TokenizedExample:
         got, need = f"an answer without tokens: {answer!r:.100}", "text, or a tokenizer with an EOS token"
         raise DataError("there is nothing to learn", got=got, need=need, do="remove the row")
     return TokenizedExample(tokens, [k >= start for k in range(len(tokens))], (), is_split)
-
-
-Spans = list[tuple[int, int]]
-
-
-def learned_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
-    """The rendered `messages`, and the spans of the turns to learn from message `first` on.
-
-    Raises: DataError as `tokenize_answer`.
-    """
-    return (_marked_spans if has_generation_markers(chat) else _spans_of_turns)(chat, messages, first)
-
-
-def generation_prompts(chat: Chat, messages: Messages) -> tuple[str, str]:
-    """The text that the chat template adds to `messages` for the model to answer, also without thoughts that it begins.
-
-    Both are empty if that cannot be told.
-    """
-    try:
-        before, whole = render(chat, messages), render(chat, messages, add_generation_prompt=True)
-    except DataError:
-        return "", ""
-    prompt = whole[len(before) :] if whole.startswith(before) else ""
-    return prompt, prompt.partition("<think>")[0]
-
-
-def has_generation_markers(chat: Chat) -> bool:
-    """Whether the chat template marks the assistant's turns with ``{% generation %}``."""
-    return _MARKER.search(_template(chat)) is not None
-
-
-def _template(chat: Chat) -> str:
-    return str(chat.tokenizer.get_chat_template(tools=chat.chat_template_kwargs.get("tools")))
-
-
-def _marked_spans(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
-    """The rendered `messages`, and what the template marks from `first` on. Raises: DataError without right marks."""
-    template = _END_MARKER.sub(_END_SET, _MARKER.sub(_SET, _template(chat)))
-    parts = re.split(f"[{_START}{_END}]", render(chat, messages, chat_template=template))
-    positions = [*accumulate(map(len, parts))]
-    text, spans = "".join(parts), _joined(zip(positions[::2], positions[1::2], strict=False))
-    learned = [is_learned(message) for message in messages if message["role"] == "assistant"]
-    if not all(is_learned(message) for message in messages[first:] if message["role"] == "assistant"):
-        if len(spans) != len(learned):
-            got, need = f"{len(spans)} marked parts for {len(learned)} turns", "one for each: some have the weight 0"
-            raise DataError("the {% generation %} markers of the chat template", got=got, need=need)
-        spans = [span for span, is_kept in zip(spans, learned, strict=True) if is_kept]
-    is_assistant = messages[first]["role"] == "assistant"
-    border = _prefix_length(chat, text, messages[:first], add_generation_prompt=is_assistant)
-    turn = next(k for k in range(first, len(messages)) if messages[k]["role"] == "assistant")
-    headers = generation_prompts(chat, messages[:turn])
-    own = ((max(start, border), end) for start, end in spans if end > border)
-    return text, [_trimmed(chat, text, start, end, headers) for start, end in own]
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> Spans:
-    """`spans` without empty ones. Those of which one begins where another ends are one."""
-    joined: Spans = []
-    for start, end in spans:
-        if joined and joined[-1][1] == start:
-            joined[-1] = (joined[-1][0], end)
-        elif start < end:
-            joined.append((start, end))
-    return joined
-
-
-def _trimmed(chat: Chat, text: str, start: int, end: int, headers: Sequence[str]) -> tuple[int, int]:
-    """The span from the end of one of `headers` on, if that is in it, and without space after an end token."""
-    ends = (k for head in headers for k in range(start, min(start + len(head), end) + 1) if text.endswith(head, 0, k))
-    start = next(ends, start)
-    kept = text[start:end].rstrip()
-    return start, start + len(kept) if kept.endswith(chat.end_strings) else end
-
-
-def _spans_of_turns(chat: Chat, messages: Messages, first: int) -> tuple[str, Spans]:
-    """The rendered `messages`, and what each turn to learn from message `first` on adds, up to its end token."""
-    text, spans = render(chat, messages), []
-    for turn in range(first, len(messages)):
-        if is_learned(messages[turn]):
-            start = _prefix_length(chat, text, messages[:turn], add_generation_prompt=True)
-            end = _prefix_length(chat, text, messages[: turn + 1])
-            # Text after the end token, for example a line break, is not part of the answer.
-            ends = [k + len(string) for string in chat.end_strings if (k := text.rfind(string, start, end)) >= 0]
-            stops = [len(string) for string in chat.stop_strings if text.startswith(string, end)]  # as in GLM's
-            spans.append((start, max(ends, default=end + max(stops, default=0))))
-    return text, spans
-
-
-def _prefix_length(chat: Chat, text: str, messages: Messages, **kwargs: Any) -> int:
-    """The number of characters of `messages`. Raises DataError if they are not at the start of `text`."""
-    prefix = render(chat, messages, **kwargs)
-    if not text.startswith(prefix):
-        raise DataError(
-            "the chat template changes earlier turns when more messages follow",
-            got=f"another text for the first {len(messages)} messages",
-            need="turns that stay the same when messages follow, or a template with {% generation %} markers",
-            do="put one answer in each row, in columns `prompt` and `completion`, or use another chat template",
-        )
-    return len(prefix)
 
 
 def _with_image_tokens(chat: Chat, example: TokenizedExample, images: Sequence[Image]) -> TokenizedExample:

@@ -71,6 +71,11 @@ class ExampleFormat(NamedTuple):
         return self.columns == ("text",)
 
     @property
+    def has_text_prompts(self) -> bool:
+        """Whether there are prompts of plain text, to which no chat template is applied."""
+        return self.prompt_format == "text" and not self.is_whole
+
+    @property
     def all_columns(self) -> tuple[str, ...]:
         """`columns`, and that of the label."""
         return (*self.columns, self.label) if self.label else self.columns

@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["digests", "read_table"]
 
 _SUPPORTED = "a .parquet or .jsonl file, a glob pattern, or a directory of such files"
+_CONVERSIONS = {
+    ".csv": "convert it: from pyarrow import csv, parquet; parquet.write_table(csv.read_csv(FILE), 'data.parquet')",
+    ".json": "write each row as a JSON object in a line of its own, to a file .jsonl",
+}
 _SPLIT_WORD = "(?:train(?:ing)?|test(?:ing)?|validation|valid|val|dev|eval(?:uation)?)"
 _SPLIT = re.compile(rf"(?<![a-z]){_SPLIT_WORD}(?:[-_.]{_SPLIT_WORD})*(?![a-z])")
 
@@ -160,7 +164,7 @@ def _select_reader(path: Path) -> Callable[[Path], pa.Table]:
     readers = {".parquet": _read_parquet, ".jsonl": _read_json_lines, ".arrow": _read_arrow}
     if path.suffix not in readers:
         got = f"a file with the extension {path.suffix!r}"
-        raise DataError(f"data set {str(path)!r}", got=got, need=_SUPPORTED)
+        raise DataError(f"data set {str(path)!r}", got=got, need=_SUPPORTED, do=_CONVERSIONS.get(path.suffix))
     return readers[path.suffix]
 
 

@@ -31,11 +31,12 @@ from purerl.data.messages import find_problem
 from purerl.data.nested import shaped, shaped_schema
 from purerl.data.notes import data_notes
 from purerl.data.open import NUMBER_COLUMNS
-from purerl.data.rendered_row import RenderedRow, ShownToken, render_row, shown_tokens
+from purerl.data.rendered_row import RenderedRow, render_row
 from purerl.data.roles import ROLES
 from purerl.data.row_images import has_images, images_of
 from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
+from purerl.data.shown_tokens import Ending, ShownRow, endings_of
 from purerl.data.turn_notes import PREFILL
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
@@ -83,7 +84,8 @@ class Report:
     prompt_lengths       quantiles of the prompt lengths in tokens; empty without a tokenizer
     sample               the first valid row as text, one string per answer; the tokens to learn are between ⟦ and ⟧;
                          empty without a tokenizer
-    tokens               the tokens of these texts
+    shown                the tokens of these texts, with the origin of each
+    endings              how a completion ends; empty without a tokenizer
     problems             problems in the rows
     errors               if `formats` is empty: for each example type, why the file cannot be used for it
     notes                what is no problem, but may be a surprise
@@ -100,7 +102,8 @@ class Report:
     problems: tuple[Problem, ...]
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    tokens: tuple[tuple[ShownToken, ...], ...] = ()
+    shown: tuple[ShownRow, ...] = ()
+    endings: tuple[Ending, ...] = ()
 
 
 @phase("inspecting the data")
@@ -113,6 +116,8 @@ def inspect(
     chat_template_kwargs: Mapping[str, Any] = _NO_KWARGS,
     max_prompt_tokens: int | None = None,
     special_tokens: SpecialTokens = "keep",
+    stop_strings: Sequence[str] = (),
+    extra_stop_tokens: Sequence[int] = (),
     columns: Mapping[str, str] = NOT_RENAMED,
     get_ground_truth: Callable[[Example], str] | None = None,
     limit: int | None = None,
@@ -122,7 +127,7 @@ def inspect(
     `open_processor` is called if rows have images; it loads the processor of the model that `tokenizer` belongs to.
     `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
     ground truth is not listed. Prompts that spell a special token are listed, unless `special_tokens` is "escape".
-    `columns` has other names of columns, see `rename_columns`.
+    `columns` has other names of columns, see `rename_columns`. `extra_stop_tokens` are those of the model.
 
     Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, if the prompts are messages
     and `tokenizer` has no chat template, if rows have images and Pillow is missing, and as `open_processor`.
@@ -130,7 +135,7 @@ def inspect(
     settings: dict[str, Any] = {"system_prompt": system_prompt, "chat_template_kwargs": chat_template_kwargs}
     settings["special_tokens"] = special_tokens
     if tokenizer is None:
-        _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens)
+        _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens, stop_strings=stop_strings)
     table = read_renamed(path, columns).slice(0, limit)
     schema, described = shaped_schema(table.schema), _describe(table)
     (formats, errors), style = _formats(table, path), detect_style(schema)
@@ -141,12 +146,9 @@ def inspect(
     data = DataSet((path,), (table,), example_format, (range(table.num_rows),), (1.0,))
     rows = _rows(data)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
-    chat, rendered = None, dict[int, RenderedRow]()
-    if tokenizer is not None:
-        processor = open_processor() if open_processor is not None and example_format.has_images else None
-        chat = open_chat(tokenizer, example_format.prompt_format, **settings, processor=processor)
-        valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
-        rendered = {row: render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
+    chat = tokenizer and _open_chat(tokenizer, example_format, open_processor, extra_stop_tokens, **settings)
+    valid = set[int]() if chat is None else {*range(len(rows))} - {row for row, _ in invalid}
+    rendered = {row: render_row(chat, example_format, rows[row], max_prompt_tokens) for row in sorted(valid) if chat}
     problems = [
         *invalid,
         *_find_duplicates(example_format, rows),
@@ -162,8 +164,21 @@ def inspect(
         sample=first.texts,
         problems=_group_by_message(problems),
         notes=_notes(tokenizer, evolve(data, parts=(readable,)), chat),
-        tokens=tuple(shown_tokens(chat, each) for each in first.examples) if chat else (),
+        shown=first.show(),
+        endings=endings_of(chat, stop_strings) if chat else (),
     )
+
+
+def _open_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    example_format: ExampleFormat,
+    open_processor: Callable[[], Processor] | None,
+    extra_stop_tokens: Sequence[int],
+    **settings: Any,
+) -> Chat:
+    settings["extra_stop_tokens"] = extra_stop_tokens
+    processor = open_processor() if open_processor is not None and example_format.has_images else None
+    return open_chat(tokenizer, example_format.prompt_format, processor=processor, **settings)
 
 
 def _describe(table: pa.Table) -> tuple[Column, ...]:
@@ -173,7 +188,7 @@ def _describe(table: pa.Table) -> tuple[Column, ...]:
 
 
 def _notes(tokenizer: PreTrainedTokenizerBase | None, data: DataSet, chat: Chat | None) -> tuple[str, ...]:
-    is_text = tokenizer is not None and data.example_format.prompt_format == "text"
+    is_text = tokenizer is not None and data.example_format.has_text_prompts
     note = text_note(tokenizer) if is_text else None
     return (*([note] if note else []), *data_notes([data], chat, NUMBER_COLUMNS))
 
@@ -190,7 +205,7 @@ def _is_readable(example_format: ExampleFormat, example: Example, chat: Chat | N
 
 def _refuse_without_tokenizer(**settings: Any) -> None:
     for name, value in settings.items():
-        if value not in (None, {}, "keep"):
+        if value not in (None, {}, "keep", ()):
             what, do = f"{name} has no effect without a tokenizer", "pass one (on the command line: --model DIR)"
             raise ConfigError(what, need="a tokenizer", do=do)
 

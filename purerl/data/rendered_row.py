@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
 from purerl.data.answers import TokenizedExample, tokenize_answer, tokenize_text
 from purerl.data.chat import Chat, TextOrMessages, image_ids, tokenize_prompts
 from purerl.data.columns import ExampleFormat
-from purerl.data.encoding import decode
 from purerl.data.examples import Example, extract_answers, extract_prompt
 from purerl.data.pairs import compare_answers
-from purerl.data.pieces import decode_tokens
 from purerl.data.row_images import text_of
 from purerl.data.row_settings import chat_of_row
+from purerl.data.shown_tokens import ShownRow, show_row
 from purerl.data.special_tokens import spelled
 from purerl.data.template_check import find_problem, learns_every_end
 from purerl.errors import DataError
 
-__all__ = ["RenderedRow", "ShownToken", "render_row", "shown_tokens"]
-
-
-class ShownToken(NamedTuple):
-    """A token of a row, its text, and whether it is learned. Of prompts, all tokens are sampled from."""
-
-    id: int
-    text: str
-    is_learned: bool
+__all__ = ["RenderedRow", "render_row"]
 
 
 class RenderedRow(NamedTuple):
-    """The prompt length in tokens, the text of a row with each answer, problems, and the tokens with each answer."""
+    """The prompt length in tokens, the text of a row with each answer, problems, and the tokens with each answer.
+
+    `show` is called for the tokens with their origins, which takes several times as long.
+    """
 
     prompt_length: int = 0
     texts: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
-    examples: tuple[TokenizedExample, ...] = ()
+    show: Callable[[], tuple[ShownRow, ...]] = tuple
 
 
 def render_row(
@@ -67,7 +63,8 @@ def render_row(
         problems.append("a token would cross the border of a prompt and an answer: they are tokenized apart")
     if len(answers) == 2 and (reason := compare_answers(chat, *answers)):
         problems.append(reason)
-    return RenderedRow(len(tokenized.tokens), texts, tuple(problems), examples)
+    show = partial(_show, chat, prompt, texts_of_answers or [""], examples)
+    return RenderedRow(len(tokenized.tokens), texts, tuple(problems), show)
 
 
 def _render_text(chat: Chat, text: str, max_tokens: int | None) -> RenderedRow:
@@ -78,7 +75,15 @@ def _render_text(chat: Chat, text: str, max_tokens: int | None) -> RenderedRow:
         return RenderedRow(problems=(str(error).splitlines()[0],))
     is_too_long = max_tokens is not None and len(example.tokens) > max_tokens
     problems = (f"a text of more than {max_tokens} tokens",) if is_too_long else ()
-    return RenderedRow(len(example.tokens), (_mark_learned_text(chat, example),), problems, (example,))
+    texts, show = (_mark_learned_text(chat, example),), partial(_show, chat, text, [""], (example,))
+    return RenderedRow(len(example.tokens), texts, problems, show)
+
+
+def _show(
+    chat: Chat, prompt: TextOrMessages, answers: Sequence[TextOrMessages], examples: Sequence[TokenizedExample]
+) -> tuple[ShownRow, ...]:
+    rows = zip(answers, examples, strict=True)
+    return tuple(show_row(chat, prompt, answer, example) for answer, example in rows)
 
 
 def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
@@ -86,12 +91,6 @@ def _spelled_token(chat: Chat, prompt: TextOrMessages) -> str | None:
     messages = [] if isinstance(prompt, str) else [each for each in prompt if each["role"] != "assistant"]
     texts = [prompt] if isinstance(prompt, str) else [text_of(message.get("content")) for message in messages]
     return next(filter(None, (spelled(chat.tokenizer, text) for text in texts)), None)
-
-
-def shown_tokens(chat: Chat, example: TokenizedExample) -> tuple[ShownToken, ...]:
-    """Each token of `example`. The texts together are that of all tokens."""
-    texts = decode_tokens(lambda ids: decode(chat, ids, skip_special_tokens=False), example.tokens)
-    return tuple(map(ShownToken, example.tokens, texts, example.action))
 
 
 def _mark_learned_text(chat: Chat, example: TokenizedExample) -> str:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Any
 
 from purerl.errors import ConfigError
 
-__all__ = ["RESERVED_KWARGS", "check_template_kwargs", "find_invalid_switch", "template_variables", "template_words"]
+__all__ = [
+    "RESERVED_KWARGS",
+    "SWITCHES",
+    "check_template_kwargs",
+    "find_invalid_switch",
+    "template_variables",
+    "template_words",
+]
 
 RESERVED_KWARGS = (
     "add_generation_prompt", "chat_template", "continue_final_message", "conversation", "max_length", "messages",
@@ -18,7 +26,8 @@ RESERVED_KWARGS = (
 )  # fmt: skip
 """Arguments of `apply_chat_template` of transformers that purerl sets, or that change what it returns."""
 
-_SWITCHES = ("enable_thinking", "thinking")
+SWITCHES = ("enable_thinking", "thinking")
+"""Arguments that turn thoughts on or off."""
 
 
 def find_invalid_switch(kwargs: Mapping[str, Any]) -> str | None:
@@ -29,7 +38,7 @@ def find_invalid_switch(kwargs: Mapping[str, Any]) -> str | None:
     >>> find_invalid_switch({"enable_thinking": "false"}), find_invalid_switch({"thinking": False, "effort": "low"})
     ('enable_thinking', None)
     """
-    return next((name for name in _SWITCHES if name in kwargs and not isinstance(kwargs[name], bool)), None)
+    return next((name for name in SWITCHES if name in kwargs and not isinstance(kwargs[name], bool)), None)
 
 
 def check_template_kwargs(tokenizer: Any, kwargs: Mapping[str, Any]) -> None:
@@ -48,21 +57,31 @@ def check_template_kwargs(tokenizer: Any, kwargs: Mapping[str, Any]) -> None:
         raise ConfigError(f"chat_template_kwargs.{name}", got=repr(kwargs[name]), need="true or false")
 
 
-def template_variables(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
+def template_variables(tokenizer: Any, tools: Sequence[Any] | None = None) -> frozenset[str]:
     """The variables that the chat template for these `tools` reads and does not set: its arguments, `tools` among them.
 
     Of a template that Jinja cannot parse, all words.
     """
+    return _variables(str(tokenizer.get_chat_template(tools=tools)))
+
+
+@lru_cache(maxsize=16)
+def _variables(template: str) -> frozenset[str]:
     from jinja2 import Environment, TemplateSyntaxError, meta
 
-    template = str(tokenizer.get_chat_template(tools=tools))
     plain = re.sub(r"\{%[-+]?\s*(end)?generation\s*[-+]?%\}", "", template)  # markers of transformers
+    environment = Environment(extensions=["jinja2.ext.loopcontrols"])  # noqa: S701 -- nothing is rendered
     try:
-        return meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(plain))  # noqa: S701
+        return frozenset(meta.find_undeclared_variables(environment.parse(plain)))
     except TemplateSyntaxError:
-        return template_words(tokenizer, tools)
+        return _words(template)
 
 
-def template_words(tokenizer: Any, tools: Sequence[Any] | None = None) -> set[str]:
+def template_words(tokenizer: Any, tools: Sequence[Any] | None = None) -> frozenset[str]:
     """All words in the chat template for these `tools`, such as names of variables and of keys that it reads."""
-    return set(re.findall(r"[A-Za-z_]\w*", str(tokenizer.get_chat_template(tools=tools))))
+    return _words(str(tokenizer.get_chat_template(tools=tools)))
+
+
+@lru_cache(maxsize=16)
+def _words(template: str) -> frozenset[str]:
+    return frozenset(re.findall(r"[A-Za-z_]\w*", template))

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from purerl.data.answers import TokenizedExample, generation_prompts, has_generation_markers, learned_spans
+from purerl.data.answers import TokenizedExample
 from purerl.data.chat import Chat, Messages, TextOrMessages, add_system_prompt, render
+from purerl.data.continuation import generation_prompt
 from purerl.data.examples import DataSet, row_name, tokenized_at
 from purerl.data.kinds import iterate_conversations, kinds_of
 from purerl.data.messages import is_learned
 from purerl.data.placeholders import THOUGHTS, Piece, has_inline_thoughts, with_placeholders
 from purerl.data.roles import check_role
 from purerl.data.row_images import text_of
+from purerl.data.spans import has_generation_markers, learned_spans
 from purerl.data.template_arguments import template_words
 from purerl.errors import ConfigError, DataError
 
@@ -191,7 +193,7 @@ def _find_not_learned(chat: Chat, rendered: Rendered) -> Problem | None:
             return _marker_problem(f"message {turn} of the conversation has {what} outside of the markers")
         if any(piece.text in learned.lower() for piece in rendered.pieces if piece.message != turn):
             return _marker_problem(f"the text of another message is learned with message {turn} of the conversation")
-        if not rendered.text[:start].endswith(generation_prompts(chat, rendered.messages[:turn])):
+        if not rendered.text[:start].endswith(generation_prompt(chat, rendered.messages[:turn])):
             last = rendered.text[:start][-40:]
             return _marker_problem(f"what is learned of message {turn} of the conversation begins after {last!r}")
         if chat.ends_turns and not any(string in learned for string in chat.stop_strings):

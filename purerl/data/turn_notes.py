@@ -29,7 +29,9 @@ PREFILL = "a prompt that ends with an assistant turn"
 _PREFILLED = f"{PREFILL}: the chat template ends it before the answer"
 _REPEATED = "an answer that begins with the prompt, so that the text has it twice"
 _THOUGHTS = "thoughts of a turn that the chat template leaves out"
+_ADDED = "an answer without thoughts, before which the chat template adds empty ones, which are learned"
 _TOOLS = "tools that the chat template leaves out"
+_EMPTY = re.compile(r"\s*(<[\w:]*think[\w:]*>)?\s*</[\w:]*think[\w:]*>\s*")
 _SHORTEST_PROMPT = 4  # characters: an answer may begin with a shorter text by chance
 
 
@@ -45,7 +47,7 @@ def turn_notes(data: DataSet, chat: Chat, *, shows_tools: bool) -> Iterator[str]
 
 
 def _reasons(data: DataSet, chat: Chat) -> Iterator[tuple[int, str]]:
-    left_out, spelled = dict[Kind, bool](), _Spelled.of(chat)
+    left_out, added, spelled = dict[Kind, bool](), dict[Kind, str | None](), _Spelled.of(chat)
     for index, _, row_chat, conversations in iterate_conversations(chat, data):
         for prompt, answer in conversations:
             messages = [*prompt, *answer]
@@ -53,6 +55,7 @@ def _reasons(data: DataSet, chat: Chat) -> Iterator[tuple[int, str]]:
                 *([_PREFILLED] if _is_prefilled(data, prompt, answer) else []),
                 *([_REPEATED] if answer and _begins_again(prompt, answer[0]) else []),
                 *_left_out(row_chat, prompt, answer, left_out),
+                *_added(row_chat, prompt, answer, added),
                 *(f"a message of the role {role!r} {what}" for role, what in spelled.by(messages)),
             ]
             yield from ((index, reason) for reason in reasons)
@@ -96,6 +99,29 @@ def _left_out(chat: Chat, prompt: Messages, answer: Messages, known: dict[Kind, 
     return [*thoughts, *([_TOOLS] if known[whole] else [])]
 
 
+def _added(chat: Chat, prompt: Messages, answer: Messages, known: dict[Kind, str | None]) -> list[str]:
+    """The empty thoughts that are learned with answers; `known` has those of each kind of message."""
+    kinds = kinds_of(chat, prompt, answer)[:-1]
+    if not known.keys() >= {*kinds}:
+        known |= dict.fromkeys(kinds) | _empty_thoughts(chat, prompt, answer, kinds)
+    return [f"{_ADDED}, {text!r}" for text in dict.fromkeys(known[kind] for kind in kinds) if text]
+
+
+def _empty_thoughts(chat: Chat, prompt: Messages, answer: Messages, kinds: Sequence[Kind]) -> dict[Kind, str | None]:
+    rendered = rendered_placeholders(chat, prompt, answer)
+    if rendered is None:
+        return {}
+    found: dict[Kind, str | None] = {}
+    shift, shown = len(rendered.messages) - len(kinds), rendered.text.lower()
+    for piece in rendered.pieces:
+        position = shown.find(piece.text)
+        start = next((start for start, end in rendered.spans if start <= position < end), position)
+        before = rendered.text[start:position]
+        if piece.part == "text" and before.strip() and _EMPTY.fullmatch(before):
+            found.setdefault(kinds[piece.message - shift], before)
+    return found
+
+
 def _without_thoughts(chat: Chat, prompt: Messages, answer: Messages, kinds: Sequence[Kind]) -> dict[Kind, bool]:
     """The kinds of messages whose thoughts are left out. Keys that the template does not read are listed elsewhere."""
     rendered = rendered_placeholders(chat, prompt, answer)
@@ -121,7 +147,7 @@ def _shows_tools(chat: Chat, prompt: Messages, answer: Messages) -> bool:
     return all(name in text for name in tool_names(tools))
 
 
-def _words(chat: Chat) -> set[str]:
+def _words(chat: Chat) -> frozenset[str]:
     return template_words(chat.tokenizer, chat.chat_template_kwargs.get("tools"))
 
 

@@ -128,11 +128,13 @@ def _contents(messages: Messages) -> str:
 class TemplateTurns:
     """Conversations that a chat template renders.
 
-    closing  the text that the template adds after the content of an assistant turn: what ends the turn
+    closing       the text that the template adds after the content of an assistant turn: what ends the turn
+    call_content  the content that stands for the text beside calls: none if the template shows it after their results
     """
 
     chat: Chat
     closing: str
+    call_content: str = _PLACEHOLDER
 
     def prompt(self, messages: Messages, tools: Tools = ()) -> Prompt:
         """The conversation as the template renders it. It may leave out parts of earlier turns, such as thinking."""
@@ -144,8 +146,9 @@ class TemplateTurns:
 
     def following(self, before: Messages, turn: Sequence[int], new: Messages, tools: Tools = ()) -> list[int]:
         """The text that the template adds after a placeholder in place of the turn."""
-        tokens = encode_continuation(self.chat, self.closing + _added(self.chat, self.closing, before, new, tools))
-        length = _sampled_length(self.chat, self.closing, turn, tokens)
+        closing, added = _added(self, before, new, tools)
+        tokens = encode_continuation(self.chat, closing + added)
+        length = _sampled_length(self.chat, closing, turn, tokens)
         return with_expansions(self.chat, tokens[length:], images_of(new))
 
 
@@ -162,13 +165,26 @@ def _open_template(chat: Chat, tools: Tools) -> TemplateTurns:
     result = {"role": "tool", "content": _ANSWER, "tool_call_id": "call00000", "name": (names or [""])[0]}
     new = result if tools else {"role": "user", "content": _ANSWER}
     try:
-        closing = _after_placeholder(chat, [_QUESTION, _placeholder_turn([])], tools)
-        is_shown = _ANSWER in _added(chat, closing, [_QUESTION], [new], tools)
+        closing = _closing(chat, tools)
+        for content in (_PLACEHOLDER, ""):
+            turns = TemplateTurns(chat, closing, content)
+            if _ANSWER in _added(turns, [_QUESTION], [new], tools)[1]:
+                return turns
     except DataError as error:
         raise _cannot_continue(new["role"], str(error).partition("\n")[0]) from error
-    if not is_shown:
-        raise _cannot_continue(new["role"], "a message that the template leaves out")
-    return TemplateTurns(chat, closing)
+    raise _cannot_continue(new["role"], "a message that the template leaves out")
+
+
+def _closing(chat: Chat, tools: Tools) -> str:
+    """The text after a turn, without a stop token that only follows the last one of a conversation, as in Phi-3's."""
+    turn = _placeholder_turn([])
+    closing = _after_placeholder(chat, [_QUESTION, turn], tools)
+    with suppress(DataError):  # the template may refuse a question after a turn
+        continued = _after_placeholder(chat, [_QUESTION, turn, _QUESTION], tools)
+        shorter = (closing.removesuffix(string) for string in chat.stop_strings if closing.endswith(string))
+        ends = (text for text in shorter if _has_stop_token(chat, text) and continued.startswith(text))
+        return closing if continued.startswith(closing) else next(ends, closing)
+    return closing
 
 
 def _cannot_continue(role: str, got: str) -> ConfigError:
@@ -185,27 +201,29 @@ def _rendered(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> st
     return render(chat, add_system_prompt(chat, messages), tools=list(tools) or None, **kwargs)
 
 
-def _added(chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools) -> str:
-    """The text after the end of a turn: `new` and the next header; after a turn without calls if calls are refused."""
+def _added(turns: TemplateTurns, before: Messages, new: Messages, tools: Tools) -> tuple[str, str]:
+    """The end of a turn, and the text after it: `new` and the next header; if calls are refused, of a turn without."""
     if results := list(takewhile(lambda message: message["role"] == "tool", new)):
         with suppress(DataError):
-            return _added_after_calls(chat, closing, before, new, tools, results)
-    return _added_after_calls(chat, closing, before, new, tools, ())
+            return _added_after_calls(turns, before, new, tools, results)
+    return _added_after_calls(turns, before, new, tools, ())
 
 
 def _added_after_calls(
-    chat: Chat, closing: str, before: Messages, new: Messages, tools: Tools, results: Messages
-) -> str:
+    turns: TemplateTurns, before: Messages, new: Messages, tools: Tools, results: Messages
+) -> tuple[str, str]:
+    chat, closing = turns.chat, turns.closing
     first = list(takewhile(lambda message: message["role"] != "assistant", before)) or [_QUESTION]
-    turn = _placeholder_turn(results)
+    turn = _placeholder_turn(results, turns.call_content if results else _PLACEHOLDER)
     continued = _after_placeholder(chat, [*first, turn, *new], tools, add_generation_prompt=True)
     if results and (added := _after_closing(chat, closing, continued)) is not None:
-        return added
+        return closing, added
     ended = _after_placeholder(chat, [*first, turn], tools) if results else closing
     if not continued.startswith(ended):
         what = "the chat template ends a turn differently when messages follow it"
         raise DataError(what, got=repr(continued[: len(ended) + 40]), need=f"{ended!r} after the turn")
-    return continued[len(ended) :]
+    last = max((ended.rfind(string) for string in chat.stop_strings), default=-1)
+    return (ended[last:] if results and last >= 0 else closing), continued[len(ended) :]
 
 
 def _after_closing(chat: Chat, closing: str, continued: str) -> str | None:
@@ -216,13 +234,13 @@ def _after_closing(chat: Chat, closing: str, continued: str) -> str | None:
     return after if is_found and not _has_stop_token(chat, before) else None
 
 
-def _placeholder_turn(results: Messages) -> Mapping[str, Any]:
+def _placeholder_turn(results: Messages, content: str = _PLACEHOLDER) -> Mapping[str, Any]:
     """An assistant turn, with a call for each of the `results` of tools."""
     calls = [
         {"name": result.get("name") or "tool", "id": result.get("tool_call_id", ""), "arguments": {"x": _PLACEHOLDER}}
         for result in results
     ]
-    return {"role": "assistant", "content": _PLACEHOLDER, "tool_calls": calls}
+    return {"role": "assistant", "content": content, "tool_calls": calls}
 
 
 def _after_placeholder(chat: Chat, messages: Messages, tools: Tools, **kwargs: Any) -> str:

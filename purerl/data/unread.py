@@ -73,7 +73,9 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
     is_chat = example_format.prompt_format == "messages"
     settings = ROW_SETTINGS if is_chat and shows_row_settings else ()
     own = {*example_format.all_columns, *settings, *(IMAGE_COLUMNS if example_format.has_images else ())}
-    variables = template_variables(chat.tokenizer, [{}]) | template_variables(chat.tokenizer) if is_chat else set[str]()
+    variables = (
+        template_variables(chat.tokenizer, [{}]) | template_variables(chat.tokenizer) if is_chat else frozenset[str]()
+    )
     for name in dict.fromkeys(name for table in data.tables for name in table.column_names):
         similar = _nearest(name, [*own, *read])
         is_listed = example_format.example_type != "prompts" or similar or name in (*ROW_SETTINGS, *_SYSTEM)

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from purerl.config.check import accuracy_rewards_of
+from purerl.config.metrics import metric_notes
 from purerl.config.preset_names import name_with_preset, preset_of
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig, StopWhen
@@ -118,7 +119,7 @@ def _open_console(
     models = model_notes(needs.models, run.engines.capabilities().trainers)
     preset = preset_of(config.algorithm)
     lines = [preset and f"algorithm: {name_with_preset(config.algorithm)}", describe_data(run.task), *models]
-    lines += [describe_start(state, directory), accuracy and f"accuracy: {accuracy}"]
+    lines += [describe_start(state, directory), accuracy and f"accuracy: {accuracy}", *metric_notes(config)]
     title, note = f"{preset or config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
     return open_console(config.name, max_steps, title=title, note=note, history=past)
 

@@ -21,11 +21,12 @@ from purerl.opening.start_checkpoint import check_length
 from purerl.ranks import Ranks
 from purerl.store.background import CheckpointWriter
 from purerl.store.best import best_step
-from purerl.store.checkpoint import clean, restore, saved_steps
+from purerl.store.checkpoint import clean, path_of, restore, saved_steps
 from purerl.store.code import code_changes
 from purerl.store.commit import StagedCheckpoint, stage
 from purerl.store.directory import RunDirectory
 from purerl.store.groups import WaitingGroups
+from purerl.store.progress import checkpoint_progress
 from purerl.store.resume import checkpoint_to_resume, rewind_to
 from purerl.store.settings import Checkpoint
 from purerl.system.phases import phase
@@ -112,7 +113,8 @@ class Checkpoints:
         is equal to one that was not interrupted. All their tokens have been sampled, so this changes no result.
         """
         source, images = self.run.source, self.run.task.chat.store
-        with phase(f"saving the checkpoint of step {state.step}"):
+        measure = checkpoint_progress(path_of(self.directory.checkpoints, state.step))
+        with phase(f"saving the checkpoint of step {state.step}", measure=measure):
             if source.is_repeatable:
                 source.window.drain()
             if images is not None:

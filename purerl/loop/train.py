@@ -11,6 +11,7 @@ from typing import Any
 from attrs import evolve
 
 from purerl.config.check import INITIAL_RUN, check, check_ranks
+from purerl.config.metrics import check_all_metrics
 from purerl.config.paths import resolve_judges, resolve_paths
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
@@ -40,6 +41,7 @@ from purerl.rewards.settings import Gate, Reward
 from purerl.rewards.sources import named_functions
 from purerl.seeds import derive_seed, restored_generators
 from purerl.store.directory import RunDirectory, claim, unlocked
+from purerl.store.progress import written
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
 from purerl.system.peak_memory import peak_memory
@@ -80,6 +82,7 @@ def train(
     named, named_gates, functions = named_functions(rewards, gates)
     config = evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates)
     needs = check(config, functions)
+    check_all_metrics(config, needs, may_log=callbacks.may_log)
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else parse_start_checkpoint(resume_from)
@@ -173,7 +176,10 @@ def _finish(
         run = open_run(resolved, directory, functions, context, stack)
         with gc_frozen():
             record = remaining_steps(config, needs, run, directory, context, callbacks, code=code)
-            with _common_directory(directory.final, ranks) as folder, phase("exporting the model"):
+            with (
+                _common_directory(directory.final, ranks) as folder,
+                phase("exporting the model", measure=partial(written, folder)),
+            ):
                 run.engines.trainers["policy"].export(folder)
                 if ranks.is_first:
                     run.task.chat.tokenizer.save_pretrained(folder)

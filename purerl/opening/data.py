@@ -117,7 +117,7 @@ def describe_data(task: Task) -> str | None:
     """Lines about the data of a run before its first step, for users; None if there is nothing to say."""
     training = task.training
     learned = [training.examples, *([training.held_out] if training.held_out else [])] if training else []
-    is_text = any(each.example_format.prompt_format == "text" for each in (*learned, *task.problems.values()))
+    is_text = any(each.example_format.has_text_prompts for each in (*learned, *task.problems.values()))
     counts = training.counts if training else {}
     lines = [summary(counts), *task.notes, text_note(task.chat.tokenizer) if is_text else None]
     return "\n".join(filter(None, lines)) or None

@@ -24,6 +24,7 @@ from purerl.opening.data import check_learned, notes_on_data, read_files, split_
 from purerl.opening.engines import check_role_model
 from purerl.opening.images import open_processor
 from purerl.opening.recorded import check_recorded, check_recorded_tokens
+from purerl.opening.row_checks import check_ground_truths
 from purerl.opening.scorers import check_questions, open_readers
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_rewards
@@ -158,7 +159,10 @@ def needs_reward(environment: EnvironmentSettings | None, rollout: Rollout | Non
 
 
 def check_rows(runner: RewardRunner, data: Iterable[DataSet]) -> None:
-    """Raise ConfigError if a reward cannot read the columns or the images of `data`, or if a row has no reward."""
+    """Raise ConfigError if a reward cannot read the columns or the images of `data`, or if a row has no reward.
+
+    Raises: DataError if a row has a ground truth that no completion can equal.
+    """
     for each in data:
         for table in each.tables:
             runner.check_columns(table.column_names)
@@ -166,6 +170,7 @@ def check_rows(runner: RewardRunner, data: Iterable[DataSet]) -> None:
             runner.check_images()
         if runner.routed:
             runner.check_sources(value_counts(each, COLUMN), ", ".join(each.paths))
+        check_ground_truths(runner, each)
 
 
 def _open_tokenizer(model: Model, rollout: Rollout | None, needs: Requirements) -> PreTrainedTokenizerBase:

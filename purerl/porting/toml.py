@@ -89,10 +89,10 @@ def _head(translation: Translation, source: str) -> Iterator[str]:
     yield from _wrapped(f"{source}, translated from {translation.library}. The lists at the end have every setting.")
     yield "# Check it with `purerl train FILE.toml --dry-run`."
     if translation.notes:
-        yield "# Not read:"
+        yield "# Notes:"
         for note in translation.notes:
             yield from (f"#   {line}" for line in textwrap.wrap(note, _WIDTH - 4))
-    unfilled = sum(setting.value == FILL_IN for setting in translation.settings)
+    unfilled = sum(_has_gap(setting.value) for setting in translation.settings)
     if unfilled:
         count = "one value is" if unfilled == 1 else f"{unfilled} values are"
         yield f'# "{FILL_IN}": {count} known only when the code runs.'
@@ -100,6 +100,12 @@ def _head(translation: Translation, source: str) -> Iterator[str]:
         yield "# purerl needs further settings, or other ones:"
         yield from (f"#   {line}" for line in problems.splitlines())
     yield ""
+
+
+def _has_gap(value: Any) -> bool:
+    """Whether `value`, or a part of it, is to be filled in."""
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return value == FILL_IN or any(map(_has_gap, parts))
 
 
 def _problems(translation: Translation) -> str:

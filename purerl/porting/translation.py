@@ -33,7 +33,7 @@ def translate(
 
     given    values by name, "Class.field" or a dotted key; an `Unknown` in place of a value that is not known
     rules    the rules that answers name
-    assumed  values of settings that are not given: the defaults that apply
+    assumed  the defaults that apply: of settings that are not given, or whose value is not known
     context  further values that rules read, such as the number of processes
     first    settings that do not follow from those of `library`; they are written first
 
@@ -42,7 +42,8 @@ def translate(
     check_names(given, library)
     first = tuple(first)
     names = frozenset(setting.key for setting in first)
-    found = _Found(library, rules, {**assumed, **given}, given, context, names, {}, set(), {}, {}, {})
+    values = {**assumed, **given}
+    found = _Found(library, rules, values, given, assumed, context, names, {}, set(), {}, {}, {})
     for setting in first:
         _add(found, setting, is_given=True)
     applied: set[str] = set()
@@ -71,7 +72,7 @@ def check_names(names: Iterable[str], library: str) -> None:
 def unknown_names(names: Iterable[str], library: str) -> dict[str, str]:
     """Those of `names` that `library` does not have, each with the remedy: the nearest ones."""
     table = known(library)
-    return {name: _nearest(name, table) for name in names if not _is_known(name, library, table)}
+    return {name: _nearest(name, library, table) for name in names if not _is_known(name, library, table)}
 
 
 def _title(library: str) -> str:
@@ -89,6 +90,7 @@ class _Found(NamedTuple):
     rules: Mapping[str, Rule]
     values: Mapping[str, Any]
     given: Mapping[str, Any]
+    assumed: Mapping[str, Any]
     context: Mapping[str, Any]
     first: Collection[str]
     settings: dict[str, Setting]
@@ -99,15 +101,29 @@ class _Found(NamedTuple):
 
 
 def _is_known(name: str, library: str, table: Mapping[str, Any]) -> bool:
-    """Whether `name` is in `table`, is in an answer by its whole name, or is below a setting that may be a table."""
+    """Whether `name` is in `table`, is in an answer by its whole name, or is below a setting that may be a table.
+
+    So is a name below a section that is not needed as a whole, or that only earlier versions had.
+    """
     parts = name.split(".")
-    above = (".".join(parts[:end]) for end in range(1, len(parts)))
+    above = [".".join(parts[:end]) for end in range(1, len(parts))]
     is_named = any(name in one.names for one in answers(library))
-    return name in table or is_named or any(key in table and table[key] in ({}, None) for key in above)
+    is_below = any(key in table and table[key] in ({}, None) for key in above)
+    return name in table or is_named or is_below or any(_is_free(key, library) for key in above)
 
 
-def _nearest(name: str, table: Mapping[str, Any]) -> str:
+def _is_free(section: str, library: str) -> bool:
+    """Whether a name below `section` cannot be a typing error that changes something."""
+    pattern = f"{section}.*"
+    found = [one for one in answers(library) if pattern in one.names]
+    is_old = not any(name.startswith(f"{section}.") for name in known(library))
+    return any(one.unneeded or (one.to and is_old) for one in found)
+
+
+def _nearest(name: str, library: str, table: Iterable[str]) -> str:
     last = name.rpartition(".")[2]
+    section = f"{name.partition('.')[0]}."
+    table = [key for key in table if key.startswith(section)] if library == "trl" else [*table]
     same = [key for key in table if key.rpartition(".")[2] == last]
     close = get_close_matches(name, same or table, n=3, cutoff=0.0 if same else 0.6)
     return f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out, or correct its name"
@@ -198,8 +214,8 @@ def _apply_rule(found: _Found, rule: str) -> None:
 
 
 def _known(found: _Found) -> dict[str, Any]:
-    table, values = known(found.library), {**found.values, **found.context}
-    return {name: table.get(name) if isinstance(value, Unknown) else value for name, value in values.items()}
+    values, usual = {**found.values, **found.context}, {**known(found.library), **found.assumed}
+    return {name: usual.get(name) if isinstance(value, Unknown) else value for name, value in values.items()}
 
 
 def _keys_of(one: Answer, outcomes: Iterable[Setting | Missing]) -> tuple[str, ...]:

@@ -21,8 +21,8 @@ from string import Template
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
+from purerl.monitoring.metric_meanings import meanings
 from purerl.report.completions import NO_COMPLETIONS, select_completions
-from purerl.report.meanings import meanings
 from purerl.report.read import check_runs, read_run, run_labels
 from purerl.system.files import create
 from purerl.system.phases import phase

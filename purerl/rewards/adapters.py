@@ -12,6 +12,7 @@ from attrs import define, field, frozen
 from purerl.rewards.components import is_valid_number
 
 __all__ = [
+    "CHECKED_BY",
     "NEEDS_ONE_OF",
     "NO_RUN",
     "Call",
@@ -19,17 +20,23 @@ __all__ = [
     "LoadedReward",
     "RewardFunction",
     "RewardInput",
+    "RowCheck",
     "RunLength",
     "TrainerState",
+    "checked_by",
     "needs_one_of",
     "takes_up_to",
 ]
 
 RewardFunction = Callable[..., Any]
+RowCheck = Callable[[Mapping[str, Any]], Any]
+"""Raises ValueError, KeyError or TypeError for a row that cannot be scored."""
 F = TypeVar("F", bound=RewardFunction)
 
 NEEDS_ONE_OF = "purerl_needs_one_of"
 """The attribute of a function in which `needs_one_of` stores the columns."""
+CHECKED_BY = "purerl_checked_by"
+"""The attribute of a function in which `checked_by` stores the check of a row."""
 TAKES_UP_TO = "purerl_takes_up_to"
 """The attribute of a function in which `takes_up_to` stores the seconds."""
 
@@ -188,6 +195,25 @@ def needs_one_of(*columns: str) -> Callable[[F], F]:
 
     def declare(function: F) -> F:
         setattr(function, NEEDS_ONE_OF, columns)
+        return function
+
+    return declare
+
+
+def checked_by(check: RowCheck) -> Callable[[F], F]:
+    """Declare that a reward function fails on each row for which `check` raises an exception, for every completion.
+
+    A data set with such a row is refused before a model is loaded. `check` gets the row with the columns that
+    `needs_one_of` names.
+
+    >>> @needs_one_of("answer")
+    ... @checked_by(lambda example: int(example["answer"]))
+    ... def reward(completion, example):
+    ...     return float(int(example["answer"]) == len(completion))
+    """
+
+    def declare(function: F) -> F:
+        setattr(function, CHECKED_BY, check)
         return function
 
     return declare

@@ -4,7 +4,7 @@ Each rule returns candidates, the last match first. If a caller cannot use any c
 the next rule. Thoughts are ignored: text up to the last ``</think>``, and after a ``<think>`` that is not closed.
 
 The running time is at most linear in the length of the completion, for any content. Only the end of a long completion
-is searched, the patterns cannot backtrack without bound, and braces are matched by counting.
+is searched, and the patterns cannot backtrack without bound.
 """
 
 from __future__ import annotations
@@ -14,62 +14,13 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from purerl.rewards.boxes import last_boxed
 from purerl.rewards.numbers import last_number
 
-__all__ = ["RULES", "Rule", "extract", "find_candidates", "last_boxed"]
+__all__ = ["RULES", "Rule", "extract", "find_candidates"]
 
 _MAX_CHARACTERS = 8192  # characters at the end of a completion that are searched
-_MAX_BOXES, _MAX_MATCHES = 16, 16
-
-_BETWEEN_BOXES = re.compile(
-    r"""[\s$]*(?: (?:,|;|\band\b|\bor\b|\\(?:text|mathrm)\{[\s,]*(?:and|or)\s*\}|\\q?quad\b|\\[,; ])[\s$]*)+
-    (?:[A-Za-z]\w?\s*=\s*)? \\(?:text)?f?$""",
-    re.VERBOSE,
-)
-
-
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last ``\boxed{...}`` with balanced braces. Of nested boxes it is the innermost one.
-
-    Boxes that are joined by a comma, "and" or "or" are one answer with several values.
-
-    >>> last_boxed(r"so \boxed{1}, no: \boxed{\frac{1}{2}}, or \boxed{3")
-    '\\frac{1}{2}'
-    >>> last_boxed(r"so $x = \boxed{2}$ or $x = \boxed{3}$")
-    '2 or 3'
-    """
-    contents: list[str] = []
-    end, first = len(text), len(text)
-    for _ in range(_MAX_BOXES):
-        start = text.rfind("boxed{", 0, end)
-        if start < 0:
-            break
-        content = _read_braces(text, start + len("boxed{"))
-        if content is not None:
-            after = start + len("boxed{") + len(content) + 1
-            if contents and not _BETWEEN_BOXES.fullmatch(text, after, first):
-                break
-            contents.append(content.strip())
-            first = start
-        end = start
-    return " or ".join(reversed(contents)) if contents else None
-
-
-def _read_braces(text: str, start: int) -> str | None:
-    """`text` from `start` up to the brace that closes the one before `start`, or None if there is no such brace."""
-    depth, position = 1, start
-    while position < len(text):
-        match text[position]:
-            case "\\":
-                position += 1
-            case "{":
-                depth += 1
-            case "}":
-                depth -= 1
-        if depth == 0:
-            return text[start:position]
-        position += 1
-    return None
+_MAX_MATCHES = 16
 
 
 def _find_boxed(text: str) -> Iterable[str]:
@@ -144,7 +95,11 @@ RULES = {
     rule.name: rule
     for rule in (
         Rule(
-            "boxed", r"the content of the last `\boxed{...}`", _find_boxed, r"So \boxed{\frac{1}{2}}.", r"\frac{1}{2}"
+            "boxed",
+            r"the content of the last `\boxed{...}`, `\fbox{...}` or `\boxed 5`",
+            _find_boxed,
+            r"So \boxed{\frac{1}{2}}, in the form \boxed{}.",
+            r"\frac{1}{2}",
         ),
         Rule(
             "answer tag",

@@ -9,7 +9,7 @@ from typing import Any
 
 from purerl.errors import ConfigError, similar
 from purerl.plugins import locate, names
-from purerl.rewards.adapters import NEEDS_ONE_OF, TAKES_UP_TO, LoadedReward, RewardFunction
+from purerl.rewards.adapters import CHECKED_BY, NEEDS_ONE_OF, TAKES_UP_TO, LoadedReward, RewardFunction, RowCheck
 from purerl.rewards.conventions import CONVENTIONS, PURERL, convention_of
 from purerl.system.static_inspect import exists
 
@@ -22,6 +22,7 @@ __all__ = [
     "name_of",
     "readable_signature",
     "required_columns",
+    "row_check",
 ]
 
 
@@ -99,6 +100,7 @@ def _with_arguments(name: str, function: RewardFunction, kwargs: Mapping[str, An
     bound = partial(function, **kwargs)
     setattr(bound, NEEDS_ONE_OF, getattr(function, NEEDS_ONE_OF, ()))
     setattr(bound, TAKES_UP_TO, getattr(function, TAKES_UP_TO, 0.0))
+    setattr(bound, CHECKED_BY, getattr(function, CHECKED_BY, None))
     return bound
 
 
@@ -114,6 +116,11 @@ def required_columns(reward: LoadedReward) -> tuple[str, ...]:
 def alternative_columns(reward: LoadedReward) -> tuple[str, ...]:
     """The columns of which `reward` needs at least one, as declared with `needs_one_of`; empty without it."""
     return getattr(reward.function, NEEDS_ONE_OF, ())
+
+
+def row_check(function: RewardFunction) -> RowCheck | None:
+    """The check of a row that `function` declares with `checked_by`; None without one."""
+    return getattr(function, CHECKED_BY, None)
 
 
 def declared_seconds(reward: LoadedReward) -> float:

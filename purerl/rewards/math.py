@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from purerl.rewards.adapters import needs_one_of
-from purerl.rewards.answers import EXACT, Rules, is_correct, read_ground_truth
-from purerl.rewards.extraction import extract, find_candidates, last_boxed
-from purerl.rewards.ground_truth import get_ground_truth
+from purerl.rewards.adapters import checked_by, needs_one_of
+from purerl.rewards.answers import EXACT, Rules, is_correct
+from purerl.rewards.extraction import extract, find_candidates
+from purerl.rewards.letters import extract_letter
 from purerl.rewards.numbers import compact, exact_number, first_number, has_alternatives, number_with_units
+from purerl.rewards.sentences import stated_answer
+from purerl.rewards.truths import aime_truth, formula_truth, letter_truth, number_truth
 
 __all__ = [
     "NUMERIC",
@@ -34,17 +36,14 @@ __all__ = [
     "numeric",
 ]
 
-_MAX_LETTER_CHARACTERS = 300
-_MAX_AIME = 999
 NUMERIC = Rules(relative_tolerance=1e-6)
 """The rules of `numeric`."""
-_ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-_ANSWER_RULES = ("boxed", "answer tag", "hashes", "phrase")
+_UNBOXED_RULES = ("answer tag", "hashes", "phrase")
 _NUMBER_RULES = ("answer tag", "hashes", "phrase", "A: prefix", "last number")
-_LETTER_RULES = ("boxed", "answer tag", "hashes", "phrase", "option", "single letter", "lettered line")
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(number_truth)
 def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
     r"""1 if the number in the completion equals the ground truth exactly, 0 otherwise.
 
@@ -54,10 +53,11 @@ def gsm8k(completion: str, example: Mapping[str, Any]) -> float:
     >>> gsm8k("The answer is $72.00.", example), gsm8k("The answer is 72.01", example)
     (1.0, 0.0)
     """
-    return float(_extract_number(completion) == _ground_truth_number(example))
+    return float(_extract_number(completion) == number_truth(example))
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(number_truth)
 def numeric(completion: str, example: Mapping[str, Any], *, rules: Rules = NUMERIC) -> float:
     r"""1 if the number in the completion equals the ground truth up to a relative error of 1e-6, 0 otherwise.
 
@@ -66,11 +66,12 @@ def numeric(completion: str, example: Mapping[str, Any], *, rules: Rules = NUMER
     >>> numeric(r"so \boxed{0.3333333}", {"answer": "1/3"}), numeric("about 0.33", {"answer": "1/3"})
     (1.0, 0.0)
     """
-    answer, expected = _extract_number(completion), _ground_truth_number(example)
+    answer, expected = _extract_number(completion), number_truth(example)
     return float(answer is not None and abs(answer - expected) <= rules.tolerance(expected))
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(aime_truth)
 def aime(completion: str, example: Mapping[str, Any]) -> float:
     r"""1 if the answer of the completion is the integer from 0 to 999 that is the ground truth, 0 otherwise.
 
@@ -79,14 +80,12 @@ def aime(completion: str, example: Mapping[str, Any]) -> float:
     >>> aime(r"Thus $m + n = \boxed{33}$.", {"answer": "033"}), aime("There are 33 of them.", {"answer": "033"})
     (1.0, 0.0)
     """
-    expected = _ground_truth_number(example)
-    if expected.denominator != 1 or not 0 <= expected <= _MAX_AIME:
-        got = f"{get_ground_truth(example)!r:.200}"
-        raise ValueError(f"the ground truth is not an integer from 0 to {_MAX_AIME}: {got}")
-    return float(_extract_number(completion, _ANSWER_RULES) == expected)
+    expected = aime_truth(example)
+    return float(_extract_number(completion, _UNBOXED_RULES) == expected)
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(formula_truth)
 def math(completion: str, example: Mapping[str, Any], *, rules: Rules = EXACT) -> float:
     r"""1 if the answer of the completion equals the ground truth, 0 otherwise.
 
@@ -105,6 +104,7 @@ def math(completion: str, example: Mapping[str, Any], *, rules: Rules = EXACT) -
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(formula_truth)
 def boxed(completion: str, example: Mapping[str, Any], *, rules: Rules = EXACT) -> float:
     r"""As `math`, but 0 if the completion has no ``\boxed{...}``.
 
@@ -115,6 +115,7 @@ def boxed(completion: str, example: Mapping[str, Any], *, rules: Rules = EXACT) 
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(letter_truth)
 def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
     """1 if the letter in the completion equals the ground truth, 0 otherwise.
 
@@ -123,7 +124,7 @@ def multiple_choice(completion: str, example: Mapping[str, Any]) -> float:
     >>> multiple_choice("It is warm, so the answer is (B).", {"answer": "B"}), multiple_choice("A", {"answer": 1})
     (1.0, 0.0)
     """
-    return float(extract_letter(completion) == _ground_truth_letter(example))
+    return float(extract_letter(completion) == letter_truth(example))
 
 
 def has_boxed(completion: str, example: Mapping[str, Any]) -> float:
@@ -158,36 +159,13 @@ def extract_boxed(completion: str) -> str | None:
     return compact(answer) if number is None else str(number)
 
 
-def _ground_truth_number(example: Mapping[str, Any]) -> Fraction:
-    text = get_ground_truth(example)
-    number = number_with_units(extract(text, ["boxed", "hashes"]) or text)
-    if number is None:
-        raise ValueError(f"the ground truth is not a number: {text!r:.200}")
-    return number
-
-
-def _ground_truth_formula(example: Mapping[str, Any]) -> str:
-    """The content of its last box, or what follows ####, or all of it. Raises: ValueError if it is blank."""
-    text = get_ground_truth(example).strip()
-    formula = last_boxed(text) or extract(text, ["hashes"]) or text
-    if not formula:
-        raise ValueError("the ground truth is blank")
-    return formula
-
-
-def _ground_truth_letter(example: Mapping[str, Any]) -> str:
-    """The ground truth as a letter, from a letter or a 0-based index. Raises ValueError if it is neither."""
-    text = get_ground_truth(example).strip()
-    letter = _ALPHABET[int(text) :][:1] if text.isdecimal() else extract_letter(text)
-    if not letter:
-        raise ValueError(f"the ground truth is not a letter: {text!r:.200}")
-    return letter
-
-
 def _compare(answer: str | None, example: Mapping[str, Any], rules: Rules) -> float:
     """Whether `answer` is equal to the ground truth, which must be readable even if there is no answer."""
-    expected = read_ground_truth(_ground_truth_formula(example))
+    expected = formula_truth(example)
     return float(answer is not None and is_correct(answer, expected, rules))
+
+
+_NEGATION = re.compile(r"\W{0,5}(?:\w{1,12}ly\s)?not\b", re.IGNORECASE)
 
 
 def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fraction | None:
@@ -195,52 +173,18 @@ def _extract_number(completion: str, rules: Sequence[str] = _NUMBER_RULES) -> Fr
     box = extract(completion, ["boxed"])
     if box is not None:
         return number_with_units(box)
-    for candidate in find_candidates(completion, [rule for rule in rules if rule != "boxed"]):
-        if has_alternatives(candidate):
+    for candidate in find_candidates(completion, rules):
+        if has_alternatives(candidate) or _NEGATION.match(candidate):
             return None
         if (number := first_number(candidate)) is not None:
             return number
     return None
 
 
-_SENTENCE_END = re.compile(r"[.!?](?=\s|$)|,?\s(?:because|since|as|which|where|when|for)\b", re.IGNORECASE)
-
-
 def _extract_formula(completion: str) -> str | None:
     """The answer of a completion, without the rest of its sentence; None if there is none."""
-    answer = extract(completion, _ANSWER_RULES)
-    if answer is None or extract(completion, ["boxed"]) is not None:
-        return answer
-    return _SENTENCE_END.split(answer, maxsplit=1)[0]
-
-
-_DECORATION = re.compile(r"\\(?:text|math)(?:bf|it|rm)?\{|[\\*_$`\"\[\]{}\u201c\u201d]")
-_REASON = "and|as|based|because|by|due|for|from|given|if|is|nor|or|since|which|with"
-_LETTER = re.compile(
-    rf"""\s* (?:(?i:the|option|choice|letter)\s+){{0,3}} [('\s]{{0,3}}
-    (?P<letter> [A-Z] | (?<=\()[a-z](?=\)) | [a-z](?=[.)]?\s*$)) (?!\w|'\w)
-    (?! (?<=[AI])\s+ (?!(?:{_REASON})\b) [a-z])
-    (?P<another> (?: \)?\s{{0,3}}(?:,|/|;|&|\b(?:or|and|nor)\b)\s{{0,3}} | \s+)
-        (?:(?i:option|choice)\s)? [('\s]{{0,2}} (?!I\s+[a-z]) [A-Z](?![\w']))?""",
-    re.VERBOSE,
-)
-
-
-def extract_letter(completion: str) -> str | None:
-    """The letter in a completion, as `multiple_choice` extracts it; None if there is no letter, or more than one.
-
-    >>> extract_letter("It is warm, so the answer is (B)."), extract_letter("The answer is A or B.")
-    ('B', None)
-    >>> extract_letter("none") is None
-    True
-    """
-    letters = (_parse_letter(candidate) for candidate in find_candidates(completion, _LETTER_RULES))
-    return next((letter for letter in letters if letter is not None), None) or None
-
-
-def _parse_letter(answer: str) -> str | None:
-    """The letter at the start of `answer`, empty if a second one follows; None if there is none, or an article."""
-    match = _LETTER.match(_DECORATION.sub("", answer[:_MAX_LETTER_CHARACTERS]))
-    if match is None:
-        return None
-    return "" if match["another"] else match["letter"].upper()
+    box = extract(completion, ["boxed"])
+    if box is not None:
+        return box
+    answer = extract(completion, _UNBOXED_RULES)
+    return None if answer is None else stated_answer(answer)

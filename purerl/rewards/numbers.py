@@ -10,6 +10,8 @@ from collections import deque
 from fractions import Fraction
 from itertools import islice
 
+from purerl.rewards.answers.function_words import names_unit
+
 __all__ = ["compact", "exact_number", "first_number", "has_alternatives", "last_number", "number_with_units", "plain"]
 
 _MAX_NUMBER_CHARACTERS = 64
@@ -101,12 +103,19 @@ def first_number(answer: str) -> Fraction | None:
     return _parse_number(match) if match else None
 
 
+def _number_in_text(match: re.Match[str]) -> str:
+    """The number in a command for words, without its unit. Words that name no unit stay."""
+    if not names_unit(match["words"] or ""):
+        return match[0]
+    return f" {match.groupdict().get('number', '')} "
+
+
 _TEXT_COMMAND = r"\\(?:text(?:bf|it|rm)?|math(?:rm|bf|it)|mbox)\{"
 _POWER = r"(?:\^\{?-?\d\}?)?"
 _UNITS = (
-    (re.compile(_TEXT_COMMAND + r"(\s*[-+]?[\d.][\d.,/]*)(?:\s[^{}\d]{0,50})?\}"), r" \1 "),
+    (re.compile(_TEXT_COMMAND + r"(?P<number>\s*[-+]?[\d.][\d.,/]*)(?P<words>\s[^{}\d]{0,50})?\}"), _number_in_text),
     (re.compile(_TEXT_COMMAND + r"([^{}]{0,50}\d[^{}]{0,50})\}"), r" \1 "),
-    (re.compile(_TEXT_COMMAND + r"[^{}]{0,50}\}" + _POWER), " "),
+    (re.compile(_TEXT_COMMAND + r"(?P<words>[^{}]{0,50})\}" + _POWER), _number_in_text),
     (re.compile(r"\\?%|\^\{?\\circ\}?|\\degree\b|°"), " "),
 )
 _SHORT_UNITS = "m|g|s|h|l|cm|mm|km|nm|ft|in|yd|mi|kg|mg|lb|oz|ml|cl|dl|hr|am|pm|hz|kw|kj|mb|gb|of"
@@ -114,6 +123,8 @@ _LONG_UNITS = r"(?!sqrt|sin|cos|tan|log|exp)[a-z]{3,}+"
 _UNIT_WORDS = re.compile(
     rf"\s?(?:(?:(?i:{_SHORT_UNITS})|[NJWVACFK])\b|(?i:{_LONG_UNITS})){_POWER}[A-Za-z\s/]*+{_POWER}"
 )
+
+_NEXT_EQUATION = re.compile(r"[,;](?!\s?\d{3})|\bor\b|\band\b")
 
 
 def exact_number(answer: str) -> Fraction | None:
@@ -134,10 +145,14 @@ def number_with_units(answer: str) -> Fraction | None:
     >>> number_with_units("5x"), number_with_units(r"2\pi")
     (None, None)
     """
-    text = _remove_latex_units(answer.rpartition("=")[2])
+    _, *middle, last = ["", *answer.split("=")]
+    if any(map(_NEXT_EQUATION.search, middle[1:])):
+        return None  # several equations
+    text = _remove_latex_units(last)
     match = _NUMBER.match(text)
-    has_only_units = match and (match.end() == len(text) or _UNIT_WORDS.fullmatch(text, match.end()))
-    return _parse_number(match) if match and has_only_units else None
+    if match is None or (match.end() < len(text) and not _UNIT_WORDS.fullmatch(text, match.end())):
+        return None
+    return _parse_number(match) if names_unit(text[match.end() :]) else None
 
 
 def _remove_latex_units(answer: str) -> str:

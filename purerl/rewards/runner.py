@@ -18,7 +18,7 @@ from attrs import evolve
 from purerl.rewards.adapters import NO_RUN, LoadedReward, RewardFunction, RewardInput, RunLength
 from purerl.rewards.components import MAX_COMPONENTS, check_names, check_number
 from purerl.rewards.conventions import OPENRLHF
-from purerl.rewards.loading import as_reward
+from purerl.rewards.loading import as_reward, row_check
 from purerl.rewards.outcomes import CallOutcomes, Failure, Outcome, call_reward, start_calls
 from purerl.rewards.results import RewardResult, combine, component_names
 from purerl.rewards.routing import COLUMN, applies, check_coverage, check_effect, routes_of
@@ -30,6 +30,7 @@ from purerl.rewards.sources import (
     columns_of,
     columns_of_kind,
     load,
+    row_check_of_kind,
     source_of,
 )
 from purerl.rewards.worker import TIME_SLICE
@@ -103,6 +104,9 @@ class RewardRunner:
         self._columns = {reward.name: columns_of(reward) for reward in known}
         self._configs = {name: reward.config for name, reward in remote.items() if reward.config is not None}
         self._columns |= {name: columns_of_kind(config) for name, config in self._configs.items()}
+        checks = {reward.name: row_check(reward.function) for reward in known}
+        checks |= {name: row_check_of_kind(config) for name, config in self._configs.items()}
+        self._row_checks = {name: check for name, check in checks.items() if check is not None}
         for name, routes in self._routes.items():
             self._columns.setdefault(name, []).extend([(COLUMN,)] if routes else [])
         self.reads_query = any(reward.convention is OPENRLHF for reward in known)
@@ -145,6 +149,21 @@ class RewardRunner:
         """Raise ConfigError if a reward function requires a column that is not in `columns`."""
         for name, needed in self._columns.items():
             check_columns(name, needed, columns)
+
+    @property
+    def checks_rows(self) -> bool:
+        """Whether `find_problem` has anything to check."""
+        return bool(self._row_checks)
+
+    def find_problem(self, example: Mapping[str, Any]) -> tuple[str, str] | None:
+        """The name of a reward that fails on the row `example` for every completion, and why; None if none does."""
+        for name, check in self._row_checks.items():
+            if applies(self._routes[name], example):
+                try:
+                    check(example)
+                except (ValueError, KeyError, TypeError) as error:
+                    return name, str(error.args[0] if error.args else error)
+        return None
 
     def check_images(self) -> None:
         """Raise ConfigError if a kind of reward cannot score completions of prompts with images."""

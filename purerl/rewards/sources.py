@@ -13,6 +13,8 @@ A kind is a plugin of the group "reward", a module with
     columns(config)       optional; the columns of the data that it reads: names, and tuples of names of which one is
                           needed
     seconds(config)       optional; how long a call may take, in place of `reward_workers.timeout`
+    row_check(config)     optional; a function of a row of the data, or None. It raises ValueError, KeyError or
+                          TypeError if no completion of the row can be scored, as for `checked_by`
     data_sources(config)  optional; the rows that it is for, as names and patterns in their column `data_source`
 """
 
@@ -25,7 +27,7 @@ from attrs import evolve
 
 from purerl.errors import ConfigError, similar
 from purerl.plugins import find, kind_of
-from purerl.rewards.adapters import LoadedReward, RewardFunction
+from purerl.rewards.adapters import LoadedReward, RewardFunction, RowCheck
 from purerl.rewards.loading import alternative_columns, as_reward, load_reward, name_of, required_columns
 from purerl.rewards.settings import Gate, Reward, to_gates, to_rewards
 from purerl.settings import in_section
@@ -40,6 +42,7 @@ __all__ = [
     "columns_of_kind",
     "load",
     "named_functions",
+    "row_check_of_kind",
     "seconds_of",
     "source_of",
 ]
@@ -115,6 +118,11 @@ def columns_of_kind(config: Any) -> list[tuple[str, ...]]:
     """The columns that the kind of reward with the Config `config` needs, as `columns_of`."""
     columns: Iterable[str | tuple[str, ...]] = getattr(find("reward", kind_of(config)), "columns", lambda _: ())(config)
     return as_alternatives(columns)
+
+
+def row_check_of_kind(config: Any) -> RowCheck | None:
+    """The check of a row that the kind of reward with the Config `config` has; None without one."""
+    return getattr(find("reward", kind_of(config)), "row_check", lambda _: None)(config)
 
 
 def check_running(name: str, config: Any) -> None:

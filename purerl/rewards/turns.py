@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from purerl.rewards.adapters import needs_one_of
+from purerl.rewards.adapters import checked_by, needs_one_of
 from purerl.rewards.math import gsm8k
+from purerl.rewards.truths import number_truth
 
 __all__ = ["ends_with_answer", "gsm8k_answer"]
 
@@ -27,6 +28,7 @@ def ends_with_answer(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 @needs_one_of("answer", "reward_model")
+@checked_by(number_truth)
 def gsm8k_answer(completion: str, example: Mapping[str, Any], messages: Sequence[Mapping[str, Any]]) -> float:
     """As `purerl.rewards.math.gsm8k`, and 0 if the episode ends with a call of a tool, whatever numbers are in it."""
     return gsm8k(completion, example) if ends_with_answer(messages) else 0.0

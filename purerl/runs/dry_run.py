@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
+from purerl.config.metrics import check_all_metrics, metric_notes
 from purerl.config.paths import is_created_by_run, resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
@@ -65,6 +66,7 @@ def dry_run(
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
     needs = check(checked, functions)
+    check_all_metrics(checked, needs, may_log=False)
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
@@ -88,6 +90,7 @@ def dry_run(
     planned = None if missing else check_memory(checked, needs[""], checked.placement.num_trainers)
     notes = {
         **noted,
+        "metrics": metric_notes(checked),
         "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],

@@ -231,7 +231,7 @@ def _find_columns(schema: pa.Schema, path: str, method: Method | None) -> _Match
         select_format(schema, types[0], path)
     raise DataError(
         f"data set {path!r} has no columns that a method learns from",
-        got=", ".join(schema.names),
+        got=", ".join(f"{field.name} ({field.type})" for field in schema),
         need="prompts, demonstrations, preference pairs, or labeled completions",
         do="pass --method, which says which column is missing, or rename the columns: docs/how-to/data.md lists them",
     )
@@ -295,7 +295,7 @@ def _first_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
     kept = len(facts.rows) - facts.num_left_out
     size = min(config.batch_size, kept)
     reason = f"as in the recipe {facts.method}" if size == config.batch_size else "as many as there are rows"
-    yield _Line("num_epochs", config.num_epochs, f"steps: {-(-kept // size):,}, for {kept:,} rows")
+    yield _Line("num_epochs", config.num_epochs, f"steps: {-(-kept // size):,}, for {_count(kept, 'row')}")
     yield _Line("batch_size", size, reason)
 
 
@@ -316,7 +316,9 @@ def _choose_reward(facts: _Facts) -> _Line:
     for name, form, needed in _REWARDS:
         function = locate(name)
         if all(_accepts(function, form, needed, truth, row) for truth, row in truths):
-            return _Line("rewards", [name], f"it gives 1 to the answers of the first {len(rows)} rows{missing}")
+            return _Line(
+                "rewards", [name], f"it gives 1 to the answers of the first {_count(len(rows), 'row')}{missing}"
+            )
     return _Line("rewards", ["my_rewards.py:reward"], f"{fill_in}; no reward accepts the answers of the first rows")
 
 
@@ -329,11 +331,20 @@ def _accepts(function: Callable[..., float], form: str, needed: str, truth: str,
         return False
 
 
+def _count(number: int, noun: str) -> str:
+    """`number` with its noun.
+
+    >>> _count(1, "row"), _count(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def _data_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
     example_format = facts.examples.example_format
     longest = max(each.total for each in facts.rows)
     notes = []
-    if example_format.prompt_format == "text" and (note := text_note(facts.chat.tokenizer)):
+    if example_format.has_text_prompts and (note := text_note(facts.chat.tokenizer)):
         notes.append(note)
     if example_format.example_type != "prompts":
         unread = sorted({*facts.examples.tables[0].column_names} - {*example_format.all_columns})
@@ -341,12 +352,14 @@ def _data_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:
     limit = facts.max_prompt_tokens
     if limit is None and facts.limit is not None and longest > facts.limit:
         notes.append(f"some rows have more than {facts.limit:,} tokens: remove them, the run refuses them")
-    rows = f"{len(facts.rows):,} rows: {example_format}; the longest has {longest:,} tokens"
+    rows = f"{_count(len(facts.rows), 'row')}: {example_format}; the longest has {_count(longest, 'token')}"
     yield _Line("files", list(config.data.files), rows, notes)
     if facts.renamed:
         yield _Line("columns", dict(facts.renamed), "by their names; the name that purerl reads = that in the file")
     if limit is not None:
-        yield _Line("max_prompt_tokens", limit, f"leaves out {facts.num_left_out:,} rows: longer prompts do not fit")
+        yield _Line(
+            "max_prompt_tokens", limit, f"leaves out {_count(facts.num_left_out, 'row')}: longer prompts do not fit"
+        )
 
 
 def _trainer_lines(config: RunConfig, facts: _Facts) -> Iterator[_Line]:

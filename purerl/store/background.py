@@ -10,6 +10,7 @@ from typing import Self
 
 from purerl.ranks import Ranks, check_others, ranks_of_thread
 from purerl.store.commit import StagedCheckpoint
+from purerl.store.progress import checkpoint_progress
 from purerl.system.phases import phase
 
 __all__ = ["CheckpointWriter"]
@@ -61,7 +62,8 @@ class CheckpointWriter:
 
         Raises: CheckpointError if it could not be written; EngineError if another rank has failed or ended.
         """
-        with phase("waiting until the checkpoint is written"):
+        measure = checkpoint_progress(self._job.checkpoint.path) if self._job is not None else str
+        with phase("waiting until the checkpoint is written", measure=measure):
             while self._job is not None and self._job.is_alive():
                 check_others()
                 self._job.join(_INTERVAL)

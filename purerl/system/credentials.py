@@ -76,6 +76,8 @@ def find_credential(name: str, value: Any) -> str | None:
     'kwargs.headers.X-Api-Key'
     >>> find_credential("kwargs", {"eos_token": "<eos>", "max_tokens": 5, "key": "answer"})
     """
+    if value is None or type(value) in (bool, float):
+        return None
     return next(_credentials(name, name, value), None)
 
 

@@ -11,6 +11,8 @@ prints nothing if the block is short. Otherwise, from a thread of its own,
     purerl: reading data: 3 of 40 files, 32 s           every 30 seconds
     purerl: reading data: done in 45.1 s                at its end
 
+`phase(name, measure=function)` asks the function for the progress when a line is due, from the thread that prints.
+
 Nothing is printed outside of `shown`, in which the command line and `purerl.train` run. So any function may have
 phases, and none has to pass them on. Of the ranks of a run, the first one prints.
 """
@@ -41,19 +43,26 @@ _shows: list[Callable[[str], None]] = []
 class Phase:
     """A phase with a name, and the lines about it. Called with its progress: a number, the total, and their unit.
 
+    measure      returns the progress in words, or "" if there is none; it is asked if the phase is not called
     until_shown  seconds until the first line
     clock        seconds from any fixed origin
     """
 
     def __init__(
-        self, name: str, *, until_shown: float = _SECONDS_UNTIL_SHOWN, clock: Callable[[], float] = time.monotonic
+        self,
+        name: str,
+        *,
+        measure: Callable[[], str] = str,
+        until_shown: float = _SECONDS_UNTIL_SHOWN,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._name, self._clock, self._progress, self._is_shown = name, clock, "", False
+        self._measure = measure
         self._start = clock()
         self._next = self._start + until_shown
 
     def __call__(self, done: int, total: int, unit: str) -> None:
-        self._progress = f"{done:,} of {total:,} {unit}, "
+        self._progress = f"{done:,} of {total:,} {unit}"
 
     @property
     def pause(self) -> float:
@@ -67,9 +76,10 @@ class Phase:
             return None
         self._next = now + _SECONDS_BETWEEN_LINES
         first, self._is_shown = not self._is_shown, True
-        if first and not self._progress:
+        progress = self._progress or self._measure()
+        if first and not progress:
             return f"{self._name} ..."
-        return f"{self._name}: {self._progress}{_format(now - self._start)}"
+        return f"{self._name}: {progress + ', ' if progress else ''}{_format(now - self._start)}"
 
     def last_line(self) -> str | None:
         """The line at the end of the phase; None if it had no other one."""
@@ -89,12 +99,14 @@ def _format(seconds: float) -> str:
 
 
 @contextmanager
-def phase(name: str, *, clock: Callable[[], float] = time.monotonic) -> Iterator[Phase]:
+def phase(
+    name: str, *, measure: Callable[[], str] = str, clock: Callable[[], float] = time.monotonic
+) -> Iterator[Phase]:
     """Print a line about the block if it takes longer than two seconds, and one at its end. See this module.
 
     A block that raises an exception has no line at its end. Phases may be inside of others.
     """
-    current = Phase(name, clock=clock)
+    current = Phase(name, measure=measure, clock=clock)
     if not _shows:
         yield current
         return

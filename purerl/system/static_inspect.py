@@ -184,17 +184,21 @@ def _is_installed(path: Path) -> bool:
 
 def _imported(path: Path, folders: set[Path]) -> Iterator[Path]:
     """The files that the file at `path` may import, if absolute names are looked up in `folders`."""
-    for node in ast.walk(_tree(path)):
+    for level, name in _import_statements(path, path.stat().st_mtime_ns):
+        for place in {path.parents[level - 1]} if level else folders:
+            yield from _files_of(place, tuple(name.split(".")))
+
+
+@cache
+def _import_statements(path: Path, changed: int) -> tuple[tuple[int, str], ...]:
+    """Each name that the file at `path` imports, and the number of dots before it."""
+    found: list[tuple[int, str]] = []
+    for node in ast.walk(_parse(path, changed)):
         if isinstance(node, ast.Import):
-            names, places = [alias.name for alias in node.names], folders
+            found += [(0, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module or ''}.{alias.name}".lstrip(".") for alias in node.names]
-            places = {path.parents[node.level - 1]} if node.level else folders
-        else:
-            continue
-        for place in places:
-            for name in names:
-                yield from _files_of(place, tuple(name.split(".")))
+            found += [(node.level, f"{node.module or ''}.{alias.name}".lstrip(".")) for alias in node.names]
+    return tuple(dict.fromkeys(found))
 
 
 def _files_of(folder: Path, parts: tuple[str, ...]) -> Iterator[Path]:

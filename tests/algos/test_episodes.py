@@ -175,6 +175,7 @@ def test_general_laws_hold_for_episodes(law, module):
     law(algorithm, split_example(algorithm, STRICT_SEED))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", [grpo, ppo, gigpo, spo], ids=["grpo", "ppo", "gigpo", "spo"])
 def test_vmap_and_compile_take_the_shape_of_the_episodes(module):
     algorithm = module.algorithm() if module is not spo else spo.algorithm(spo.Config(prompts=8))

@@ -65,6 +65,7 @@ def test_counts_without_tokens_of_episodes_can_be_mapped(name, row_tokens):
         torch.testing.assert_close(mapped[k], reduce(loss[k], mask[k], alone, **settings))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [(), (1.0, 2.0, 0.5)])
 def test_components_compile_with_dynamic_shapes(weights):
     for rows in (4, 7):

@@ -176,6 +176,7 @@ def test_layers_are_compiled_once_for_all_packs(tmp_path, monkeypatch):
     assert graphs[1:] == graphs[:1] * 3
 
 
+@pytest.mark.slow
 def test_compiled_layers_are_kept_where_no_other_user_can_write(tmp_path, monkeypatch):
     from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 

@@ -15,6 +15,8 @@ from purerl.data.files import read_table
 from purerl.data.settings import Data
 from purerl_cli.main import app
 from tests.data.made import CHATML, tokenizer, user, write
+from tests.data.test_continuation import OPENED
+from tests.envs import families
 
 
 def _run(*arguments: object) -> Result:
@@ -33,7 +35,7 @@ def test_inspect_prints_columns_lengths_problems_and_a_rendered_row(tmp_path: Pa
     path = write(tmp_path / "rows.parquet", rows)
     result = _run(
         "inspect", path, "--model", tmp_path / "model", "--system-prompt", "be",
-        "--chat-template-kwargs", "enable_thinking=false", "--max-prompt-tokens", 3, "--rows", 2,
+        "--chat-template-kwargs", "enable_thinking=false", "--max-prompt-tokens", 3, "--rows", 2, "--stop-string", "1+",
     )  # fmt: skip
     assert result.exit_code == 0, result.output
     assert _nonempty_lines(result.stdout) == [
@@ -64,12 +66,36 @@ def test_inspect_prints_columns_lengths_problems_and_a_rendered_row(tmp_path: Pa
         "<|im_start|>assistant",
         "<think></think>",
         "--- its 36 tokens, after which is sampled ---",
+        r"template  3:'<|im_start|>' 94:'s' 100:'y' 94:'s' 95:'t' 80:'e' 88:'m' 10:'\n'",
+        "system    77:'b' 80:'e'",
+        r"template  4:'<|im_end|>' 10:'\n' 3:'<|im_start|>' 96:'u' 94:'s' 80:'e' 93:'r' 10:'\n'",
+        "user      28:'1' 22:'+' 28:'1'",
         (
-            "'<|im_start|>' 's' 'y' 's' 't' 'e' 'm' '\\n' 'b' 'e' '<|im_end|>' '\\n' "
-            "'<|im_start|>' 'u' 's' 'e' 'r' '\\n' '1' '+' '1' '<|im_end|>' '\\n' "
-            "'<|im_start|>' 'a' 's' 's' 'i' 's' 't' 'a' 'n' 't' '\\n' '<think>' '</think>'"
+            r"template  4:'<|im_end|>' 10:'\n' 3:'<|im_start|>' 76:'a' 94:'s' 94:'s' 84:'i' 94:'s' 95:'t' 76:'a' "
+            r"89:'n' 95:'t' 10:'\n' 8:'<think>' 9:'</think>'"
         ),
+        "--- a completion ends with ---",
+        "stop token   4:'<|im_end|>'",
+        "stop token   1:'<eos>'",
+        "stop string  '1+', alone 28:'1' 22:'+'",
     ]
+
+
+def test_a_note_says_which_message_the_template_does_not_show(tmp_path: Path) -> None:
+    without = "{%- set messages = messages | selectattr('role', 'ne', 'system') | list -%}" + CHATML
+    tokenizer(without).save_pretrained(tmp_path / "model")
+    path = write(tmp_path / "rows.jsonl", [{"prompt": [user("a")]}])
+    result = _run("inspect", path, "--model", tmp_path / "model", "--system-prompt", "be\x1b[31m")
+    assert "note: the chat template does not show the text of message 0 (system) as it is" in result.stdout
+    assert "\x1b" not in result.stdout
+
+
+def test_the_middle_of_a_long_run_of_tokens_is_left_out(tmp_path: Path) -> None:
+    tokenizer().save_pretrained(tmp_path / "model")
+    result = _run("inspect", write(tmp_path / "rows.jsonl", [{"prompt": "a" * 200}]), "--model", tmp_path / "model")
+    [line] = [line for line in result.stdout.splitlines() if line.startswith("user")]
+    assert line.count("76:'a'") == 128
+    assert "... 72 tokens ..." in line
 
 
 def test_inspect_lists_rows_without_a_ground_truth(tmp_path: Path) -> None:
@@ -109,6 +135,8 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
             ["inspect", path, "--system-prompt", "be"],
             "system_prompt has no effect without a tokenizer\n  need: a tokenizer\n",
         ),
+        (["inspect", path, "--stop-string", "a"], "stop_strings has no effect without a tokenizer\n"),
+        (["inspect", path, "--stop-string", ""], "--stop-string\n  got:  an empty string\n"),
         (["inspect", path, "--chat-template-kwargs", "a"], "setting 'chat_template_kwargs.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "unknown data set 'gsm'\n  do:   did you mean 'gsm8k'?"),
         (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),
@@ -135,7 +163,8 @@ def test_output_in_the_documentation_is_up_to_date(tmp_path: Path, monkeypatch: 
     monkeypatch.chdir(tmp_path)
     Path("chats.jsonl").write_text(rows, encoding="utf-8")
     tokenizer(CHATML).save_pretrained("model")
-    result = CliRunner().invoke(app, command.split()[1:], env={"COLUMNS": "100"})
+    arguments = command.replace("$'Q:\\n'", "Q:").split()[1:-1]
+    result = CliRunner().invoke(app, [*arguments, "Q:\n"], env={"COLUMNS": "100"})
     assert _nonempty_lines(result.stdout) == _nonempty_lines(output)
 
 
@@ -149,3 +178,28 @@ def test_documentation_lists_every_format_and_setting() -> None:
     settings = tomllib.loads(page.split("```toml\n")[2].partition("```")[0])
     assert from_dict(Data, settings["data"]).validation_fraction == 0.05
     assert settings["data"].keys() == {field.name for field in attrs.fields(Data)}
+
+
+def test_inspect_tries_chat_templates_of_a_directory_and_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "plain.jinja").write_text(families.CHATML)
+    (tmp_path / "thinking.jinja").write_text(OPENED)
+    result = _run("inspect", "--templates", tmp_path)
+    assert result.exit_code == 0, result.output
+    head, _, plain, thinking, *messages = _nonempty_lines(result.stdout)
+    assert head.split()[:3] == ["template", "one", "answer"]
+    assert plain.split()[:4] == ["plain", "yes", "yes", "yes"]
+    assert thinking.split()[0:3] == ["thinking", "refused", "5"]
+    assert "5: an answer does not continue the generation prompt of the chat template" in messages
+    result = _run("inspect", "--templates", tmp_path / "thinking.jinja")
+    assert "The messages of thinking:" in result.stdout
+    assert "  do:   write the thoughts of each answer into its content, between <think> and </think>" in result.stdout
+
+
+@pytest.mark.parametrize("option", [["rows.jsonl"], ["--rows", "3"], ["--special-tokens", "escape"]])
+def test_templates_are_tried_without_a_file(option: list[str], tmp_path: Path) -> None:
+    result = _run("inspect", "--templates", tmp_path, *option)
+    assert (result.exit_code, result.stderr) == (
+        2,
+        "error: --templates\n  got:  FILE or an option beside it\n  need: --templates PATH, or with --model DIR\n",
+    )
+    assert _run("inspect").stderr == "error: FILE is missing\n  need: a data file, or --templates PATH\n"

@@ -139,7 +139,12 @@ OPTIONS = {
         "accuracy_reward": ["--accuracy-reward"],
         "json": ["--json"],
     },
-    "sample": {**EVALUATION_OPTIONS, "prompt": ["--prompt"], "image": ["--image"]},
+    "sample": {
+        **EVALUATION_OPTIONS,
+        "prompt": ["--prompt"],
+        "image": ["--image"],
+        "show_tokens": ["--show-tokens"],
+    },
     "algo": {},
     "algo list": {"debug": ["--debug"]},
     "algo show": {
@@ -188,8 +193,10 @@ OPTIONS = {
         "chat_template_kwargs": ["--chat-template-kwargs"],
         "max_prompt_tokens": ["--max-prompt-tokens"],
         "special_tokens": ["--special-tokens"],
+        "stop_string": ["--stop-string"],
         "columns": ["--columns"],
         "rows": ["--rows"],
+        "templates": ["--templates"],
         "debug": ["--debug"],
     },
     "data convert": {

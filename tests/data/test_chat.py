@@ -139,7 +139,7 @@ def test_template_that_changes_earlier_turns_is_refused_for_several_answers() ->
         "the chat template changes earlier turns when more messages follow\n"
         "  got:  another text for the first 3 messages\n"
         "  need: turns that stay the same when messages follow, or a template with {% generation %} markers\n"
-        "  do:   put one answer in each row, in columns `prompt` and `completion`, or use another chat template"
+        "  do:   put one answer in each row, in columns `prompt` and `completion`"
     )
     chat = _chat(CHANGING_PREFIX)
     example = tokenize_answer(chat, CONVERSATION[:4], CONVERSATION[4:])

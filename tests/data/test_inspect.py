@@ -214,7 +214,8 @@ def test_pandas_categories_are_read_as_text(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "setting", [{"system_prompt": "be"}, {"chat_template_kwargs": {"a": 1}}, {"max_prompt_tokens": 3}]
+    "setting",
+    [{"system_prompt": "be"}, {"chat_template_kwargs": {"a": 1}}, {"max_prompt_tokens": 3}, {"stop_strings": ("#",)}],
 )
 def test_setting_without_tokenizer_is_refused(setting: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -229,7 +230,7 @@ def test_setting_without_tokenizer_is_refused(setting: dict[str, Any], tmp_path:
 def test_each_token_of_a_row_is_shown_with_what_is_learned(tmp_path: Path) -> None:
     chat = tokenizer_of("fallback", "prepend", "bos")
     rows = [{"prompt": "2+3=", "completion": "5"}, {"prompt": "The sky is", "completion": " blue"}]
-    [tokens] = inspect(write(tmp_path / "rows.jsonl", rows), chat).tokens
+    [(tokens, _)] = inspect(write(tmp_path / "rows.jsonl", rows), chat).shown
     assert [token.text for token in tokens if token.is_learned] == ["5", "</s>"]
     assert [token.id for token in tokens] == [*chat("2+3=5")["input_ids"], chat.eos_token_id]
     assert "".join(token.text for token in tokens) == chat.decode([token.id for token in tokens])
@@ -239,7 +240,7 @@ def test_rendered_prompts_are_shown_as_they_are_sampled_from(tmp_path: Path) -> 
     path = write(tmp_path / "rows.jsonl", [{"prompt": "<s>2+3="}, {"prompt": "2+3="}])
     report = inspect(path, tokenizer_of("bytes", "byte-level", "both"))
     assert report.sample == ("<s>2+3=",)
-    assert [token.text for token in report.tokens[0]].count("<s>") == 1
+    assert [token.text for token in report.shown[0].tokens].count("<s>") == 1
     assert report.prompt_lengths["min"] == report.prompt_lengths["max"]
     assert "1 prompt begins with '<s>', which the tokenizer does not add again" in report.notes
 

@@ -44,7 +44,8 @@ def test_lengths_have_the_tokens_of_images(model: Model, tmp_path: Path) -> None
     lengths = report.prompt_lengths
     assert (lengths["median"] - lengths["min"], lengths["max"] - lengths["median"]) == (4, 4), "tokens of 8 x 8 pixels"
     assert report.sample[0].count("[image]") == 1
-    assert [token.text for token in report.tokens[0]].count("<|image_pad|>") == 4
+    assert [token.text for token in report.shown[0].tokens].count("<|image_pad|>") == 4
+    assert [token.text for token in report.shown[0].tokens if token.origin == "image"] == ["<|image_pad|>"] * 4
     assert report.problems == ()
 
 

@@ -317,6 +317,7 @@ def _docstrings(path: Path) -> list[str]:
     return [docstring for node in nodes if (docstring := ast.get_docstring(node))]
 
 
+@pytest.mark.slow
 def test_every_formula_of_the_package_is_typeset():
     converted = [
         (path, "\n".join(as_rst(docstring.splitlines()))) for path in MODULES for docstring in _docstrings(path)

@@ -29,9 +29,9 @@ from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict, to_dict
 from purerl.explain.catalog import catalog, sources
 from purerl.explain.description import parts
+from purerl.monitoring.metric_meanings import meanings
 from purerl.plugins import find, names
 from purerl.recipes.addition import addition
-from purerl.report.meanings import meanings
 from purerl.testing import other_process
 from purerl_cli.main import app
 

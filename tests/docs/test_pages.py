@@ -25,10 +25,12 @@ from purerl.backends.hf import trainer
 from purerl.composition import with_modifiers
 from purerl.config.schema import RunConfig
 from purerl.explain.description import parts
+from purerl.monitoring.metric_meanings import meanings
 from purerl.plugins import find, names
-from purerl.report.meanings import meanings
 from purerl.settings import Model
 from purerl.testing import exemptions, variants
+
+pytestmark = pytest.mark.slow
 
 NAMES, MODIFIERS = names("algorithm"), names("modifier")
 

@@ -111,6 +111,7 @@ def test_failures_of_the_environment_arrive_with_their_traceback(tmp_path: Path)
         hosted(main, remote(url))
 
 
+@pytest.mark.slow
 def test_server_that_is_killed_fails_its_episodes_and_the_next_one_takes_over() -> None:
     async def main(host):
         async with episode(host) as opened:
@@ -243,7 +244,7 @@ def answering(*responses: tuple[int, object]) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("response", "words"),
     [
-        ((200, "<html>"), "status 200: <html>"),
+        ((200, "<html>"), "status 200, an answer that is no JSON (no type): <html>"),
         ((200, {}), "need an object"),
         ((200, {"observation": {"rewards": 1}}), "need an object with some of the keys"),
         ((200, {"observation": {"reward": "high"}}), "reward is 'high'"),

@@ -71,7 +71,7 @@ def test_a_question_after_the_result_of_a_tool() -> None:
 def test_results_of_tools_are_complete_if_calls_end_without_the_space_of_other_turns() -> None:
     renderer = open_renderer(chat(families.SPACED), TOOLS, tool_format="hermes")
     made = renderer.chat.tokenizer  # type: ignore[attr-defined]
-    for ending, added in (("", " </s>"), ("</s>", "")):
+    for ending, added in (("", "</s>"), ("</s>", "")):
         sampled = made(CALL + ending, add_special_tokens=False)["input_ids"]
         tokens = renderer.following(QUESTION, sampled, [result("an </s> end"), result("2", 1)])
         assert made.decode(tokens) == f"{added}[TOOL_RESULTS]an </s> end[/TOOL_RESULTS][TOOL_RESULTS]2[/TOOL_RESULTS]"
@@ -301,3 +301,36 @@ def test_a_conversation_that_the_template_refuses() -> None:
     renderer = _renderer(families.GEMMA, ())
     with pytest.raises(DataError, match="the chat template raised an error: roles must alternate"):
         renderer.following(QUESTION, [300], [user("a"), user("b")])
+
+
+# Phi 3: the EOS token follows the last turn of every conversation.
+FINAL_EOS = families.CHATML.replace(
+    "{%- if add", "{%- if not add_generation_prompt -%}{{ eos_token }}{%- endif -%}{%- if add"
+)
+# Gemma 4: the result of a tool is part of the turn that called it, before its text, and another token ends a call.
+RESULTS_INSIDE = """\
+{%- for m in messages -%}
+{%- if m.role != 'tool' -%}
+{{ '<|im_start|>' + m.role + '\\n' }}
+{%- if m.tool_calls -%}
+{{ '[TOOL_CALLS]' + (m.tool_calls[0].function | tojson) + '[TOOL_RESULTS]' }}
+{%- for other in messages[loop.index:] -%}{%- if other.role == 'tool' -%}{{ other.content }}{%- endif -%}{%- endfor -%}
+{%- endif -%}
+{{ m.content }}{{ '<|im_end|>\\n' if not m.tool_calls or m.content }}
+{%- endif -%}
+{%- endfor -%}
+{%- if tools -%}{%- endif -%}
+{%- if add_generation_prompt and messages[-1].role != 'tool' -%}{{ '<|im_start|>assistant\\n' }}{%- endif -%}"""
+
+
+def test_eos_after_the_last_turn_does_not_come_between_turns() -> None:
+    added = "\n<|im_start|>user\nmore<|im_end|>\n<|im_start|>assistant\n"
+    assert _following(_renderer(FINAL_EOS, ()), "2<|im_end|>", user("more")) == added
+    assert _following(_renderer(FINAL_EOS, ()), "2", user("more")) == "<|im_end|>" + added
+
+
+def test_results_inside_the_turn_that_called_follow_the_token_that_ends_the_call() -> None:
+    renderer = open_renderer(chat(RESULTS_INSIDE, stop=("[TOOL_RESULTS]",)), TOOLS, tool_format="hermes")
+    assert isinstance(renderer, TemplateRenderer)
+    assert _following(renderer, "[TOOL_CALLS]x[TOOL_RESULTS]", result("2")) == "2"
+    assert _following(renderer, "[TOOL_CALLS]x", result("2")) == "[TOOL_RESULTS]2"

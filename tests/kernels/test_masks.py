@@ -33,6 +33,7 @@ def test_values_and_dtypes_equal_torch(function, masks):
         assert result.dtype == expected.dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", TORCH_EXPRESSIONS, ids=lambda function: function.__name__)
 def test_vmap_and_compile_do_not_change_the_result(function):
     mask = torch.rand(3, 4, 20, generator=torch.Generator().manual_seed(0)) > 0.8

@@ -91,6 +91,7 @@ def test_vmap_equals_a_loop():
     torch.testing.assert_close(mapped, reverse_recurrence(x, per_step(70)))
 
 
+@pytest.mark.slow
 def test_compile_does_not_change_the_result():
     compiled = torch.compile(reverse_recurrence, fullgraph=True, backend="aot_eager")
     for decay in (0.9, per_step(70)):

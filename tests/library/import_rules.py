@@ -27,7 +27,7 @@ LAYERS = (
     ("backends",),
     ("data", "rewards", "placement"),
     ("envs",),
-    ("rollouts",),
+    ("rollouts", "templates"),
     ("evaluation", "store"),
     ("config",),
     ("planning", "testing", "report", "porting"),

@@ -68,6 +68,7 @@ def test_comparing_two_algorithms_takes_about_as_long_as_to_import_torch_and_ten
     assert calls(COMMAND, "algo", "diff", "grpo", "dapo") < 1.2 * calls("import torch, tensordict")
 
 
+@pytest.mark.slow
 def test_comparing_two_algorithms_loads_no_heavy_library() -> None:
     code = """
 import sys, torch, tensordict

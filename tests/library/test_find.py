@@ -6,6 +6,8 @@ import pytest
 
 from tests import find
 
+pytestmark = pytest.mark.slow
+
 ROOT = find.ROOT
 
 

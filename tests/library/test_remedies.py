@@ -101,6 +101,7 @@ def unknown_settings(text: str) -> list[str]:
     return [key for key, ending in endings.items() if not any(each.endswith(ending) for each in known)]
 
 
+@pytest.mark.slow
 def test_every_setting_that_a_remedy_names_exists() -> None:
     unknown = [
         f"{path.relative_to(ROOT)}: {key!r} in {text!r}"
@@ -111,6 +112,7 @@ def test_every_setting_that_a_remedy_names_exists() -> None:
     assert not unknown, "\n".join(unknown)
 
 
+@pytest.mark.slow
 def test_remedies_are_found() -> None:
     assert sum(len([*remedies(path)]) for path in FILES) > 300
 

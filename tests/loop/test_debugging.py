@@ -29,6 +29,7 @@ def _trace(path: Path) -> list[dict]:
         return json.load(file)["traceEvents"]
 
 
+@pytest.mark.slow
 def test_steps_are_profiled_with_their_phases_and_allocations(tmp_path: Path) -> None:
     debug = Debug(profile_steps=(2, 4), profile_memory=True)
     train(fake(debug=debug), directory=tmp_path / "run")

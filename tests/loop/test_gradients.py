@@ -110,6 +110,7 @@ def test_only_the_requested_steps_have_them_and_nothing_else_changes(tmp_path: P
     assert others == plain
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers_has_them_and_trains_as_without_them(tmp_path: Path) -> None:
     config = small_real(max_steps=3, algorithm=Composition(grpo.Config(), (kl_loss.Config(coef=0.1),)))
     train(evolve(config, debug=Debug(gradient_steps=(1, 3))), directory=tmp_path / "run")

@@ -67,6 +67,7 @@ def test_initial_run_and_run_each_have_their_number_of_threads(tmp_path: Path) -
         assert torch.get_num_threads() == own
 
 
+@pytest.mark.slow
 def test_objects_are_frozen_only_inside_of_the_block() -> None:
     """The collector does not list objects that are frozen."""
     gc.unfreeze()  # what the session has frozen

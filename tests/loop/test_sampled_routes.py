@@ -139,6 +139,7 @@ def test_records_live_as_long_as_their_rows(monkeypatch, tmp_path):
     assert any(waiting for _, waiting in found)
 
 
+@pytest.mark.slow
 def test_a_run_that_resumes_replays_the_same_experts(whole, tmp_path):
     train_until(3, waiting_of_experts(4), directory=tmp_path / "run")
     run = train(waiting_of_experts(4), directory=tmp_path / "run")

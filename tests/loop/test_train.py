@@ -21,6 +21,7 @@ from purerl.composition import Composition
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import Role, StopWhen
 from purerl.errors import ConfigError, InputError, RewardError
+from purerl.loop.callbacks import Callbacks
 from purerl.loop.train import train
 from purerl.settings import Model
 from purerl.store.rollouts import read_batch, read_metadata, read_rollouts
@@ -213,6 +214,7 @@ def test_finished_run_returns_its_summary_and_is_discarded_with_fresh(tmp_path: 
     assert (again.before, again.after) == (first.before, first.after)
 
 
+@pytest.mark.slow
 def test_microbatches_change_results_only_by_rounding(tmp_path: Path) -> None:
     config = small_real(2, evaluate=None)
     budgets = {
@@ -233,18 +235,36 @@ def test_microbatches_change_results_only_by_rounding(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "last_step", "suggestion"),
-    [("eval/acuracy", 0, "eval/accuracy"), ("reward/maen", 1, "reward/mean"), ("policy/entrpy", 1, "policy/entropy")],
+    ("metric", "suggestion"), [("eval/acuracy", "eval/accuracy"), ("policy/entrpy", "policy/entropy")]
 )
-def test_unknown_metric_of_stop_when_is_refused_after_the_first_records(
-    metric: str, last_step: int, suggestion: str, tmp_path: Path
+def test_unknown_metric_of_stop_when_is_refused_before_anything_is_done(
+    metric: str, suggestion: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         train(fake(stop_when=StopWhen(metric=metric, at_least=1)), directory=tmp_path / "run")
     assert str(caught.value) == (
         f"stop_when.metric\n  got:  {metric}\n  need: a metric of the run\n  do:   did you mean '{suggestion}'?"
     )
-    assert records(tmp_path / "run")[-1]["step"] == last_step
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_reward_that_no_function_has_is_noted_and_refused_after_the_first_step(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'reward/mean'"):
+        train(fake(stop_when=StopWhen(metric="reward/maen", at_least=1)), directory=tmp_path / "run")
+    assert records(tmp_path / "run")[-1]["step"] == 1
+    output = "".join(capfd.readouterr())
+    assert "stop_when.metric: no reward of the run is called 'maen'" in output
+    assert "did you mean 'mean'?" in output
+
+
+def test_a_metric_of_a_callback_stops_a_run(tmp_path: Path) -> None:
+    callbacks = Callbacks(on_step=lambda record, control: control.log("policy/mine", record["step"]))
+    config = fake(max_steps=4, stop_when=StopWhen(metric="policy/mine", at_least=2))
+    assert train(config, directory=tmp_path / "run", callbacks=callbacks).steps == 2
+    with pytest.raises(ConfigError, match=r"stop_when.metric\n  got:  policy/mine"):
+        train(config, directory=tmp_path / "other")
 
 
 @pytest.mark.parametrize("metric", ["eval/accuracy", "reward/mean"])

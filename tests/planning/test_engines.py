@@ -20,6 +20,8 @@ from purerl.system.memory_use import MemoryUse, Workload
 from purerl.system.tensor_tracker import MemoryTracker
 from tests.planning.models import WORKLOAD, write_model
 
+pytestmark = pytest.mark.slow
+
 OUTPUTS = ("logp", "entropy")
 
 

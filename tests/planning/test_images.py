@@ -24,6 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OTHERS = [pytest.param(family, marks=pytest.mark.slow) for family in ("qwen2_5_vl", "idefics3", "llava")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", *OTHERS])
 def test_weights_of_the_vision_tower_count(family: str, folder: Path) -> None:
     path = write_vision_model(folder, family, dtype="float32")

@@ -124,6 +124,7 @@ def no_program(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("purerl.planning.plan._PROGRAM", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_program")
 def test_suggestions_can_be_pasted_and_lower_the_peak(config: RunConfig) -> None:
     now = plan_memory(config)

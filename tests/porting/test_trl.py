@@ -260,6 +260,70 @@ def test_values_of_names_are_read_and_never_guessed(tmp_path: Path, before: str,
     assert _values(found)["rollout.samples_per_prompt"] == value
 
 
+def test_defaults_of_argparse_are_values_and_are_noted(tmp_path: Path) -> None:
+    before = "p = ArgumentParser()\np.add_argument('--learning-rate', '-l', type=float, default=2e-5)\n"
+    before += (
+        "p.add_argument('--pack', action='store_true')\np.add_argument('--epochs', required=True)\no = p.parse_args()"
+    )
+    fields = "learning_rate=o.learning_rate, packing=o.pack, num_train_epochs=o.epochs"
+    found = _translated(tmp_path, "SFT", fields, before=before)
+    values, file = _values(found), (tmp_path / "script.py").as_posix()
+    assert (values["trainer.lr"], values["num_epochs"]) == (2e-5, FILL_IN)
+    assert "trainer.packing" not in values
+    [note] = found.notes
+    assert note == (
+        f"defaults of arguments of the command line: o.learning_rate = 2e-05 ({file}:3), o.pack = False ({file}:4)"
+    )
+
+
+def test_names_of_earlier_versions_and_names_that_no_version_has(tmp_path: Path) -> None:
+    fields = "max_seq_length=64, evaluation_strategy='no', group_by_length=True, learning_rat=1"
+    found = _translated(tmp_path, "SFT", fields, "tokenizer=None, packing=True")
+    values = _values(found)
+    assert (values["data.max_prompt_tokens"], values["trainer.packing"]) == (64, True)
+    assert "same micro-batch" in found.unneeded["SFTConfig.group_by_length"]
+    assert found.missing["SFTConfig.learning_rat"].startswith(
+        "no such setting in TRL 1.16: did you mean 'SFTConfig.learning_rate'"
+    )
+    assert "SFTConfig.learning_rat" in write_toml(found, "x").partition("name =")[0]
+
+
+def test_functions_with_a_name_are_addresses(tmp_path: Path) -> None:
+    before = "short = lambda completions: 1\nclass R:\n    def good(completions):\n        pass\n"
+    script = tmp_path / "script.py"
+    script.write_text(f"{before}def main():\n    GRPOTrainer('m', [short, R.good, R(1), lambda c: 1])\n")
+    file = script.as_posix()
+    assert _values(translate_trl(script))["rewards"] == [f"{file}:short", f"{file}:R.good", FILL_IN, FILL_IN]
+    assert '# "FILL IN": 2 values are known' in write_toml(translate_trl(script), "x")  # rewards and data.files
+
+
+def test_models_with_an_adapter_and_enumerations(tmp_path: Path) -> None:
+    before = "from transformers import IntervalStrategy as I, SchedulerType\n"
+    before += "m = AutoModelForCausalLM.from_pretrained('base', quantization_config=q)\n"
+    before += "m = get_peft_model(prepare_model_for_kbit_training(m), LoraConfig(r=4))\n"
+    fields = "save_strategy=I.STEPS, save_steps=7, lr_scheduler_type=SchedulerType.COSINE"
+    script = tmp_path / "script.py"
+    script.write_text(f"{before}SFTTrainer(m, SFTConfig({fields}))\n")
+    found = translate_trl(script)
+    expected = {"model.path": "base", "trainer.lora.rank": 4, "checkpoint.every": 7, "trainer.lr_scheduler": "cosine"}
+    assert {key: _values(found)[key] for key in expected} == expected
+
+
+def test_a_value_that_depends_on_a_condition_has_its_text(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("c = SFTConfig()\nif debug:\n    c.max_steps = 100\nSFTTrainer('m', c)\n")
+    assert str(translate_trl(script).unknown["SFTConfig.max_steps"]).startswith("100 (")
+
+
+def test_a_part_of_a_data_set_has_a_file_name_without_other_characters(tmp_path: Path) -> None:
+    arguments = "train_dataset=load_dataset('a/b', split='train[:1%]')"
+    values = _values(_translated(tmp_path, "KTO", arguments=arguments.replace("train_dataset", "eval_dataset")))
+    script = tmp_path / "other.py"
+    script.write_text(f"SFTTrainer('m', SFTConfig(), {arguments})\n")
+    assert values["data.files"] == ["d.jsonl"]
+    assert _values(translate_trl(script))["data.files"] == ["b-train__1__.parquet"]
+
+
 def test_a_value_that_is_not_known_has_its_line(tmp_path: Path) -> None:
     found = _translated(tmp_path, "SFT", "learning_rate=options.lr")
     assert str(found.unknown["SFTConfig.learning_rate"]) == f"options.lr ({(tmp_path / 'script.py').as_posix()}:3)"
@@ -285,11 +349,11 @@ def test_reward_functions_of_a_script_that_trains_when_it_is_imported(tmp_path: 
     [
         ("x = 1", "trainers in .*\n  got:  none\n  need: a script that creates one of GRPOTrainer, SFTTrainer"),
         ("SFTTrainer(1)\nDPOTrainer(2)", "got:  SFTTrainer on line 1, DPOTrainer on line 2"),
-        ("SFTTrainer(args=parse())", "got:  parse.. .*\n  need: a call of SFTConfig in the script"),
         (
-            "SFTTrainer(args=SFTConfig(learning_rat=1))",
-            "SFTConfig.learning_rat\n  got:  (?s:.*)learning_rate",
+            "SFTTrainer(args=parse())",
+            "got:  parse.. .*\n  need: a call of SFTConfig in the script\n  do:   assign SFTC",
         ),
+        ("PPOTrainer(model=1)", "got:  PPOTrainer on line 1\n  need: a script that creates one of GRPOTrainer"),
         ("SFTTrainer(**options)", r"SFTTrainer.\*\*\n  got:  options"),
         ("SFTTrainer(", "cannot be read"),
     ],
@@ -311,5 +375,86 @@ def test_a_yaml_file_needs_fields_of_one_trainer(tmp_path: Path) -> None:
     values = _values(translate_trl(file, trainer="dpo"))
     assert (values["algorithm.kind"], values["trainer.lr"]) == ("dpo@trl", 1e-5)
     file.write_text("learning_rat: 1e-5\n")
-    with pytest.raises(ConfigError, match="learning_rat\n  got:  no such setting in TRL\n  do:   did you mean"):
+    with pytest.raises(ConfigError, match="got:  learning_rat\n  need: fields of one trainer"):
         translate_trl(file)
+
+
+def test_a_yaml_file_of_an_earlier_version_is_translated(tmp_path: Path) -> None:
+    """The fields that any trainer has decide whose file it is."""
+    file = tmp_path / "run.yaml"
+    fields = {"torch_dtype": "bfloat16", "evaluation_strategy": "steps", "eval_steps": 5, "overwrite_output_dir": True}
+    fields |= {"num_generations": 4, "max_prompt_length": 64, "warmup_ratio": 0.1, "vllm_dtype": "auto"}
+    file.write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
+    found = translate_trl(file)
+    expected = {"model.dtype": "bfloat16", "data.max_prompt_tokens": 64, "trainer.warmup_ratio": 0.1}
+    assert {key: _values(found)[key] for key in expected} == expected
+    assert "fresh" in found.unneeded["GRPOConfig.overwrite_output_dir"]
+    assert found.missing["GRPOConfig.vllm_dtype"].startswith("no such setting in TRL 1.16: did you mean 'GRPOConfig.v")
+    assert found.notes == ("TRL 1.16 does not have, so that nothing is translated: GRPOConfig.vllm_dtype",)
+
+
+# --- commands -----------------------------------------------------------------------------------------------------
+
+PARSED = """
+from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config
+def main():
+    parser = TrlParser((ScriptArguments, DPOConfig, ModelConfig))
+    script_args, training_args, model_args = parser.parse_args_and_config()
+    dataset = load_dataset(script_args.dataset_name)
+    trainer = DPOTrainer(
+        model=model_args.model_name_or_path,
+        args=training_args,
+        train_dataset=dataset[script_args.dataset_train_split],
+        peft_config=get_peft_config(model_args),
+    )
+"""
+
+
+def test_a_command_of_trl_has_its_flags_as_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sft.yaml").write_text("learning_rate: 1e-4\nmax_length: 128\n")
+    command = "trl sft --model_name_or_path m --dataset_name a/b --config sft.yaml --learning-rate=1e-5 --packing"
+    values = _values(
+        translate_trl(f"{command} --use_peft --lora_target_modules q_proj k_proj --max_steps $STEPS_OF_ME")
+    )
+    assert values["algorithm.kind"] == "sft"
+    expected = {
+        "model.path": "m",
+        "data.files": ["b-train.parquet"],
+        "trainer.lr": 1e-5,
+        "data.max_prompt_tokens": 128,
+        "trainer.packing": True,
+        "trainer.lora.target_modules": ["q_proj", "k_proj"],
+        "num_epochs": FILL_IN,
+    }
+    assert {key: values[key] for key in expected} == expected
+
+
+def test_a_script_whose_configuration_is_parsed_is_read_with_the_arguments_of_its_command(tmp_path: Path) -> None:
+    script, shell = tmp_path / "train.py", tmp_path / "run.sh"
+    script.write_text(PARSED)
+    alone = translate_trl(script)
+    assert _values(alone)["model.path"] == FILL_IN
+    assert alone.notes[0].startswith("train.py takes its configuration from the command line")
+    launch = "accelerate launch --num_processes 2 --config_file z.yaml"
+    fields = "--model_name_or_path m --dataset_name a/b --beta 0.2 --use_peft --lora_r 4 --own 3"
+    shell.write_text(f"#!/bin/bash\nM=1\n{launch} train.py {fields}\n")
+    found = translate_trl(shell)
+    expected = {"model.path": "m", "data.files": ["b-train.parquet"], "algorithm.beta": 0.2, "placement.ranks": 2}
+    expected |= {"trainer.lora.rank": 4, "batch_size": 16}
+    assert {key: _values(found)[key] for key in expected} == expected
+    assert "DPOConfig.own" in found.missing
+
+
+def test_arguments_of_a_script_that_parses_none_of_them_are_in_the_notes(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("SFTTrainer('m', SFTConfig(seed=3))\n")
+    (tmp_path / "run.sh").write_text("python train.py --seed 4\n")
+    found = translate_trl(tmp_path / "run.sh")
+    assert _values(found)["seed"] == 3
+    assert found.notes == ("arguments of train.py are not translated: seed",)
+
+
+@pytest.mark.parametrize("text", ["ls -l", "trl vllm-serve --model m"])
+def test_a_command_that_trains_nothing_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="the command in 'the command'\n  got:  no such command"):
+        translate_trl(text)

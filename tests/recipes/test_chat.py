@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
+
 from purerl.backends.hf.decoder.loading import load_model
 from purerl.data.examples import rows_at, tokenized_at
 from purerl.data.files import read_table
@@ -33,6 +35,7 @@ def test_the_loss_covers_the_turns_of_the_assistant(tmp_path: Path) -> None:
         assert tokenizer.decode(row.tokens).count("<|im_end|>") == 4
 
 
+@pytest.mark.slow
 def test_the_loss_falls(chat_run: Summary) -> None:
     steps = records(chat_run.directory)[1:]
     length = len("#### 5") + len("Yes") + 2  # with the token that ends each turn

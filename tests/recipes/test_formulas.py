@@ -38,6 +38,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Summary:
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_equal_formulas_are_correct_in_every_form(run: Summary) -> None:
     rows = [row for step in range(1, STEPS + 1) for row in read_rollouts(run.directory / "rollouts", step)]
     answers = [(row, re.fullmatch(r"\\boxed\{x\+(\d)\}", row["completion"])) for row in rows]

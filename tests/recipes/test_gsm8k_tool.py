@@ -146,6 +146,7 @@ def test_only_an_answer_is_rewarded(messages: list[dict], reward: float) -> None
     assert gsm8k_answer("#### 4", {"answer": "4"}, messages) == reward
 
 
+@pytest.mark.slow
 @needs_published_problems
 def test_the_published_problems_are_read(model: str, tmp_path: Path) -> None:
     write_published_problems(tmp_path)

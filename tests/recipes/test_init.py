@@ -167,7 +167,7 @@ def test_rows_that_no_limit_makes_fit_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "method", "message"),
     [
-        ([{"a": 1, "b": "x"}], None, "has no columns that a method learns from\n  got:  a, b\n"),
+        ([{"a": 1, "b": "x"}], None, "has no columns that a method learns from\n  got:  a (int64), b (string)\n"),
         ([{"prompt": "1"}], "dpo", "has no column 'chosen'\n"),
         ([{"prompt": None}, {"prompt": "1"}], None, "column 'prompt' of"),
     ],
@@ -219,3 +219,10 @@ kind = "hf"  # transformers, in this process
 lr = 1e-06  # the default; `purerl config preferences` shows a recipe that was tuned
 """
     )
+
+
+def test_counts_have_the_right_number_and_whole_texts_no_note_about_prompts(model: str, tmp_path: Path) -> None:
+    text = init(model, write(tmp_path / "data.jsonl", [{"text": "1"}]))
+    assert "# steps: 1, for 1 row\n" in text
+    assert "# 1 row: demonstrations: text (text); the longest has " in text
+    assert "chat template" not in text.partition("[data]")[2]

@@ -18,7 +18,7 @@ import pytest
 
 from purerl.errors import ConfigError
 from purerl.loop.train import train
-from purerl.report.meanings import meanings
+from purerl.monitoring.metric_meanings import meanings
 from purerl.report.page import render_page, write_report
 from tests.loop.small import fake
 from tests.report.sample_runs import make_run
@@ -211,9 +211,9 @@ def test_meanings_include_general_entries_and_those_of_the_policy() -> None:
     assert "|`old_logp` - `rollout_logp`|" in entries["mismatch/logp_abs_diff"][1]
 
 
-def test_metrics_asset_links_to_the_documentation() -> None:
-    asset = next(path for path in ASSETS if path.name == "metrics.md")
-    assert asset.read_bytes() == (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_bytes()
+def test_table_of_metrics_in_the_package_is_the_page_of_the_documentation() -> None:
+    table = files("purerl.monitoring").joinpath("metrics.md")
+    assert table.read_bytes() == (Path(__file__).parents[2] / "docs" / "reference" / "metrics.md").read_bytes()
 
 
 def test_report_of_a_trained_run_during_and_after_training(tmp_path: Path) -> None:

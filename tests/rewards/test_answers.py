@@ -33,7 +33,7 @@ HACKS = {
     "the equation of the problem": ("x = 5", r"\boxed{2x + 1 = 11}"),
     "an equation of the problem with the answer in it": ("5", r"\boxed{2x - 5 = 5}"),
     "a square as in the problem": ("25", r"\boxed{x^2 = 25}"),
-    "the inequality of the problem": ("x > 2", r"\boxed{2x > 4}"),
+    "an inequality of the problem that is not linear": ("x > 2", r"\boxed{x^2 > 2x}"),
     "a contradiction": ("5", r"\boxed{5 = 6}"),
     "a chain of candidates": ("3", r"\boxed{1 = 2 = 3}"),
     "an approximation that is none": ("7", r"\boxed{5 \approx 7}"),

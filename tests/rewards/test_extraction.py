@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from purerl.rewards.extraction import RULES, extract, last_boxed
+from purerl.rewards.boxes import last_boxed
+from purerl.rewards.extraction import RULES, extract
 from purerl.rewards.math import aime, boxed, gsm8k, has_boxed, math, multiple_choice, numeric
 
 DOCS = Path(__file__).parents[2] / "docs" / "how-to" / "rewards.md"
@@ -41,7 +42,29 @@ def test_example_of_a_rule_is_correct_and_documented(name: str) -> None:
         (r"\boxed{5},\quad \boxed{7}", "5 or 7"),
         (r"\boxed{1}. So the answer is \boxed{2} or \boxed{3}", "2 or 3"),
         (r"\boxed{1} is wrong, and \boxed{2} is right", "2"),
-        (r"\boxed{1} \boxed{2}", "2"),
+        (r"\boxed{1} \boxed{2}", "1 or 2"),
+        (r"\boxed{1}\boxed{1}", "1"),
+        (r"**\(\boxed{1}\)**, __\(\boxed{2}\)__", "1 or 2"),
+        ("- $\\boxed{1}$\n- $\\boxed{2}$", "1 or 2"),
+        ("1. \\[\\boxed{3}\\]\n2. \\[\\boxed{4}\\]", "3 or 4"),
+        (r"`\boxed{1}` & $x_{2} = \boxed{2}$", "1 or 2"),
+        (r"\boxed{x = 1} and \boxed{y = 2}", "x = 1, y = 2"),
+        (r"\boxed{1} is 1, \boxed{2}", "2"),
+        (r"\boxed{1}. \boxed{2}", "2"),
+        (r"\boxed{5}, not \boxed{6}", "5"),
+        (r"not \(\boxed{6}\)", ""),
+        (r"\fbox{3}", "3"),
+        (r"\framebox{3} or \fbox 4", "3 or 4"),
+        (r"\boxed 5", "5"),
+        (r"$\boxed x^2 + 1$ m", "x^2 + 1"),
+        (r"\boxed -1.5. So", "-1.5"),
+        (r"\boxed\frac12, or \boxed 3", r"\frac12 or 3"),
+        (r"\boxed 5 or 6", "5 or 6"),
+        (r"\boxed{5} in \boxed notation", "5"),
+        (r"\boxed{5}, in \boxed{}", "5"),
+        (r"\boxed{5}, as \boxed{ \ldots }", "5"),
+        (r"\boxed{5}, as \boxed{\text{your answer}}", "5"),
+        (r"\boxed{ }", ""),
     ],
 )
 def test_last_boxed_returns_the_last_balanced_box(text: str, expected: str | None) -> None:
@@ -83,6 +106,24 @@ ADVERSARIAL = {
     "minus signs": "-" * MEGABYTE,
     "thousands of boxes": r"\boxed{1}" * 100_000,
     "thousands of open boxes": r"\boxed{" * 100_000,
+    "thousands of boxes without braces": r"\boxed 1 " * 100_000,
+    "delimiters between boxes": r"\boxed{3}" + r"\) **, " * 1000 + r"\boxed{4}",
+    "labels between boxes": r"\boxed{1}" + "\n- x = " * 1000 + r"\boxed{2}",
+    "spaces after a box": r"\boxed" + " " * MEGABYTE,
+    "a box without an end": r"\boxed (" * 10_000,
+    "negated boxes": r"not \boxed{7} " * 10_000,
+    "a long sentence": "Answer: The " + "very " * 1600 + "large one is 8.",
+    "a sentence of sentences": "Answer: it " + "is " * 2500 + "8",
+    "formulas in a sentence": "Answer: The " + "$x$ " * 1900 + "is 8",
+    "equations in a box": r"\boxed{" + "x=1, " * 110 + "x=1}",
+    "unknowns in a box": r"\boxed{" + ",".join(f"x_{{{k}}}=1" for k in range(60)) + "}",
+    "a linear inequality of many terms": r"\boxed{" + "+x" * 130 + "<8}",
+    "nested factors of an inequality": r"\boxed{" + "(x+1)" * 50 + "<8}",
+    "a large slope": r"\boxed{10^{10^{10}} x < 8}",
+    "digits in a base": r"\boxed{" + "1" * 590 + "_2}",
+    "a large base": r"\boxed{11_{" + "9" * 580 + "}}",
+    "letters of choices in a box": r"\boxed{" + "(A) " * 140 + "}",
+    "words after a number": r"\boxed{8 \text{" + "very " * 110 + "}}",
     "deep nesting": r"\boxed{" + "{" * 50_000 + "1" + "}" * 50_000 + "}",
     "deep nesting within the limit": r"\boxed{" + "(" * 140 + "1" + ")" * 140 + "}",
     "fractions in fractions": r"\boxed{" + r"\frac{1}{" * 30 + "1" + "}" * 31,

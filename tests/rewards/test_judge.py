@@ -70,17 +70,19 @@ def test_the_number_of_a_label_is_a_score_without_scaling_too():
 @pytest.mark.parametrize(
     ("settings", "text", "message"),
     [
-        ({}, "It is good.", "no text that matches 'Score:\\\\s*(-?\\\\d+(?:\\\\.\\\\d+)?)': 'It is good.'"),
+        ({}, "It is good.", "no line 'Score: N': 'It is good.'"),
+        ({"pattern": r"Grade: (\d)"}, "It is good.", "no text that matches 'Grade: (\\\\d)': 'It is good.'"),
         ({}, "Score: 11", "a score of 11, which is not from 1 to 10: 'Score: 11'"),
-        ({}, "<think>Score: 5", "an answer that ends before </think>: '<think>Score: 5'"),
-        ({}, "Score: 5</think>", "no text that matches"),
+        ({}, "<think>Score: 5", "an answer that ends before the end of its thoughts, <think>: '<think>Score: 5'"),
+        ({}, "Score: 5</think>", "no line 'Score: N'"),
         ({"pattern": r"Score: (\w+)"}, "Score: ten", "'ten' is no number: 'Score: ten'"),
-        ({"pattern": r"Score: (\w+)"}, "Score: nan", "a score of nan, which is not from 1 to 10"),
+        ({"pattern": r"Score: (\w+)"}, "Score: nan", "'nan' is no number"),
         ({"pattern": r"(\w+)$", "labels": {"yes": 1, "no": 0}, **UNIT}, "maybe", "'maybe' is none of yes, no: 'maybe'"),
         ({"json_field": "score"}, '{"score": ', "no JSON object with the field 'score': '{\"score\": '"),
         ({"json_field": "score"}, '{"score": null}', "no JSON object with the field 'score'"),
         ({"json_field": "score"}, '{"score": [1]}', "'[1]' is no number"),
-        ({}, "", "no text that matches"),
+        ({"json_field": "score"}, '{"score": NaN}', "a score of nan, which is not from 1 to 10"),
+        ({}, "", "no line 'Score: N'"),
     ],
 )
 def test_an_answer_without_a_valid_score_cannot_be_used(settings: dict[str, Any], text: str, message: str):
@@ -220,7 +222,7 @@ def test_nonsense_is_a_failure_after_all_attempts_with_its_cost():
         score(server, endpoint={"max_retries": 1, "input_price": 1e6})
     assert str(error.value).splitlines() == [
         f"POST {server.url}/chat/completions: 2 attempts failed",
-        *["  no text that matches 'Score:\\\\s*(-?\\\\d+(?:\\\\.\\\\d+)?)': 'Well.'"] * 2,
+        *["  no line 'Score: N': 'Well.'"] * 2,
     ]
     assert (error.value.totals["requests"], error.value.totals["cost"]) == (2, 20.0)
 

@@ -83,6 +83,7 @@ def _content(groups: list[Group]) -> str:
     return repr([asdict(group) for group in groups])
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(groups=GROUPS)
 def test_groups_are_read_as_they_were_written(groups: list[Group], tmp_path: Path) -> None:

@@ -48,6 +48,17 @@ def test_the_first_line_has_the_progress_that_is_known() -> None:
     assert current.line() == "evaluating: 1,200 of 5,000 problems, 2.5 s"
 
 
+def test_progress_that_is_measured_is_asked_for_when_a_line_is_due() -> None:
+    time, sizes = _Time(), iter(["", "1.5 GiB in 3 files", "2.5 GiB in 4 files"])
+    current = Phase("saving", measure=lambda: next(sizes), clock=time)
+    found = []
+    for _ in range(3):
+        time.now += 31.0
+        assert current.pause == 0.0
+        found.append(current.line())
+    assert found == ["saving ...", "saving: 1.5 GiB in 3 files, 1 min 2 s", "saving: 2.5 GiB in 4 files, 1 min 33 s"]
+
+
 def test_a_short_phase_has_no_line() -> None:
     time = _Time()
     current = Phase("reading data", clock=time)
@@ -58,7 +69,8 @@ def test_a_short_phase_has_no_line() -> None:
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(phases.Phase.__init__, "__kwdefaults__", {"until_shown": 0.0, "clock": phases.time.monotonic})
+    defaults = {**phases.Phase.__init__.__kwdefaults__, "until_shown": 0.0}
+    monkeypatch.setattr(phases.Phase.__init__, "__kwdefaults__", defaults)
 
 
 @pytest.mark.usefixtures("at_once")

@@ -102,7 +102,7 @@ class FakeGenerator:
 
     def _fail(self) -> None:
         """Finish requests that have as many tokens as `error_rate` lets them have."""
-        for key, pending in list(self._pending.items()):
+        for key, pending in list(self._pending.items()) if self._config.error_rate else ():
             if len(pending.tokens) == _tokens_before_error(pending.request, self._config.error_rate):
                 error = f"the fake generator fails on seed {pending.request.seed}"
                 self._finished.append(evolve(self._pending.pop(key).completion("error"), error=error))

@@ -67,6 +67,11 @@ class Callbacks:
     on_checkpoint: OnCheckpoint | None = field(default=None, validator=_check_callable)
     should_stop: Callable[[], bool] = lambda: False
 
+    @property
+    def may_log(self) -> bool:
+        """Whether metrics may be logged by these functions."""
+        return any(each is not None for each in (self.on_step, self.on_evaluation, self.on_checkpoint))
+
 
 NO_CALLBACKS = Callbacks()
 

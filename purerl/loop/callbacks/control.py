@@ -11,13 +11,11 @@ from purerl.data.chat import TextOrMessages
 from purerl.errors import ConfigError
 from purerl.loop.callbacks.prompt_sampler import PromptSampler
 from purerl.loop.state import STOP
+from purerl.monitoring.metric_meanings import RESERVED_PREFIXES
 
 __all__ = ["Control", "Requests"]
 
 Record = Mapping[str, Any]
-
-_RESERVED = ("eval/", "validation/", "time/")
-"""Prefixes of the metrics that purerl adds to a record after callbacks have seen it."""
 
 
 class Requests(NamedTuple):
@@ -83,8 +81,8 @@ class Control:
         value that is no number.
         """
         what, do = f"control.log({name!r}, ...)", "choose another name, such as callback/NAME"
-        if not isinstance(name, str) or not name or name.startswith(_RESERVED):
-            need = f"a name that does not begin with {', '.join(_RESERVED)}"
+        if not isinstance(name, str) or not name or name.startswith(RESERVED_PREFIXES):
+            need = f"a name that does not begin with {', '.join(RESERVED_PREFIXES)}"
             raise ConfigError(what, got=repr(name), need=need, do=do)
         if name in self._record or name in self._requests.metrics or name == STOP:
             raise ConfigError(what, got="a metric that this step has", need="a name of your own", do=do)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -23,7 +24,7 @@ def _train_data(values: Values) -> Outcomes:
     given = fields.argument("train_dataset")
     found = [*map(_file, _of_arguments(values, "train"))] if given is None else [_file(given)]
     files = [file for each, _ in found for file in each]
-    yield Setting("data.files", files or [FILL_IN], _joined(found))
+    yield Setting("data.files", files or [FILL_IN], _joined(found) if files else "nothing names the training data")
 
 
 def _of_arguments(values: Values, split: str) -> list[Dataset]:
@@ -49,7 +50,7 @@ def _file(given: Any) -> tuple[list[str], str]:
     if files and not given.steps:
         below = given.load.startswith("load_from_disk") and given.split
         return [f"{file}/{given.split}" if below else file for file in files], ""
-    file = f"{given.name.rstrip('/').rpartition('/')[2]}-{split}.parquet"
+    file = re.sub(r"[^\w.-]", "_", f"{given.name.rstrip('/').rpartition('/')[2]}-{split}") + ".parquet"
     if given.steps:
         steps = ", ".join(dict.fromkeys(given.steps))
         return [file], f"Write it once, after {steps} ({given.place}):\n    dataset.to_parquet({file!r})"
@@ -148,7 +149,7 @@ def _reward(given: Any, index: int) -> tuple[dict[str, Any], str]:
     if module.partition(".")[0] == "trl":
         return _of_library(name, given.arguments or {})
     if given.arguments is not None:
-        return {"function": FILL_IN}, f"{given.address} returns the function when the script runs."
+        return {"function": FILL_IN}, f"{given.address}(...) makes the function when the script runs."
     if given.runs_all:
         do = 'move it into a file of its own, or the training below `if __name__ == "__main__":`'
         return {"function": given.address}, f"Importing {name} would start the training of the script: {do}."

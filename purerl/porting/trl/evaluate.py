@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from purerl.porting.outcomes import Unknown
-from purerl.porting.trl.scopes import Scope
-from purerl.porting.trl.values import Dataset, Function, Instance, Pretrained
+from purerl.porting.trl.scopes import Assignment, Scope
+from purerl.porting.trl.values import Adapted, Dataset, Function, Instance, Pretrained
 
 __all__ = ["Evaluator"]
 
@@ -24,6 +24,12 @@ _OPERATORS: Mapping[type, Callable[[Any, Any], Any]] = {
 _UNARY: Mapping[type, Callable[[Any], Any]] = {ast.USub: operator.neg, ast.UAdd: operator.pos, ast.Not: operator.not_}
 _DTYPES = ("bfloat16", "float16", "float32", "float64")
 _LOADERS = {"load_dataset", "load_from_disk"}
+_ENUMERATIONS = tuple(
+    f"{module}:{name}"
+    for module in ("transformers", "transformers.trainer_utils", "transformers.training_args")
+    for name in ("IntervalStrategy", "SaveStrategy", "SchedulerType", "OptimizerNames", "HubStrategy")
+)
+"""Enumerations of transformers, whose values are the names of their members in small letters."""
 _FILES = (".jsonl", ".parquet", ".arrow")
 
 
@@ -32,10 +38,23 @@ class Evaluator:
 
     names      what the script imports and defines: names in the script, and the functions and classes that they are
     classes    names of classes whose calls are kept as an `Instance`
+    options    the defaults of arguments of the command line, by name; those that were used are in `defaults`
+    runs_all   whether importing the script runs the training
     """
 
-    def __init__(self, file: str, scope: Scope, names: Mapping[str, Function], classes: Mapping[str, str]):
+    def __init__(
+        self,
+        file: str,
+        scope: Scope,
+        names: Mapping[str, Function],
+        classes: Mapping[str, str],
+        options: Mapping[str, ast.expr],
+        *,
+        runs_all: bool,
+    ):
         self._file, self._scope, self._names, self._classes = file, scope, names, classes
+        self._options, self._runs_all = options, runs_all
+        self.defaults: list[str] = []
 
     def value(self, node: ast.expr | None, line: int) -> Any:
         """The value of `node`, in which names have the values that they have on `line`; an `Unknown` if unknown."""
@@ -71,7 +90,7 @@ class Evaluator:
             case ast.Call():
                 return self._call(node, line)
             case ast.Attribute():
-                return self._attribute(node)
+                return self._attribute(node, line)
         return self._composed(node, line)
 
     def _composed(self, node: ast.expr, line: int) -> Any:
@@ -93,14 +112,19 @@ class Evaluator:
             return self._names.get(name, _NOTHING)
         if assignment.is_conditional or assignment.value is None:
             return _NOTHING
+        if isinstance(assignment.value, ast.Lambda) and self._scope.is_of_module(name):
+            return Function(f"{self._file}:{name}", None, runs_all=self._runs_all)
         value = self.value(assignment.value, assignment.line)
         if not isinstance(value, Instance):
             return value
         changes = self._scope.attributes(name, assignment.line, line)
-        changed = {
-            each.attribute: self.value(None if each.is_conditional else each.value, each.line) for each in changes
-        }
+        changed = {each.attribute: self._changed(each) for each in changes}
         return value._replace(arguments={**value.arguments, **changed})
+
+    def _changed(self, change: Assignment) -> Any:
+        """The value that an attribute has after an assignment, which may not be executed."""
+        known = change.value is not None and not change.is_conditional
+        return self.value(change.value, change.line) if known or change.value is None else self._unknown(change.value)
 
     def _dict(self, node: ast.Dict, line: int) -> Any:
         found: dict[str, Any] = {}
@@ -132,14 +156,29 @@ class Evaluator:
         value = self.value(inner, line)
         return str(value) if isinstance(value, str | int | float) else None
 
-    def _attribute(self, node: ast.Attribute) -> Any:
+    def _attribute(self, node: ast.Attribute, line: int) -> Any:
         first = node.value.id if isinstance(node.value, ast.Name) else ""
         if first == "torch" and node.attr in _DTYPES:
             return node.attr
         function = self._names.get(first)
-        if function is None or ":" in function.address:
-            return _NOTHING
+        if function is None:
+            return self._option(first, node, line)
+        if function.address.startswith(f"{self._file}:"):
+            return function._replace(address=f"{function.address}.{node.attr}")
+        if ":" in function.address:
+            return node.attr.lower() if function.address in _ENUMERATIONS else _NOTHING
         return function._replace(address=f"{function.address}:{node.attr}")
+
+    def _option(self, name: str, node: ast.Attribute, line: int) -> Any:
+        """The default of an argument of the command line, if `name` is what a parser has returned."""
+        assignment = self._scope.find(name, line)
+        call = assignment.value if assignment is not None and not assignment.is_conditional else None
+        is_parsed = isinstance(call, ast.Call) and getattr(call.func, "attr", "") in ("parse_args", "parse_known_args")
+        if not is_parsed or node.attr not in self._options:
+            return _NOTHING
+        default = self._options[node.attr]
+        self.defaults.append(f"{name}.{node.attr} = {ast.unparse(default)} ({self._file}:{default.lineno})")
+        return self.value(default, line)
 
     def _subscript(self, node: ast.Subscript, line: int) -> Any:
         value, key = self.value(node.value, line), self.value(node.slice, line)
@@ -161,6 +200,11 @@ class Evaluator:
             return Pretrained(path, found, f"{self._file}:{node.lineno}")
         if name in _LOADERS:
             return self._load(node, name, line)
+        if name in ("get_peft_model", "prepare_model_for_kbit_training"):
+            model, *rest = [*self.arguments(node, line, ("model", "peft_config")).values()] or [_NOTHING]
+            return (
+                Adapted(model, rest[0]) if rest and isinstance(rest[0], Instance) else model if not rest else _NOTHING
+            )
         return self._builtin(node, name, line) if name in ("dict", "float") else self._result(node, name, line)
 
     def _builtin(self, node: ast.Call, name: str, line: int) -> Any:

@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-__all__ = ["Assignment", "Scope", "is_main_guard", "nodes_in_order"]
+__all__ = ["Assignment", "Scope", "is_main_guard", "nodes_in_order", "options_of"]
 
 _BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases")
 _SEPARATE = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
@@ -43,6 +43,10 @@ class Scope:
         found = [each for each in self._of_module if each.name == name and not each.attribute]
         return ([each for each in found if self._own or each.line < line] or [None])[-1]
 
+    def is_of_module(self, name: str) -> bool:
+        """Whether `name` is a name of the module, and not of the function."""
+        return not any(each.name == name and not each.attribute for each in self._own)
+
     def attributes(self, name: str, after: int, before: int) -> Iterator[Assignment]:
         """The assignments to attributes of `name` between two lines."""
         for each in self._own or self._of_module:
@@ -59,6 +63,28 @@ def nodes_in_order(tree: ast.AST) -> list[ast.AST]:
     """All nodes below `tree` that have a line, in the order of the text."""
     nodes = [node for node in ast.walk(tree) if hasattr(node, "lineno")]
     return sorted(nodes, key=lambda node: (node.lineno, node.col_offset))  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def options_of(tree: ast.Module) -> dict[str, ast.expr]:
+    r"""The defaults of the arguments that the script adds to parsers of argparse, by name.
+
+    >>> tree = ast.parse("p.add_argument('-l', '--my-lr', default=2)\np.add_argument('--fast', action='store_true')")
+    >>> {name: ast.unparse(default) for name, default in options_of(tree).items()}
+    {'my_lr': '2', 'fast': 'False'}
+    """
+    found: dict[str, ast.expr] = {}
+    for node in nodes_in_order(tree):
+        if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "add_argument":
+            continue
+        names = [each.value for each in node.args if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        dest = given.get("dest", ast.Constant(next((n for n in names if n.startswith("--")), "".join(names[:1]))))
+        action = getattr(given.get("action"), "value", "")
+        flag = ast.copy_location(ast.Constant(action == "store_false"), node)
+        default = given.get("default", flag if "store_" in str(action) else None)
+        if default is not None and isinstance(dest, ast.Constant):
+            found[str(dest.value).lstrip("-").replace("-", "_")] = default
+    return found
 
 
 def _parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Assignment]:

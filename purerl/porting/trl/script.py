@@ -9,27 +9,40 @@ from __future__ import annotations
 import ast
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from purerl.config.aliases.answers import defaults
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
 from purerl.porting.trl.evaluate import Evaluator
-from purerl.porting.trl.scopes import Scope, is_main_guard, nodes_in_order
-from purerl.porting.trl.values import Function, Instance
+from purerl.porting.trl.methods import METHODS
+from purerl.porting.trl.old_names import argument_of_config, current_argument, current_field
+from purerl.porting.trl.scopes import Scope, is_main_guard, nodes_in_order, options_of
+from purerl.porting.trl.values import Adapted, Function, Instance
 
-__all__ = ["METHODS", "read_script"]
-
-METHODS = ("GRPO", "SFT", "DPO", "KTO", "Reward")
-"""The trainers of TRL that are known, without "Trainer"."""
+__all__ = ["Script", "read_script"]
 
 _CONFIGS = {f"{method}Config": f"{method}Config" for method in METHODS}
 _OTHERS = {"TrainingArguments": "TrainingArguments", "LoraConfig": "LoraConfig"}
-_OLD = {"tokenizer": "processing_class"}
+_PARSERS = ("HfArgumentParser", "TrlParser")
 
 
-def read_script(path: Path) -> tuple[dict[str, Any], str]:
-    """The settings in the script at `path`, by name, and the method: "GRPO", "SFT", ...
+class Script(NamedTuple):
+    """The settings in a script, by name.
+
+    method      of its trainer: "GRPO", "SFT", ...
+    is_parsed   whether its configuration comes from the arguments of the command line
+    defaults    values of the script that are defaults of arguments of the command line, as text
+    """
+
+    settings: dict[str, Any]
+    method: str
+    is_parsed: bool
+    defaults: tuple[str, ...]
+
+
+def read_script(path: Path) -> Script:
+    """The settings in the script at `path`, and its method.
 
     Raises: ConfigError if the file cannot be read or is no Python, or does not create exactly one trainer of TRL.
     """
@@ -38,15 +51,35 @@ def read_script(path: Path) -> tuple[dict[str, Any], str]:
     method, call = _trainer(tree, names, path)
     function = _function_around(tree, call)
     classes = _classes(names)
-    evaluator = Evaluator(path.as_posix(), Scope(tree, function), names, classes)
+    runs_all = _runs_training(tree)
+    options = options_of(tree)
+    evaluator = Evaluator(path.as_posix(), Scope(tree, function), names, classes, options, runs_all=runs_all)
     trainer = f"{method}Trainer"
     positional = tuple(name.partition(".")[2] for name in defaults("trl") if name.startswith(f"{trainer}."))
     arguments = evaluator.arguments(call, call.lineno, positional)
-    found: dict[str, Any] = {f"{trainer}.{_OLD.get(name, name)}": value for name, value in arguments.items()}
-    found |= _fields(arguments.get("args"), f"{method}Config", path)
-    peft = arguments.get("peft_config")
+    moved = argument_of_config(arguments)
+    found: dict[str, Any] = {f"{method}Config.{name}": value for name, value in moved.items()}
+    found |= {
+        f"{trainer}.{current_argument(name)}": value
+        for name, value in arguments.items()
+        if current_field(name) not in moved
+    }
+    adapted, peft = arguments.get("model"), arguments.get("peft_config")
+    if isinstance(adapted, Adapted):
+        found[f"{trainer}.model"], peft = adapted.model, adapted.adapter
     found |= _fields(peft, "LoraConfig", path) if isinstance(peft, Instance) else {}
-    return _without_stars(found), method
+    is_parsed = isinstance(arguments.get("args"), Unknown) and any(parser in names for parser in _PARSERS)
+    if is_parsed:
+        found = {name: value for name, value in found.items() if not _is_parsed(name, value)}
+    else:
+        found |= _fields(arguments.get("args"), f"{method}Config", path)
+    return Script(_without_stars(found), method, is_parsed, tuple(dict.fromkeys(evaluator.defaults)))
+
+
+def _is_parsed(name: str, value: Any) -> bool:
+    """Whether an argument of the trainer is one that TRL's own scripts make from parsed arguments."""
+    argument = name.partition(".")[2]
+    return argument == "args" or (argument in ("model", "peft_config") and isinstance(value, Unknown))
 
 
 def _parse(path: Path) -> ast.Module:
@@ -104,8 +137,12 @@ def _trainer(tree: ast.Module, names: Mapping[str, Function], path: Path) -> tup
             known |= {node.name: known[cls]} if cls in known else {}
     calls = [node for node in nodes_in_order(tree) if isinstance(node, ast.Call) and _called(node) in known]
     if len(calls) != 1:
-        lines = ", ".join(f"{_called(call)} on line {call.lineno}" for call in calls) or "none"
-        do = "copy what belongs to one trainer into a file" if calls else "name the file that creates it"
+        others = [
+            each for each in nodes_in_order(tree) if isinstance(each, ast.Call) and _called(each)[-7:] == "Trainer"
+        ]
+        lines = ", ".join(f"{_called(call)} on line {call.lineno}" for call in calls or others) or "none"
+        do = "name the file that creates it, or the command that starts it"
+        do = "copy what belongs to one trainer into a file" if calls else do
         need = f"a script that creates one of {', '.join(f'{method}Trainer' for method in METHODS)}"
         raise ConfigError(f"trainers in {str(path)!r}", got=lines, need=need, do=do)
     return known[_called(calls[0])], calls[0]
@@ -128,9 +165,10 @@ def _fields(value: Any, cls: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, Instance):
         got = str(value) if isinstance(value, Unknown) else type(value).__name__
         need = f"a call of {cls} in the script"
-        do = "name the YAML file of TRL's command instead, if the configuration is in one"
+        do = f"assign {cls}(...) to a name before the trainer is created; if it comes from the command line, name the "
+        do += "YAML file, or the command: purerl import trl 'python train.py --FIELD VALUE'"
         raise ConfigError(f"the configuration of the trainer in {str(path)!r}", got=got, need=need, do=do)
-    return {f"{cls}.{name}": each for name, each in value.arguments.items()}
+    return {f"{cls}.{current_field(name)}": each for name, each in value.arguments.items()}
 
 
 def _without_stars(found: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Dataset", "Function", "Instance", "Pretrained"]
+__all__ = ["Adapted", "Dataset", "Function", "Instance", "Pretrained"]
 
 
 class Pretrained(NamedTuple):
@@ -14,6 +14,13 @@ class Pretrained(NamedTuple):
     path: Any
     arguments: Mapping[str, Any]
     place: str
+
+
+class Adapted(NamedTuple):
+    """A model with an adapter, as ``get_peft_model`` returns it."""
+
+    model: Any
+    adapter: Any
 
 
 class Dataset(NamedTuple):

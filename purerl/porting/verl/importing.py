@@ -57,16 +57,21 @@ def _translated(given: Given, values: Mapping[str, Any]) -> Translation:
     if any(name in given.module for name in _WITHOUT_TRAINING):
         return _listed(values)
     assumed = _assumed(given, values)
-    resolved = resolve({**assumed, **values})
-    values = {name: resolved[name] for name in values}
-    assumed = {name: value for name, value in resolved.items() if name not in values}
+    given_values = resolve({**assumed, **values})
+    # A value that follows from an unknown one is that of the default.
+    resolved = resolve({**assumed, **{name: each for name, each in values.items() if not isinstance(each, Unknown)}})
+    values = {name: given_values[name] for name in values}
+    assumed = {name: value for name, value in resolved.items() if name not in values or name in assumed}
     first = [Setting("algorithm.kind", "sft")] if is_sft_of(resolved) else [*_of_program(given.module)]
     return translate(values, "verl", RULES, assumed=assumed, first=first)
 
 
+_ASYNCHRONOUS = ("one_step_off_policy", "fully_async_policy")
+
+
 def _of_program(module: str) -> Iterator[Setting]:
     """The settings that the program itself stands for: asynchronous training."""
-    if any(name in module for name in ("one_step_off_policy", "fully_async_policy")):
+    if any(name in module for name in _ASYNCHRONOUS):
         yield Setting("rollout.max_staleness", 1, f"{module} samples while it trains")
         yield Setting("algorithm.bypass", True, "the ratio to the rollout policy")  # noqa: FBT003 - the value
 
@@ -79,7 +84,10 @@ def _assumed(given: Given, values: Mapping[str, Any]) -> dict[str, Any]:
         is_megatron = is_megatron or values.get("engine") == "megatron"
         processes = {"trainer.n_gpus_per_node": given.processes} if given.processes else {}
         return {**others["sft_megatron" if is_megatron else "sft"], **processes}
-    return {**(others["megatron"] if is_megatron else defaults("verl"))}
+    devices = ("nnodes", "n_gpus_per_node") if any(name in given.module for name in _ASYNCHRONOUS) else ()
+    own = {f"actor_rollout_ref.rollout.{name}": values.get(f"rollout.{name}") for name in devices}
+    own = {name: value for name, value in own.items() if value is not None and not isinstance(value, Unknown)}
+    return {**(others["megatron"] if is_megatron else defaults("verl")), **own}
 
 
 def _is_sft(values: Mapping[str, Any]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,6 +15,7 @@ from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
 from purerl.porting.verl.overrides import is_override, parse_override, parse_value
 from purerl.porting.verl.shell import Script, ShellCommand, read_script
+from purerl.porting.verl.shell_words import Words
 
 __all__ = ["Given", "is_file_name", "read"]
 
@@ -70,18 +73,16 @@ def is_file_name(source: str) -> bool:
 
 def _of_script(script: Script, folder: Path) -> Given:
     """The settings of the command that trains: the one with the most overrides."""
-    ranked = sorted(script.commands, key=lambda command: sum(map(is_override, command.words)), reverse=True)
-    if not ranked or not any(map(is_override, ranked[0].words)):
-        need = "a command of verl with settings: python3 -m verl.trainer.main_ppo KEY=VALUE ..."
-        raise ConfigError("the script" if folder != Path.cwd() else "the command", got="no such command", need=need)
-    command, notes = ranked[0], [*script.notes]
-    others = [each for each in ranked[1:] if _module(each)]
-    notes += [f"{script.words.file}:{each.line}: {_module(each)} is not translated" for each in others]
+    script, command = _training_command(script, folder)
+    notes = [*script.notes]
+    notes += _notes_on_others([each for each in script.commands if each is not command and _module(each)], script)
     values: dict[str, Any] = {}
-    for text, base in _base_configurations(command, folder):
+    for text, base in _base_configurations(command, script.words, folder):
         notes += [text] if text else []
         values |= base
-    for word in command.words[_start(command) :]:
+    cut_off = _cut_off(command, script)
+    notes += [_note_on_end(each, script) for each in cut_off]
+    for word in (*command.words[_start(command) :], *(word for each in cut_off for word in each.words)):
         if not is_override(word):
             notes += _note_on(word, script, command)
             continue
@@ -93,9 +94,52 @@ def _of_script(script: Script, folder: Path) -> Given:
         unknown = script.words.unknown_in(text)
         if deletes:
             notes.append(f"{script.words.file}:{command.line}: ~{key} is not translated")
-        else:
-            values |= _leaves(key, unknown or value)
+            continue
+        if unknown is not None and key in _LABELS and (label := script.words.known_part(text)):
+            notes.append(f"{unknown.place}: the part of {key}={unknown.text} that is not known is left out")
+            value, unknown = label, None
+        values |= _leaves(key, unknown or value)
     return Given(_module(command), values, _processes(command), tuple(notes))
+
+
+_LABELS = ("trainer.experiment_name", "trainer.project_name")
+"""Settings in which a part that is not known, such as a date, is left out."""
+
+
+def _training_command(script: Script, folder: Path) -> tuple[Script, ShellCommand]:
+    """The command with the most overrides; if there is none, that of the here-documents, which another program runs."""
+    for scripts in ([script], script.documents):
+        commands = [(each, command) for each in scripts for command in each.commands]
+        begun = [pair for pair in commands if not is_override(pair[1].words[0])]
+        for pairs in (begun, commands):
+            found = max(pairs, key=lambda pair: _number_of_overrides(pair[1]), default=None)
+            if found is not None and _number_of_overrides(found[1]):
+                return found
+    need = "a command of verl with settings: python3 -m verl.trainer.main_ppo KEY=VALUE ..."
+    raise ConfigError("the script" if folder != Path.cwd() else "the command", got="no such command", need=need)
+
+
+def _number_of_overrides(command: ShellCommand) -> int:
+    return sum(map(is_override, command.words))
+
+
+def _notes_on_others(others: Sequence[ShellCommand], script: Script) -> Iterator[str]:
+    """A sentence about each program that is started, too, and how often if it is in a loop."""
+    for (line, module), count in Counter((each.line, _module(each)) for each in others).items():
+        times = f", {count} times" if count > 1 else ""
+        yield f"{script.words.file}:{line}: {module} is started, too{times}; that is not translated"
+
+
+def _cut_off(command: ShellCommand, script: Script) -> list[ShellCommand]:
+    """The lines of settings after `command` that bash takes for other commands, because it has ended before them."""
+    following = script.commands[script.commands.index(command) + 1 :]
+    return [*takewhile(lambda each: is_override(each.words[0]), following)]
+
+
+def _note_on_end(line: ShellCommand, script: Script) -> str:
+    names = ", ".join(word.partition("=")[0] for word in line.words if is_override(word))
+    cause = "bash ends the command before this line, at a comment, an empty line or a line without \\"
+    return f"{script.words.file}:{line.line}: {cause}. verl does not read these settings; they are translated: {names}"
 
 
 def _start(command: ShellCommand) -> int:
@@ -128,7 +172,7 @@ def _note_on(word: str, script: Script, command: ShellCommand) -> Iterator[str]:
         yield f"{script.words.file}:{command.line}: {word!r} is no setting of verl"
 
 
-def _base_configurations(command: ShellCommand, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def _base_configurations(command: ShellCommand, expansion: Words, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """The settings of the files that ``--config-path`` and ``--config-name`` name, or a sentence about them."""
     options, words = {}, command.words
     for index, word in enumerate(words):
@@ -139,6 +183,8 @@ def _base_configurations(command: ShellCommand, folder: Path) -> Iterator[tuple[
     name = options.get("config-name", "").strip("'\"").removesuffix(".yaml")
     if match := _OWN_CONFIGS.fullmatch(name):
         yield "", {"model_engine": "megatron"} if match[1] else {}
+    elif name and (unknown := expansion.unknown_in("".join(options.values()))) is not None:
+        yield f"{unknown.place}: {name}.yaml is in a directory that is not known: its settings are not translated", {}
     elif name:
         path = Path(options.get("config-path") or options.get("config-dir") or ".") / f"{name}.yaml"
         found = next((each for each in (path, folder / path) if each.is_file()), None)

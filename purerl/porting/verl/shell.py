@@ -10,8 +10,9 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
+from purerl.errors import ConfigError
 from purerl.porting.verl.shell_tests import is_true
-from purerl.porting.verl.shell_tokens import Token, tokenize
+from purerl.porting.verl.shell_tokens import Token, here_documents, tokenize
 from purerl.porting.verl.shell_words import Words
 
 __all__ = ["Script", "ShellCommand", "read_script"]
@@ -25,11 +26,15 @@ class ShellCommand(NamedTuple):
 
 
 class Script(NamedTuple):
-    """The commands of a script, sentences about what is not known, and the expansion that knows the marks."""
+    """The commands of a script, sentences about what is not known, and the expansion that knows the marks.
+
+    documents  the here-documents, read as scripts, because a program such as ``bash`` or ``sbatch`` may run them
+    """
 
     commands: tuple[ShellCommand, ...]
     notes: tuple[str, ...]
     words: Words
+    documents: tuple[Script, ...] = ()
 
 
 def read_script(text: str, file: str, environment: Mapping[str, str]) -> Script:
@@ -42,7 +47,24 @@ def read_script(text: str, file: str, environment: Mapping[str, str]) -> Script:
     """
     run = _Run(tokenize(text), Words(file, environment))
     run.block(frozenset(), active=True)
-    return Script(tuple(run.commands), tuple(dict.fromkeys(run.notes)), run.words)
+    variables = {
+        **environment,
+        **{name: value for name, value in run.words.variables.items() if isinstance(value, str)},
+    }
+    return Script(
+        tuple(run.commands),
+        tuple(dict.fromkeys(run.notes)),
+        run.words,
+        tuple(script for body in here_documents(text) if (script := _document(body, file, variables)) is not None),
+    )
+
+
+def _document(text: str, file: str, environment: Mapping[str, str]) -> Script | None:
+    """The script in a here-document; None if its text is none."""
+    try:
+        return read_script(text, file, environment)
+    except ConfigError:
+        return None
 
 
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*(\[[^]]*\])?\+?=", re.DOTALL)

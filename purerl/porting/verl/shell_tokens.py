@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from purerl.errors import ConfigError
 
-__all__ = ["Token", "end_of_part", "tokenize"]
+__all__ = ["Token", "end_of_part", "here_documents", "tokenize"]
 
 
 class Token(NamedTuple):
@@ -35,10 +35,23 @@ def tokenize(text: str) -> list[Token]:
     >>> [token.text for token in tokenize("a=(1 2); echo 'x y' # text")]
     ['a=(1 2)', ';', 'echo', "'x y'"]
     """
-    return [*_tokens(text.replace("\r\n", "\n"))]
+    return [*_tokens(text.replace("\r\n", "\n"), [])]
 
 
-def _tokens(text: str) -> Iterator[Token]:
+def here_documents(text: str) -> list[str]:
+    r"""The texts of the here-documents in `text`. Raises: ConfigError as `tokenize`.
+
+    >>> here_documents("bash <<END\necho a\nEND\n")
+    ['echo a\n']
+    """
+    documents: list[str] = []
+    for _ in _tokens(text.replace("\r\n", "\n"), documents):
+        pass
+    return documents
+
+
+def _tokens(text: str, documents: list[str]) -> Iterator[Token]:
+    """The tokens; adds the here-documents."""
     i, line, delimiters, is_start = 0, 1, [], True
     while i < len(text):
         start = i
@@ -63,7 +76,7 @@ def _tokens(text: str) -> Iterator[Token]:
             i, is_start = i + len(operator), operator not in ("<", ">", "<<<")
             yield Token(operator, line, is_word=False)
             if operator == "\n" and delimiters:
-                i, delimiters = _after_heredocs(text, i, delimiters), []
+                i, delimiters = _after_heredocs(text, i, delimiters, documents), []
         line += text.count("\n", start, i)
 
 
@@ -76,9 +89,10 @@ def _end_of_line(text: str, i: int) -> int:
     return len(text) if end < 0 else end
 
 
-def _after_heredocs(text: str, i: int, delimiters: list[str]) -> int:
+def _after_heredocs(text: str, i: int, delimiters: list[str], documents: list[str]) -> int:
     for delimiter in delimiters:
         match = re.compile(rf"^[ \t]*{re.escape(delimiter)}$", re.MULTILINE).search(text, i)
+        documents.append(text[i:] if match is None else text[i : match.start()])
         i = len(text) if match is None else min(match.end() + 1, len(text))
     return i
 

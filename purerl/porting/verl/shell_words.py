@@ -60,6 +60,10 @@ class Words:
         """`text` with the source of unknown parts in place of their marks."""
         return MARK.sub(lambda match: self._unknown[int(match[1])].text, text)
 
+    def known_part(self, text: str) -> str:
+        """`text` without its unknown parts, and without the signs that have joined them."""
+        return MARK.sub("", text).strip(" -_.")
+
     # --- words -----------------------------------------------------------------------------------------------------
 
     def fields(self, raw: str) -> list[str]:

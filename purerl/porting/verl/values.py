@@ -8,6 +8,7 @@ from typing import Any
 
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
+from purerl.porting.verl.overrides import parse_value
 
 __all__ = ["SHORT", "Values", "as_number", "is_sft_of", "local_path"]
 
@@ -77,8 +78,9 @@ class Values:
         return {key: value for key, value in table.items() if value is not None and not isinstance(value, Unknown)}
 
     def texts(self, name: str) -> list[str]:
-        """The list `name`; a text is a list of one."""
+        """The list `name`; a text is a list of one, unless it is a list in quotes."""
         value = self.get(name)
+        value = parse_value(value) if isinstance(value, str) and value.startswith("[") else value
         values = value if isinstance(value, list | tuple) else [] if value is None else [value]
         return [str(each) for each in values]
 

@@ -3,11 +3,12 @@ r"""Comparison of mathematical answers: whether an answer is equal to the ground
     cleaning    Unicode to LaTeX; removes what only changes the appearance
     tokens      text to tokens; `cursor` is a position in them
     parser      tokens to a tree, of the `nodes` of which all other modules work
-    words       answers in words, and letters of choices
+    words       answers in words, and letters of choices; `function_words` are in no unit
     values      the value of a formula: exact, or with 60 digits
     scalars     equality of formulas, by the `rules` that can be chosen
     units       units of measurement; `quantities` with units are compared
     items       what lists, equations, tuples and matrices consist of
+    linear      linear inequalities in one variable
     real_sets   intervals, unions, conditions on a variable
     notations   times, ratios, remainders, numbers in a base
     equality    equality of answers
@@ -26,7 +27,7 @@ from purerl.rewards.answers.equality import is_equal, is_readable
 from purerl.rewards.answers.nodes import AnswerSyntaxError, Node
 from purerl.rewards.answers.parser import parse
 from purerl.rewards.answers.rules import EXACT, Rules
-from purerl.rewards.answers.words import as_text, choice, plain_words
+from purerl.rewards.answers.words import as_text, choice, content_of_choice, is_sentence, plain_words
 
 __all__ = ["EXACT", "GroundTruth", "Rules", "is_correct", "read_ground_truth"]
 
@@ -56,11 +57,15 @@ def read_ground_truth(text: str) -> GroundTruth:
     cleaned = clean(text)
     letter = choice(cleaned)
     try:
-        node = _read(cleaned)
+        node = _read(content_of_choice(cleaned) or cleaned)
     except AnswerSyntaxError as error:
         if letter is None:
             raise ValueError(f"the ground truth cannot be read: {error}: {text!r:.200}") from error
         node = Node("text", (cleaned,))
+    if letter is None and node.op == "text" and is_sentence(text):
+        raise ValueError(
+            f"the ground truth is a sentence, which no answer equals; give the answer alone: {text!r:.200}"
+        )
     return GroundTruth(cleaned, node, letter)
 
 
@@ -77,8 +82,12 @@ def is_correct(answer: str, truth: GroundTruth, rules: Rules) -> bool:
     letter = choice(cleaned) if truth.letter else None
     if letter:
         return letter == truth.letter
+    return _is_equal(truth, cleaned, rules) or _is_equal(truth, content_of_choice(cleaned), rules)
+
+
+def _is_equal(truth: GroundTruth, cleaned: str | None, rules: Rules) -> bool:
     try:
-        return is_equal(truth.node, _read(cleaned), rules)
+        return bool(cleaned) and is_equal(truth.node, _read(cleaned), rules)
     except AnswerSyntaxError:
         return False
 

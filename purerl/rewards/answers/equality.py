@@ -18,10 +18,11 @@ from purerl.rewards.answers.items import (
     split_equation,
     stated_values,
 )
+from purerl.rewards.answers.linear import INEQUALITIES
 from purerl.rewards.answers.nodes import Node, contains, symbols
 from purerl.rewards.answers.notations import NOTATIONS
 from purerl.rewards.answers.quantities import has_quantity, is_equal_quantity
-from purerl.rewards.answers.real_sets import INEQUALITIES, are_equal_sets, real_set, variables
+from purerl.rewards.answers.real_sets import are_equal_sets, real_set, variables
 from purerl.rewards.answers.rules import EXACT, Rules
 from purerl.rewards.answers.scalars import are_proportional
 from purerl.rewards.answers.words import is_same_word
@@ -147,6 +148,8 @@ def _equal_items(truth: Node, answer: Node, rules: Rules) -> bool | None:
     """Lists and sets are equal if they have the same items in any order. A set has each item once."""
     if not (is_collection(truth) or is_collection(answer)) or _is_tuple(truth, answer):
         return None
+    if _are_of_different_unknowns(truth, answer):
+        return False
     items, others = as_items(truth), as_items(answer)
     count, other_count = len(labels_of(items)), len(labels_of(others))
     if count == len(items) > 1 and other_count == 0 and answer.op == "list":
@@ -157,6 +160,15 @@ def _equal_items(truth: Node, answer: Node, rules: Rules) -> bool | None:
     if {truth.op, answer.op} & {"braces", "or"}:
         items, others = _distinct(items), _distinct(others)
     return _is_permutation(items, others, rules)
+
+
+def _are_of_different_unknowns(truth: Node, answer: Node) -> bool:
+    """Whether both are solutions of several unknowns, such as x = 1, y = 2, with different names."""
+    names = [
+        {base_of(label) for label in labels_of(node.args)} if node.op in _LISTS else set[str]()
+        for node in (truth, answer)
+    ]
+    return min(map(len, names)) > 1 and names[0] != names[1]
 
 
 def _is_tuple(truth: Node, answer: Node) -> bool:

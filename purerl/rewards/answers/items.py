@@ -121,7 +121,7 @@ def as_items(node: Node) -> list[Node]:
     >>> as_items(parse("x = 5, x = -5")) == as_items(parse("x = 5, -5")) == as_items(parse(r"\pm 5"))
     True
     """
-    items = _components(node) or _flatten(node)
+    items = _components(node) or _grouped(_flatten(node))
     labels = labels_of(items)
     if labels and len({*map(base_of, labels)}) == 1:
         items = [split[1] if (split := split_equation(item)) else item for item in items]
@@ -227,9 +227,27 @@ def _map_entries(array: Node, function: Callable[[Node], Node]) -> Node:
 
 
 def _assigned(items: Sequence[Node]) -> Node | None:
-    """The tuple (1, 2) for x = 1, y = 2, if the names are in alphabetical order."""
+    """The tuple (1, 2) for x = 1, y = 2 in any order: the names of variables are in alphabetical order."""
+    values = _values_by_name(items)
+    return None if values is None else Node("bracket", ("()", *(values[name] for name in sorted(values))))
+
+
+def _values_by_name(items: Sequence[Node]) -> dict[str, Node] | None:
+    """The values of equations for different variables; None if they are something else."""
     splits = [split for item in items if (split := split_equation(item)) and split[0].op == "symbol"]
-    names = [label.args[0] for label, _ in splits]
-    if len(splits) < len(items) or names != sorted({*names}):
-        return None
-    return Node("bracket", ("()", *(value for _, value in splits)))
+    values = {label.args[0]: value for label, value in splits}
+    return values if len(values) == len(items) else None
+
+
+def _grouped(items: Sequence[Node]) -> list[Node]:
+    """The equations (x, y) = (1, 2) and (x, y) = (3, 4) for x = 1, y = 2, x = 3, y = 4."""
+    names = {label.args[0] for label in labels_of(items) if label.op == "symbol"}
+    size = len(names)
+    if size < 2 or len(items) <= size or len(items) % size:
+        return [*items]
+    groups = [_values_by_name(items[k : k + size]) for k in range(0, len(items), size)]
+    if any(group is None or group.keys() != names for group in groups):
+        return [*items]
+    label = Node("bracket", ("()", *(Node("symbol", (name,)) for name in sorted(names))))
+    tuples = [Node("bracket", ("()", *(group[name] for name in sorted(group)))) for group in groups if group]
+    return [Node("relation", (label, "=", each)) for each in tuples]

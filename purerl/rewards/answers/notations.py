@@ -14,8 +14,14 @@ from purerl.rewards.answers.words import plain_words
 __all__ = ["NOTATIONS", "read_notation"]
 
 _TIME = re.compile(r"(\d{1,2}):([0-5]\d)(?:\s*([ap])\.?\s?m\.?)?", re.IGNORECASE)
-_BASED = re.compile(r"\(?([0-9A-Z]+)\)?\s*_\s*(?:\{\s*)?\(?(\d+|[a-z]+)\)?\s*\}?")
-_BASES = {name: str(base) for base, name in enumerate(("two", "three", "four", "five", "six", "seven", "eight"), 2)}
+_BASED = re.compile(
+    r"""(?P<sign>-?)\s*\(?(?P<digits>[0-9A-Z]+)\)?\s*
+    (?: _\s*(?:\{\s*)?\(?(?:base\s*)? | ,?\s*\(?\s*(?:in\s+)?base[\s-]*) (?P<base>\d+|[a-z]+) \)?\s*\}?\)?""",
+    re.VERBOSE,
+)
+_MAX_BASE_FIGURES = 2
+_NAMES = "two three four five six seven eight nine ten eleven twelve"
+_BASES = {name: str(base) for base, name in enumerate(_NAMES.split(), start=2)} | {"sixteen": "16"}
 
 
 def read_notation(text: str) -> Node | None:
@@ -28,10 +34,10 @@ def read_notation(text: str) -> Node | None:
     if match := _TIME.fullmatch(text):
         return Node("time", (match[1].lstrip("0"), match[2], (match[3] or "").lower()))
     match = _BASED.fullmatch(text)
-    base = _BASES.get(match[2], match[2]) if match else ""
-    if match is None or not base.isdecimal() or not re.search(r"\d", match[1]):
+    base = _BASES.get(match["base"], match["base"]) if match else ""
+    if match is None or not base.isdecimal() or not re.search(r"\d", match["digits"]):
         return None
-    return Node("based", (match[1].lstrip("0") or "0", base))
+    return Node("based", (match["sign"] + (match["digits"].lstrip("0") or "0"), base.lstrip("0")))
 
 
 def _equal_times(truth: Node, answer: Node, rules: Rules) -> bool:
@@ -66,10 +72,12 @@ def _equal_residues(truth: Node, answer: Node, rules: Rules) -> bool:
 
 
 def _equal_based(truth: Node, answer: Node, rules: Rules) -> bool:
-    """The same digits. A ground truth in a base is equal to its digits alone, a number only to digits of base 10."""
+    """The same digits. The base may be left out or added, if it has these digits."""
     based, other = (truth, answer) if truth.op == "based" else (answer, truth)
     digits, base = based.args
-    return digits.isdecimal() and other == number(int(digits)) and (truth.op == "based" or base == "10")
+    figures = digits.lstrip("-")
+    has_figures = figures.isdecimal() and len(base) <= _MAX_BASE_FIGURES and max(map(int, figures)) < int(base or 0)
+    return has_figures and is_same_value(other, number(int(digits)))
 
 
 NOTATIONS: dict[str, Callable[[Node, Node, Rules], bool]] = {

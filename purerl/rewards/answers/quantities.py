@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
+from purerl.rewards.answers.function_words import names_unit
 from purerl.rewards.answers.nodes import Node, contains, number, symbols
 from purerl.rewards.answers.rules import Rules
 from purerl.rewards.answers.scalars import has_value, is_equal_value, value_of
@@ -143,7 +144,7 @@ def _read_sum(node: Node) -> Quantity | None:
 
 
 _READERS = {
-    "text": lambda node: Quantity(_ONE, parse_unit(node.args[0])),
+    "text": lambda node: Quantity(_ONE, parse_unit(node.args[0])) if names_unit(node.args[0]) else None,
     "unit": lambda node: Quantity(_ONE, parse_unit(node.args[0])),
     "neg": _read_negative,
     "pow": _read_power,

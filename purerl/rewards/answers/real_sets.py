@@ -7,16 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cmp_to_key, reduce
+from itertools import chain
 from typing import NamedTuple
 
-from purerl.rewards.answers.items import is_function
-from purerl.rewards.answers.nodes import Node, all_nodes, symbols
+from purerl.rewards.answers.items import as_items, is_function
+from purerl.rewards.answers.linear import INEQUALITIES, solve_linear
+from purerl.rewards.answers.nodes import Node, all_nodes, contains, symbols
 from purerl.rewards.answers.values import UndefinedError, Value, compare, evaluate, is_close, is_real
 
-__all__ = ["INEQUALITIES", "RealSet", "are_equal_sets", "real_set", "variables"]
-
-INEQUALITIES = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
-"""The names of inequalities, and the same ones read from right to left."""
+__all__ = ["RealSet", "are_equal_sets", "real_set", "variables"]
 
 
 class Interval(NamedTuple):
@@ -114,6 +113,10 @@ def _intersection(first: RealSet, second: RealSet) -> RealSet:
     return _complement(_union(_complement(first), _complement(second)))
 
 
+def _difference(first: RealSet, second: RealSet) -> RealSet:
+    return _intersection(first, _complement(second))
+
+
 def real_set(node: Node) -> RealSet | None:
     r"""The set of real numbers that `node` is, or None if it is none. Its conditions are about at most one variable.
 
@@ -125,9 +128,15 @@ def real_set(node: Node) -> RealSet | None:
 
 
 def variables(node: Node) -> frozenset[Node]:
-    """The variables of the conditions of a set: a variable, or f(x)."""
-    parts = [part for inner in all_nodes(node) if inner.op == "relation" for part in inner.args[::2]]
-    return frozenset(part for part in parts if part is not None and _is_variable(part))
+    """The variables of the conditions of a set: symbols, or f(x)."""
+    parts = [
+        part for inner in all_nodes(node) if inner.op == "relation" for part in inner.args[::2] if part is not None
+    ]
+    return frozenset(chain.from_iterable(map(_variables_of, parts)))
+
+
+def _variables_of(part: Node) -> list[Node]:
+    return [part] if is_function(part) else [Node("symbol", (name,)) for name in symbols(part)]
 
 
 def _is_variable(node: Node | None) -> bool:
@@ -145,10 +154,18 @@ def _combined(nodes: Sequence[Node], operation: Callable[[RealSet, RealSet], Rea
 
 
 def _read_conditions(node: Node) -> RealSet | None:
-    are_conditions = all(
-        condition.op == "relation" and {*condition.args[1::2]} <= {*INEQUALITIES, "!="} for condition in node.args
-    )
-    return _combined(node.args, _intersection) if are_conditions else None
+    conditions: list[Node] = []
+    for item in node.args:
+        conditions.append(_repeated(conditions[-1], item) if conditions else item)
+    known = {*INEQUALITIES, "!=", "in"}
+    are_conditions = all(condition.op == "relation" and {*condition.args[1::2]} <= known for condition in conditions)
+    return _combined(conditions, _intersection) if are_conditions else None
+
+
+def _repeated(condition: Node, item: Node) -> Node:
+    """The condition x != 2 for the second item of x != 1, 2; any other item as it is."""
+    is_value = item.op != "relation" and condition.op == "relation" and condition.args[1:2] == ("!=",)
+    return Node("relation", (condition.args[0], "!=", item)) if is_value else item
 
 
 def _read_cases(node: Node) -> RealSet | None:
@@ -186,25 +203,44 @@ def _is_infinity(node: Node, sign: int) -> bool:
 
 
 def _read_relation(node: Node) -> RealSet | None:
-    """The numbers for which a relation holds between one variable and constants, such as 1 < x <= 2."""
+    """The numbers for which a relation holds between one variable and constants, such as 1 < x <= 2 or 2x < 4."""
     parts, names = node.args[::2], node.args[1::2]
     if names == ("in",):
         return _real_set(parts[1]) if _is_variable(parts[0]) else None
-    position = next((k for k, part in enumerate(parts) if _is_variable(part)), None)
-    if position is None or len(parts) > 3 or (len(parts) == 3 and position != 1):
+    if len(parts) > 3 or (len(parts) == 3 and not symbols(parts[1])):
         return None
-    left = [_half_line(INEQUALITIES.get(name, name), part) for name, part in zip(names[:position], parts, strict=False)]
-    right = [_half_line(name, part) for name, part in zip(names[position:], parts[position + 1 :], strict=True)]
-    halves = [half for half in (*left, *right) if half is not None]
-    return reduce(_intersection, halves) if len(halves) == len(names) else None
+    return _all_hold([_half_line(*relation) for relation in zip(parts, names, parts[1:], strict=False)])
 
 
-def _half_line(name: str, bound: Node) -> RealSet | None:
+def _all_hold(sets: Sequence[RealSet | None]) -> RealSet | None:
+    """The numbers in all sets; None if one of them is unknown."""
+    known = [each for each in sets if each is not None]
+    return reduce(_intersection, known) if len(known) == len(sets) else None
+
+
+def _half_line(left: Node | None, name: str, right: Node) -> RealSet | None:
+    """The numbers for which an inequality holds that is solved for its variable, or can be because it is linear."""
+    if name == "!=" and contains(right, "plus_minus"):
+        return _all_hold([_half_line(left, name, value) for value in as_items(right)])
+    if _is_variable(left):
+        found = _bounded_by(name, right)
+    else:
+        found = _bounded_by(INEQUALITIES.get(name, name), left) if left and _is_variable(right) else None
+    if found is not None or left is None:
+        return found
+    solved = solve_linear(left, name, right)
+    return None if solved is None else _numbers_at(*solved)
+
+
+def _bounded_by(name: str, bound: Node) -> RealSet | None:
     if _is_infinity(bound, 1) or _is_infinity(bound, -1):
         return _EVERYTHING if name.startswith("<" if _is_infinity(bound, 1) else ">") else None
     value = _real(bound)
-    if value is None:
-        return None
+    return None if value is None else _numbers_at(name, value)
+
+
+def _numbers_at(name: str, value: Value) -> RealSet | None:
+    """The numbers with the relation `name` to `value`."""
     half_lines = {
         "=": (_point(value),),
         "!=": _complement((_point(value),)),
@@ -223,7 +259,8 @@ _READERS: dict[str, Callable[[Node], RealSet | None]] = {
     "relation": _read_relation,
     "builder": lambda node: _real_set(node.args[1]),
     "union": lambda node: _combined(node.args, _union),
-    "difference": lambda node: _combined(node.args, lambda one, other: _intersection(one, _complement(other))),
+    "difference": lambda node: _combined(node.args, _difference),
+    "sub": lambda node: _combined(node.args, _difference),
     "or": lambda node: _combined(node.args, _union),
     "and": _read_conditions,
     "list": lambda node: _read_conditions(node) or _read_cases(node),

@@ -211,7 +211,8 @@ def _read_letters(run: str, previous: Token, *, in_text: bool) -> list[Token]:
     if match := _FUNCTION_OF_LETTER.fullmatch(run):
         return [Token("function", match[1]), Token("name", match[2])]
     is_after_number = previous.kind == "number" and len(run) > 1 and is_unit(run)
-    if is_after_number or (in_text and run not in ("e", "i")) or _is_word(run):
+    is_after_word = previous.kind == "word" and len(run) > 2  # 12 years old
+    if is_after_number or is_after_word or (in_text and run not in ("e", "i")) or _is_word(run):
         return [Token("word", run)]
     return [Token("name", run)] if run.isupper() else [Token("name", letter) for letter in run]
 

@@ -6,7 +6,7 @@ import re
 
 from purerl.rewards.answers.nodes import Node
 
-__all__ = ["as_text", "choice", "from_words", "is_same_word", "plain_words"]
+__all__ = ["as_text", "choice", "content_of_choice", "from_words", "is_same_word", "is_sentence", "plain_words"]
 
 _PHRASES = {
     Node("set", ("empty",)): (
@@ -23,6 +23,17 @@ _ARTICLE = re.compile(r"(?:the|an?)\s+(?=\S)", re.IGNORECASE)
 _CHOICE = re.compile(
     r"(?:(?i:option|choice)\s+)?(?:\(\s*([A-Z]|[a-z])\s*\)|([A-Z])\s*[).:](?=\s|$)|([A-Z])$)\s*(.*)", re.DOTALL
 )
+_LABEL = re.compile(
+    r"""\\(?:text|math)(?:bf|it|rm|sf|normal)?\s*\{\s*
+    (?: (?:\(\s*([A-Z])\s*\)|([A-Z])\s*[).:])\s*\}(?!\s*[_^+*/=<>|])\s*
+        | ([A-Z])\s*\}\s+(?=-?\d|\\[dt]?frac|\\sqrt) ) (.*)""",
+    re.DOTALL | re.VERBOSE,
+)
+"""The letter of a choice in a command for words, after which any formula may follow."""
+_VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|equals)\b", re.IGNORECASE)
+_NO_LETTER = "0123456789-+.$[{|<>"
+"""First characters of answers that start with no letter of a choice."""
+_MAX_WORDS = 10  # in an answer that is no sentence
 _ANOTHER = re.compile(r"\(\s*[A-Z]\s*\)|\b(?:or|and)\b|(?:^|[\s,;/&])[A-Z](?:$|[).:,;])", re.IGNORECASE)
 _OPERATION = re.compile(r"\s*(?:[-+*/^_=<>!|]|\\(?:cdot|times|cup|le|ge))")
 
@@ -70,7 +81,38 @@ def choice(text: str) -> str | None:
     >>> choice("A"), choice(r"\textbf{(B)}\ 7"), choice("A + 1") is None, choice("(A) or (B)") is None
     ('A', 'B', True, True)
     """
+    found = _letter_and_content(text)
+    return found[0] if found else None
+
+
+def content_of_choice(text: str) -> str | None:
+    r"""The answer after the letter of a choice; None if there is no letter, or nothing after it.
+
+    >>> content_of_choice(r"\textbf{(C)} 14"), content_of_choice("A + 1") is None, content_of_choice("(A)") is None
+    ('14', True, True)
+    """
+    found = _letter_and_content(text)
+    return found[1] or None if found else None
+
+
+def _letter_and_content(text: str) -> tuple[str, str] | None:
+    """The letter of a choice and the text after it."""
+    if not text or text[0] in _NO_LETTER:
+        return None
+    if (label := _LABEL.match(text)) and not _ANOTHER.search(plain_words(label[4])):
+        return label[1] or label[2] or label[3], label[4]
     match = _CHOICE.match(plain_words(text))
     if match is None or _ANOTHER.search(match[4]) or _OPERATION.match(match[4]):
         return None
-    return (match[1] or match[2] or match[3]).upper()
+    is_separate = match[2] or (match[1] and match[1].isupper() and match.start(4) > match.end(1) + 1)
+    return (match[1] or match[2] or match[3]).upper(), match[4] if is_separate else ""
+
+
+def is_sentence(text: str) -> bool:
+    """Whether a text in words says more than an answer: it has a verb, or many words.
+
+    >>> is_sentence("The answer is forty three."), is_sentence("all real numbers"), is_sentence("June 20")
+    (True, False, False)
+    """
+    words = plain_words(text)
+    return bool(_VERB.search(words)) or len(words.split()) > _MAX_WORDS

@@ -10,7 +10,8 @@ from statistics import fmean, median
 from typing import Any
 
 from purerl.rewards.endpoint.errors import UnusableAnswerError
-from purerl.rewards.judges.settings import DEFAULT_PATTERN, Answer, Judge
+from purerl.rewards.judges.scores import find_score, parse_number, without_thoughts
+from purerl.rewards.judges.settings import Answer, Judge
 
 __all__ = ["combine", "parse_score"]
 
@@ -18,39 +19,44 @@ _MAX_SHOWN = 300  # characters of an answer in messages
 
 
 def parse_score(answer: Answer, text: str) -> float:
-    """The score in `text`, the answer of a judge. Text before the last ``</think>`` is ignored.
+    """The score in `text`, the answer of a judge. Thoughts at its start are ignored, up to the last ``</think>``.
 
     Raises: UnusableAnswerError if there is none, if it is no number or unknown label, or if it is out of range.
 
-    >>> parse_score(Answer(), "Correct, but long. Score: 7")
+    >>> parse_score(Answer(), "Correct, but long. **Score:** 7/10")
     0.6666666666666666
     >>> parse_score(Answer(json_field="grade", labels={"good": 1}, minimum=0, maximum=1), 'So: {"grade": "Good"}')
     1.0
     """
-    text = text.rpartition("</think>")[2]
-    if "<think>" in text:
-        raise UnusableAnswerError(f"an answer that ends before </think>: {_excerpt(text)}")
-    found = _match(answer, text) if answer.json_field is None else _field(answer.json_field, text)
-    score = _number(answer, found, text)
-    if not answer.minimum <= score <= answer.maximum:
-        what = f"a score of {score:g}, which is not from {answer.minimum:g} to {answer.maximum:g}"
-        raise UnusableAnswerError(f"{what}: {_excerpt(text)}")
+    try:
+        score = _number(answer, _found(answer, without_thoughts(text)))
+        if not answer.minimum <= score <= answer.maximum:
+            what = f"a score of {score:g}, which is not from {answer.minimum:g} to {answer.maximum:g}"
+            raise UnusableAnswerError(what)
+    except UnusableAnswerError as error:
+        raise UnusableAnswerError(f"{error}: {text[-_MAX_SHOWN:]!r}") from error
     return (score - answer.minimum) / (answer.maximum - answer.minimum) if answer.normalize else score
 
 
-def _match(answer: Answer, text: str) -> Any:
-    pattern = re.compile(answer.pattern or DEFAULT_PATTERN)
-    matches = [*pattern.finditer(text)]
+def _found(answer: Answer, text: str) -> Any:
+    if answer.json_field is not None:
+        return _field(answer.json_field, text)
+    return find_score(answer, text) if answer.pattern is None else _match(answer.pattern, text)
+
+
+def _match(pattern: str, text: str) -> str | None:
+    """The score in the last match of `pattern`. None if its group is no part of the match."""
+    matches = [*re.finditer(pattern, text)]
     if not matches:
-        raise UnusableAnswerError(f"no text that matches {pattern.pattern!r}: {_excerpt(text)}")
-    return matches[-1]["score" if "score" in pattern.groupindex else 1]
+        raise UnusableAnswerError(f"no text that matches {pattern!r}")
+    return matches[-1]["score" if "score" in matches[-1].re.groupindex else 1]
 
 
 def _field(path: str, text: str) -> Any:
     """The field at `path` of the last JSON object in `text` that has it."""
     values = [value for found in _objects(text) if (value := _at(found, path)) is not None]
     if not values:
-        raise UnusableAnswerError(f"no JSON object with the field {path!r}: {_excerpt(text)}")
+        raise UnusableAnswerError(f"no JSON object with the field {path!r}")
     return values[-1]
 
 
@@ -73,21 +79,19 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _number(answer: Answer, found: Any, text: str) -> float:
+def _number(answer: Answer, found: Any) -> float:
+    if isinstance(found, float) or type(found) is int:
+        found = float(str(found)) if isinstance(found, int) else found  # an integer may be larger than any float
+        return _of_label(answer, f"{found:g}") if answer.labels else found
     word = str(found).strip()
-    if answer.labels:
-        labels = {label.casefold(): value for label, value in answer.labels.items()}
-        if word.casefold() not in labels:
-            raise UnusableAnswerError(f"{word!r:.100} is none of {', '.join(answer.labels)}: {_excerpt(text)}")
-        return float(labels[word.casefold()])
-    try:
-        return float(word)
-    except ValueError as error:
-        raise UnusableAnswerError(f"{word!r:.100} is no number: {_excerpt(text)}") from error
+    return _of_label(answer, word) if answer.labels else parse_number(answer, word)
 
 
-def _excerpt(text: str) -> str:
-    return repr(text[-_MAX_SHOWN:])
+def _of_label(answer: Answer, word: str) -> float:
+    labels = {label.casefold(): value for label, value in answer.labels.items()}
+    if word.casefold() not in labels:
+        raise UnusableAnswerError(f"{word!r:.100} is none of {', '.join(answer.labels)}")
+    return float(labels[word.casefold()])
 
 
 def _majority(scores: Sequence[float]) -> float:

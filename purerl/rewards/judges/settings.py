@@ -12,11 +12,9 @@ from attrs import frozen
 from purerl.errors import ConfigError
 from purerl.settings import at_least, boolean, check_alternatives, no_effect, one_of, setting
 
-__all__ = ["DEFAULT_PATTERN", "Answer", "Combine", "Judge"]
+__all__ = ["Answer", "Combine", "Judge"]
 
 Combine = Literal["mean", "majority", "median", "min", "max"]
-
-DEFAULT_PATTERN = r"Score:\s*(-?\d+(?:\.\d+)?)"
 
 _FINITE = {"need": "a finite number", "valid": math.isfinite}
 
@@ -27,7 +25,7 @@ class Answer:
 
     pattern: str | None = setting(
         "regular expression of Python; the score is its group `score`, or its first group, in the last match. If "
-        f"neither this nor json_field is given, {DEFAULT_PATTERN}",
+        "neither this nor json_field is given, a line `Score: N` in its usual spellings",
         default=None,
     )
     json_field: str | None = setting(
@@ -55,10 +53,10 @@ class Answer:
             need = f"from minimum, {self.minimum:g}, to maximum, {self.maximum:g}"
             raise ConfigError(f"labels.{word}", got=value, need=need, do="set minimum and maximum")
         try:
-            groups = re.compile(self.pattern or DEFAULT_PATTERN).groups
+            has_group = self.pattern is None or re.compile(self.pattern).groups
         except re.error as error:
             raise ConfigError("pattern", got=repr(self.pattern), need=f"a regular expression: {error}") from error
-        if not groups:
+        if not has_group:
             raise ConfigError("pattern", got=repr(self.pattern), need="a group, in parentheses, that is the score")
 
 

@@ -23,13 +23,14 @@ from typing import Any
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.rewards.adapters import Call, LoadedReward, RewardInput
+from purerl.rewards.adapters import Call, LoadedReward, RewardInput, RowCheck
 from purerl.rewards.components import to_components
 from purerl.rewards.loading import load_reward
+from purerl.rewards.loading import row_check as row_check_of
 from purerl.rewards.sources import columns_of
 from purerl.settings import at_least, setting
 
-__all__ = ["Config", "CosineLength", "build", "check", "columns"]
+__all__ = ["Config", "CosineLength", "build", "check", "columns", "row_check"]
 
 _FINITE = {"need": "a finite number", "valid": math.isfinite}
 
@@ -117,6 +118,11 @@ def check(config: Config) -> None:
 def columns(config: Config) -> list[tuple[str, ...]]:
     """The columns that the function reads."""
     return columns_of(load_reward(config.correctness))
+
+
+def row_check(config: Config) -> RowCheck | None:
+    """The check of a row that the function declares."""
+    return row_check_of(load_reward(config.correctness).function)
 
 
 def build(config: Config) -> CosineLength:

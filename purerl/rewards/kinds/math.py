@@ -16,11 +16,13 @@ from typing import Any
 from attrs import frozen
 
 from purerl.rewards import math
+from purerl.rewards.adapters import RowCheck
 from purerl.rewards.answers import Rules
 from purerl.rewards.kinds.numeric import TOLERANCE
+from purerl.rewards.truths import formula_truth
 from purerl.settings import boolean, setting
 
-__all__ = ["Config", "build", "columns"]
+__all__ = ["Config", "build", "columns", "row_check"]
 
 
 @frozen(kw_only=True)
@@ -55,3 +57,8 @@ def build(config: Config) -> Callable[..., float]:
 def columns(config: Config) -> list[Any]:
     """The columns that the reward reads."""
     return [("answer", "reward_model")]
+
+
+def row_check(config: Config) -> RowCheck:
+    """The check that the ground truth of a row can be read."""
+    return formula_truth

@@ -15,10 +15,12 @@ from typing import Any
 from attrs import frozen
 
 from purerl.rewards import math
+from purerl.rewards.adapters import RowCheck
 from purerl.rewards.answers import Rules
+from purerl.rewards.truths import number_truth
 from purerl.settings import setting
 
-__all__ = ["TOLERANCE", "Config", "build", "columns"]
+__all__ = ["TOLERANCE", "Config", "build", "columns", "row_check"]
 
 TOLERANCE = {"need": "a finite number, at least 0", "valid": lambda value: 0 <= value < inf}
 
@@ -46,3 +48,8 @@ def build(config: Config) -> Callable[..., float]:
 def columns(config: Config) -> list[Any]:
     """The columns that the reward reads."""
     return [("answer", "reward_model")]
+
+
+def row_check(config: Config) -> RowCheck:
+    """The check that the ground truth of a row is a number."""
+    return number_truth

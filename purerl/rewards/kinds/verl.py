@@ -29,12 +29,14 @@ from attrs import frozen
 
 from purerl.errors import ConfigError
 from purerl.plugins import locate
+from purerl.rewards.adapters import RowCheck
 from purerl.rewards.exact import answers_question
+from purerl.rewards.loading import row_check as row_check_of
 from purerl.rewards.math import aime, gsm8k, math
 from purerl.rewards.routing import COLUMN, applies
 from purerl.settings import at_least, no_effect, one_of, server_address, setting
 
-__all__ = ["CODE", "TABLE", "Config", "build", "check", "columns", "data_sources"]
+__all__ = ["CODE", "TABLE", "Config", "build", "check", "columns", "data_sources", "row_check"]
 
 TABLE: Mapping[tuple[str, ...], Callable[[str, Mapping[str, Any]], float | None]] = {
     ("openai/gsm8k",): gsm8k,
@@ -113,6 +115,20 @@ def build(config: Config) -> Callable[..., Any]:
     return partial(function, sandbox_fusion_url=config.sandbox_fusion_url, **limit)
 
 
+def row_check(config: Config) -> RowCheck | None:
+    """The checks of purerl's functions, each for the rows of its data sources; verl's functions have none."""
+    return _check_row if config.functions == "purerl" else None
+
+
+def _check_row(example: Mapping[str, Any]) -> None:
+    check = row_check_of(_function_for(example))
+    if check is not None:
+        check(example)
+
+
 def _score(completion: str, example: Mapping[str, Any]) -> float | None:
-    function = next(function for names, function in TABLE.items() if applies((names,), example))
-    return function(completion, example)
+    return _function_for(example)(completion, example)
+
+
+def _function_for(example: Mapping[str, Any]) -> Callable[[str, Mapping[str, Any]], float | None]:
+    return next(function for names, function in TABLE.items() if applies((names,), example))

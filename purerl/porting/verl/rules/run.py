@@ -14,6 +14,7 @@ from purerl.porting.verl.values import Values, local_path
 __all__ = ["batches", "checkpoints", "data", "evaluation", "model", "profiling", "run", "trackers"]
 
 _NEVER = 1_000_000
+_EACH_EPOCH = "after_each_epoch"
 
 
 def run(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
@@ -117,13 +118,20 @@ def _long_prompts(v: Values) -> Iterator[Setting | Missing]:
 def evaluation(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     """When and how the policy is evaluated; of SFT, its loss on held-out data."""
     v = Values(values)
-    files, every = [local_path(file) for file in v.texts("data.val_files")], v.integer("trainer.test_freq")
+    files = [local_path(file) for file in v.texts("data.val_files")]
+    is_each_epoch = v.get("trainer.test_freq") == _EACH_EPOCH
+    every = 0 if is_each_epoch else v.integer("trainer.test_freq")
     before = v.is_on("trainer.val_before_train") and not v.is_sft
-    if not files or (every <= 0 and not before):
+    if not files or not (every > 0 or is_each_epoch or before):
         return
     section = "validation" if v.is_sft else "evaluate"
     yield Setting(f"{section}.data", files if v.is_sft else _named(files))
-    yield Setting(f"{section}.every", every if every > 0 else _NEVER, "" if every > 0 else "verl: only before training")
+    if is_each_epoch:
+        why = f"evaluations are every number of steps: `{section}.every`, 20 by default"
+        yield Missing("trainer.test_freq", why)
+    else:
+        comment = "" if every > 0 else "verl: only before training"
+        yield Setting(f"{section}.every", every if every > 0 else _NEVER, comment)
     if (limit := v.integer("data.val_max_samples")) > 0:
         yield Setting(f"{section}.max_examples", limit)
     if not v.is_sft:
@@ -160,16 +168,21 @@ def _sampling(v: Values) -> Iterator[Setting | Missing]:
 # --- checkpoints and trackers --------------------------------------------------------------------------------------
 
 
-def checkpoints(values: Mapping[str, Any]) -> Iterator[Setting]:
+def checkpoints(values: Mapping[str, Any]) -> Iterator[Setting | Missing]:
     """When checkpoints are written, and how many are kept."""
     v = Values(values)
-    every = v.integer("trainer.save_freq")
-    yield Setting("checkpoint.every", every if every > 0 else _NEVER, "" if every > 0 else "verl: never")
+    is_each_epoch = v.get("trainer.save_freq") == _EACH_EPOCH
+    every = 0 if is_each_epoch else v.integer("trainer.save_freq")
+    if is_each_epoch:
+        why = "checkpoints are written every number of steps: `checkpoint.every`, 20 by default"
+        yield Missing("trainer.save_freq", why)
+    else:
+        yield Setting("checkpoint.every", every if every > 0 else _NEVER, "" if every > 0 else "verl: never")
     kept = [v.integer(f"trainer.max_{name}ckpt_to_keep") for name in ("actor_", "critic_", "")]
     if v.is_on("trainer.del_local_ckpt_after_load"):
         kept.append(1)
     number = max(kept)
-    if every > 0:
+    if every > 0 or is_each_epoch:
         yield Setting("checkpoint.keep", number or _NEVER, "" if number else "verl keeps all")
 
 

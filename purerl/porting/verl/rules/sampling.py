@@ -12,6 +12,7 @@ from purerl.porting.verl.values import Values
 __all__ = ["environment", "generator", "rollout", "routes", "staleness"]
 
 _ENGINES = {"vllm": "vllm", "vllm_omni": "vllm", "sglang": "sglang", "hf": "hf"}
+_ENGINES |= {f"{name}_async": name for name in ("vllm", "sglang")}  # names of earlier versions
 _DTYPES = {"bfloat16": "bfloat16", "bf16": "bfloat16", "float16": "float16", "half": "float16", "float32": "float32"}
 _ARGUMENTS = {
     "vllm": {
@@ -70,7 +71,7 @@ def _server(v: Values) -> Iterator[Setting | Missing]:
     own = v.integer("rollout.nnodes") * v.integer("rollout.n_gpus_per_node")
     per_host = v.integer("rollout.n_gpus_per_node") if own else max(1, v.integer("trainer.n_gpus_per_node"))
     if tensor > per_host:
-        why = f"a server is on one host, which has {per_host} GPUs"
+        why = f"a server is on one host, which has {per_host} {'GPU' if per_host == 1 else 'GPUs'}"
         yield Missing("actor_rollout_ref.rollout.tensor_model_parallel_size", why)
     tensor = min(tensor, per_host)
     yield Setting(f"{part}tensor_parallel_size", tensor)
@@ -156,8 +157,15 @@ def routes(values: Mapping[str, Any]) -> Iterator[Setting]:
     if mode == "R3" or (mode == "disabled" and v.is_on("rollout.enable_rollout_routing_replay")):
         yield Setting("trainer.replay_routes", "generator")
         yield Setting("generator.return_routes", True)  # noqa: FBT003 - the value
-    elif mode == "R2":
+    elif mode == "R2" and _has_several_steps(v):
         yield Setting("trainer.replay_routes", "old_logp")
+
+
+def _has_several_steps(v: Values) -> bool:
+    """Whether a step has several optimizer steps; with one, there is no other pass whose experts it could use."""
+    return (
+        v.integer("data.train_batch_size") > v.integer("actor.ppo_mini_batch_size") or v.integer("actor.ppo_epochs") > 1
+    )
 
 
 # --- environments --------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Units and meanings of metrics, read from the tables of docs/reference/metrics.md.
 
-purerl/report/assets/metrics.md is a symbolic link to that page.
+purerl/monitoring/metrics.md is a symbolic link to that page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,10 @@ from collections.abc import Iterable
 from functools import cache
 from importlib.resources import files
 
-__all__ = ["meanings"]
+__all__ = ["RESERVED_PREFIXES", "documented_names", "meanings"]
+
+RESERVED_PREFIXES = ("eval/", "validation/", "time/")
+"""Prefixes of the metrics that purerl adds to a record after callbacks have seen it: no callback may log them."""
 
 _GENERALIZATIONS = (
     (r"^eval/(.+/)?logged/.*", "eval/logged/<name>"),
@@ -35,6 +38,11 @@ def meanings(names: Iterable[str]) -> dict[str, tuple[str, str]]:
     return {name: table[key] for name, key in matches.items() if key}
 
 
+def documented_names() -> list[str]:
+    """The names in the tables, without those that stand for several metrics, such as ``reward/<name>``."""
+    return [name for name in _read_table() if "/" in name and "<" not in name and not name.endswith("...")]
+
+
 def _table_keys(name: str) -> list[str]:
     """The names under which a metric may be documented: its own, then more and more general ones."""
     keys = [name]
@@ -45,7 +53,7 @@ def _table_keys(name: str) -> list[str]:
 
 @cache
 def _read_table() -> dict[str, tuple[str, str]]:
-    text = files("purerl.report").joinpath("assets/metrics.md").read_text(encoding="utf-8")
+    text = files("purerl.monitoring").joinpath("metrics.md").read_text(encoding="utf-8")
     rows = [re.split(r"(?<!\\)\|", line)[1:4] for line in text.splitlines() if line.startswith("| `")]
     return {
         name: (unit.strip(), meaning.strip().replace(r"\|", "|"))
