@@ -20,50 +20,59 @@ __all__ = ["data"]
 data = App(help="Inspect and convert data sets, and add columns to them.", no_args_is_help=True)
 
 
+File = Annotated[
+    str | None, typer.Argument(help="Parquet or JSON Lines file, glob pattern, or directory of a data set.")
+]
+Model = Annotated[
+    str | None, typer.Option(metavar="DIR", help="Count tokens and render a row with the tokenizer of this model.")
+]
+SystemPrompt = Annotated[
+    str | None, typer.Option(help="System prompt for conversations that have none, as data.system_prompt of a run.")
+]
+TemplateKwargs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="KEY=VALUE", help="Chat template argument, as data.chat_template_kwargs of a run; repeatable."
+    ),
+]
+MaxPromptTokens = Annotated[int | None, typer.Option(min=1, help="List the rows whose prompt has more tokens.")]
+SpecialTokens = Annotated[
+    Literal["keep", "escape"], typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run.")
+]
+StopString = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="Show the tokens of a stop string, as rollout.stop_strings of a run; repeatable."
+    ),
+]
+Columns = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=COLUMN", help="Another name of a column, as data.columns of a run; repeatable."),
+]
+Rows = Annotated[int | None, typer.Option(min=1, help="Inspect only the first ROWS rows.")]
+Templates = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PATH",
+        help="Try chat templates on rows of every kind, in place of FILE: a Jinja file, a directory of such files, "
+        "or the directory of a model. With --model, with its tokenizer.",
+    ),
+]
+
+
 @data.command()
 @with_debug
 def inspect(
-    file: Annotated[
-        str | None, typer.Argument(help="Parquet or JSON Lines file, glob pattern, or directory of a data set.")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Count tokens and render a row with the tokenizer of this model.")
-    ] = None,
-    system_prompt: Annotated[
-        str | None, typer.Option(help="System prompt for conversations that have none, as data.system_prompt of a run.")
-    ] = None,
-    chat_template_kwargs: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="Chat template argument, as data.chat_template_kwargs of a run; repeatable."
-        ),
-    ] = None,
-    max_prompt_tokens: Annotated[
-        int | None, typer.Option(min=1, help="List the rows whose prompt has more tokens.")
-    ] = None,
-    special_tokens: Annotated[
-        Literal["keep", "escape"],
-        typer.Option(help="Special tokens that prompts spell, as data.special_tokens of a run."),
-    ] = "keep",
-    stop_string: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TEXT", help="Show the tokens of a stop string, as rollout.stop_strings of a run; repeatable."
-        ),
-    ] = None,
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=COLUMN", help="Another name of a column, as data.columns of a run; repeatable."),
-    ] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Inspect only the first ROWS rows.")] = None,
-    templates: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PATH",
-            help="Try chat templates on rows of every kind, in place of FILE: a Jinja file, a directory of such files, "
-            "or the directory of a model. With --model, with its tokenizer.",
-        ),
-    ] = None,
+    file: File = None,
+    model: Model = None,
+    system_prompt: SystemPrompt = None,
+    chat_template_kwargs: TemplateKwargs = None,
+    max_prompt_tokens: MaxPromptTokens = None,
+    special_tokens: SpecialTokens = "keep",
+    stop_string: StopString = None,
+    columns: Columns = None,
+    rows: Rows = None,
+    templates: Templates = None,
 ) -> None:
     """Show the columns of a data file, what it can be used for, and the problems in its rows.
 
@@ -79,19 +88,20 @@ def inspect(
     from purerl.models.processor import load_processor
     from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
-    from purerl.settings import Model, check_strings
+    from purerl.settings import Model as ModelSettings
+    from purerl.settings import check_strings
 
     check_strings("--stop-string", stop_string or ())
     report = inspect(
         file,
-        load_tokenizer(Model(model)) if model else None,
-        open_processor=partial(load_processor, Model(model)) if model else None,
+        load_tokenizer(ModelSettings(model)) if model else None,
+        open_processor=partial(load_processor, ModelSettings(model)) if model else None,
         system_prompt=system_prompt,
         chat_template_kwargs=parse_arguments(chat_template_kwargs or ()),
         max_prompt_tokens=max_prompt_tokens,
         special_tokens=special_tokens,
         stop_strings=tuple(stop_string or ()),
-        extra_stop_tokens=end_tokens(Model(model)) if model else (),
+        extra_stop_tokens=end_tokens(ModelSettings(model)) if model else (),
         columns=parse_columns(columns or ()),
         get_ground_truth=get_ground_truth,
         limit=rows,

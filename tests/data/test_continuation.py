@@ -198,3 +198,14 @@ def test_eos_after_the_last_turn_only_is_not_expected_after_each() -> None:
     assert _learned(opened, QUESTION, assistant("5"), user("r"), assistant("6")) == (
         "5<|im_end|>⟧\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n⟦6<|im_end|>\n<eos>"
     )
+
+
+def test_thoughts_that_are_opened_and_rendered_empty_are_closed_by_the_answer(tmp_path: Path) -> None:
+    """Qwen 3.6: the model writes the end of empty thoughts, and a note says so."""
+    template = EMPTY.replace("and not enable_thinking else '')", "and not enable_thinking else '<think>\\n')")
+    assert _learned(_open(template), QUESTION, assistant("5")) == "\n</think>\n\n5<|im_end|>"
+    assert _learned(_open(template), QUESTION, THOUGHTFUL) == "hm\n</think>\n\n5<|im_end|>"
+    off = _open(template, chat_template_kwargs={"enable_thinking": False})
+    assert _learned(off, QUESTION, assistant("5")) == "5<|im_end|>"
+    [note] = inspect(write(tmp_path / "rows.jsonl", [{"messages": [QUESTION, assistant("5")]}]), off.tokenizer).notes
+    assert "empty ones, which are learned, '\\n</think>\\n\\n'" in note
