@@ -111,6 +111,8 @@ def test_lenient(tool_format: Any, text: str, content: str, calls: tuple[ToolCal
         ("ratio", "2.50", 2.5),
         ("ratio", "+.5", 0.5),
         ("ratio", "1 + 2", "1 + 2"),
+        ("ratio", "1,000", "1,000"),
+        ("items", "1,000", "1,000"),
         ("maybe", "NONE", "NONE"),
         ("ratio", "1e999", "1e999"),
         ("items", '["a", 1]', ["a", 1]),

@@ -85,9 +85,13 @@ def _literal(text: str, *, may_be_text: bool) -> Any:
     try:
         return loaded(text)
     except ValueError:
-        if not may_be_text or text.lstrip()[:1] in ("[", "{"):  # a list or a dict as Python writes it
-            return literal(text)
-        raise
+        has_brackets = text.lstrip()[:1] in ("[", "{")  # of a list or a dict as Python writes it
+        if not has_brackets and may_be_text:
+            raise
+        value = literal(text)
+        if not has_brackets and isinstance(value, list):  # 1,000 would be a tuple
+            raise
+        return value
 
 
 def _kind(value: Any) -> set[str]:
