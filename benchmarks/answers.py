@@ -1,4 +1,4 @@
-"""purerl's reward `math` and math-verify on answers whose verdicts purerl did not write.
+"""purerl's reward `math` and math-verify on answers whose labels purerl did not write.
 
     python -m benchmarks.answers [--labels FILE ...] [--workers 2] [--repeats 5] [--show] [--output FILE]
 

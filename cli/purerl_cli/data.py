@@ -89,7 +89,9 @@ def inspect(
     from purerl.models.tokenizer import end_tokens, load_tokenizer
     from purerl.rewards.ground_truth import get_ground_truth
     from purerl.settings import Model as ModelSettings
+    from purerl.settings import check_strings
 
+    check_strings("--stop-string", stop_string or ())
     report = inspect(
         file,
         load_tokenizer(ModelSettings(model)) if model else None,

@@ -158,16 +158,18 @@ def sample(
         chat_template_kwargs=chat_template_kwargs,
         seed=seed,
     )
-    # Failures of reward functions are printed below their completions, so any number of them is accepted.
-    evaluation = evolve(evaluation, max_failure_rate=1.0)
-    if show_tokens:
-        from purerl.evaluation.first_attempt import FirstAttempt
+    _print_completions(evaluation, show_tokens=show_tokens)
 
-        first = FirstAttempt(evaluation.task)
-        results = _run_with_progress(evaluation, first)
+
+def _print_completions(evaluation: Evaluation, *, show_tokens: bool) -> None:
+    """Run `evaluation`, and print its completions; with `show_tokens`, first the tokens of the first one."""
+    from purerl.evaluation.first_attempt import FirstAttempt
+
+    # Failures of reward functions are printed below their completions, so any number of them is accepted.
+    evaluation, first = evolve(evaluation, max_failure_rate=1.0), FirstAttempt(evaluation.task)
+    results = _run_with_progress(evaluation, first)
+    if show_tokens:
         show_attempt(first.show(evaluation.settings.stop_strings))
-    else:
-        results = _run_with_progress(evaluation)
     show_completions(results)
 
 
@@ -184,8 +186,8 @@ def _score(evaluation: Evaluation, json: Path | None) -> None:
         write_json(json, evaluation, results)
 
 
-def _run_with_progress(evaluation: Evaluation, *callbacks: OnGroup) -> dict[str, list[Problem]]:
-    """Run `evaluation`, and print its progress to stderr. `callbacks` are called with each finished group."""
+def _run_with_progress(evaluation: Evaluation, callback: OnGroup | None = None) -> dict[str, list[Problem]]:
+    """Run `evaluation`, and print its progress to stderr. `callback` is called with each finished group."""
     from purerl.runs.evaluation import run_evaluation
     from purerl_cli.progress import EvaluationProgress
 
@@ -198,7 +200,8 @@ def _run_with_progress(evaluation: Evaluation, *callbacks: OnGroup) -> dict[str,
     with EvaluationProgress(totals) as progress:
 
         def on_group(name: str, group: Group) -> None:
-            for callback in (progress, *callbacks):
+            progress(name, group)
+            if callback is not None:
                 callback(name, group)
 
         return run_evaluation(evaluation, on_group)

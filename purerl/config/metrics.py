@@ -13,14 +13,15 @@ from difflib import get_close_matches
 from typing import Any
 
 from purerl.algos.algebra import Algorithm
+from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.config.suggestions import suggestion
 from purerl.errors import ConfigError
 from purerl.monitoring.metric_meanings import RESERVED_PREFIXES, documented_names, meanings
 from purerl.rewards.components import RESERVED_NAMES, short_name
-from purerl.settings import no_effect
+from purerl.settings import in_section, no_effect
 
-__all__ = ["check_metrics", "metric_notes"]
+__all__ = ["check_all_metrics", "check_metrics", "metric_notes"]
 
 _MEASURED = {"eval/": ("evaluate", "an evaluation"), "validation/": ("validation", "a validation")}
 _COMPONENT = re.compile(r"(?:eval/(?:[^/]+/)?)?reward/([^/]+)(?:/[^/]+)?")
@@ -42,6 +43,13 @@ def check_metrics(config: RunConfig, algorithm: Algorithm, *, may_log: bool) -> 
         if do is None and (is_open or _is_known(metric, config, algorithm)):
             continue
         raise ConfigError(key, got=metric, need="a metric of the run", do=do or _nearest(metric, config, algorithm))
+
+
+def check_all_metrics(config: RunConfig, needs: Mapping[str, Requirements], *, may_log: bool) -> None:
+    """`check_metrics` of a run and of its initial run, in which no callback logs; `needs` as of `check_settings`."""
+    for key, each in needs.items():
+        with in_section(key, RunConfig):
+            check_metrics(getattr(config, key) if key else config, each.algorithm, may_log=may_log and not key)
 
 
 def metric_notes(config: RunConfig) -> list[str]:

@@ -40,7 +40,6 @@ from purerl.data.shown_tokens import Ending, ShownRow, endings_of
 from purerl.data.turn_notes import PREFILL
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
-from purerl.settings import check_strings
 from purerl.system.phases import phase
 
 if TYPE_CHECKING:
@@ -128,15 +127,13 @@ def inspect(
     `open_processor` is called if rows have images; it loads the processor of the model that `tokenizer` belongs to.
     `get_ground_truth` is the function by which reward functions read the ground truth of a row. Without it, a missing
     ground truth is not listed. Prompts that spell a special token are listed, unless `special_tokens` is "escape".
-    `columns` has other names of columns, see `rename_columns`. `stop_strings` are those of a run, and
-    `extra_stop_tokens` those of the model, see `open_chat`.
+    `columns` has other names of columns, see `rename_columns`. `extra_stop_tokens` are those of the model.
 
     Raises: DataError if the file cannot be read. ConfigError if a setting has no effect, if the prompts are messages
     and `tokenizer` has no chat template, if rows have images and Pillow is missing, and as `open_processor`.
     """
     settings: dict[str, Any] = {"system_prompt": system_prompt, "chat_template_kwargs": chat_template_kwargs}
     settings["special_tokens"] = special_tokens
-    check_strings("stop_strings", stop_strings)
     if tokenizer is None:
         _refuse_without_tokenizer(**settings, max_prompt_tokens=max_prompt_tokens, stop_strings=stop_strings)
     table = read_renamed(path, columns).slice(0, limit)
@@ -149,13 +146,9 @@ def inspect(
     data = DataSet((path,), (table,), example_format, (range(table.num_rows),), (1.0,))
     rows = _rows(data)
     invalid = [(row, message) for row, example in enumerate(rows) for message in _check_row(example_format, example)]
-    chat, rendered = None, dict[int, RenderedRow]()
-    if tokenizer is not None:
-        processor = open_processor() if open_processor is not None and example_format.has_images else None
-        settings |= {"processor": processor, "extra_stop_tokens": extra_stop_tokens}
-        chat = open_chat(tokenizer, example_format.prompt_format, **settings)
-        valid = sorted({*range(len(rows))} - {row for row, _ in invalid})
-        rendered = {row: render_row(chat, example_format, rows[row], max_prompt_tokens) for row in valid}
+    chat = tokenizer and _open_chat(tokenizer, example_format, open_processor, extra_stop_tokens, **settings)
+    valid = set[int]() if chat is None else {*range(len(rows))} - {row for row, _ in invalid}
+    rendered = {row: render_row(chat, example_format, rows[row], max_prompt_tokens) for row in sorted(valid) if chat}
     problems = [
         *invalid,
         *_find_duplicates(example_format, rows),
@@ -174,6 +167,18 @@ def inspect(
         shown=first.show(),
         endings=endings_of(chat, stop_strings) if chat else (),
     )
+
+
+def _open_chat(
+    tokenizer: PreTrainedTokenizerBase,
+    example_format: ExampleFormat,
+    open_processor: Callable[[], Processor] | None,
+    extra_stop_tokens: Sequence[int],
+    **settings: Any,
+) -> Chat:
+    settings["extra_stop_tokens"] = extra_stop_tokens
+    processor = open_processor() if open_processor is not None and example_format.has_images else None
+    return open_chat(tokenizer, example_format.prompt_format, processor=processor, **settings)
 
 
 def _describe(table: pa.Table) -> tuple[Column, ...]:

@@ -96,7 +96,7 @@ def _of_messages(
 def _spans(
     rendered: Callable[[Messages], str], messages: Messages, number: int, text: str
 ) -> list[tuple[int, int]] | None:
-    """Where `text` has the texts of the message `number`; None if they were not found. A message may have no text."""
+    """The spans of the texts of the message `number` in `text`; None if they were not found. There may be none."""
     has_text = False
     for marked in _with_marks(messages[number]):
         has_text = True
@@ -159,7 +159,7 @@ def _mark_between_tags(text: str) -> str:
 
 
 def _positions(shown: str) -> list[tuple[int, int]] | None:
-    """Where the marked texts are without their marks; None if `shown` does not have the marks in pairs."""
+    """The spans of the marked texts without their marks; None if `shown` does not have the marks in pairs."""
     marks = [*_MARKS.finditer(shown)]
     starts, ends = marks[::2], marks[1::2]
     if any(mark[0] != _START for mark in starts) or any(mark[0] != _END for mark in ends) or len(marks) % 2:

@@ -75,11 +75,13 @@ class PackageRenderer:
         calls, content = [_call(call) for call in parsed.tool_calls], parsed.content
         if self.tool_format is not None:
             content_of_format, calls = parse_calls(self.tool_format, written, self.tools)
-            content = content if len(calls) == len(parsed.tool_calls) else content_of_format
+            if len(calls) != len(parsed.tool_calls):
+                content = content_of_format.rpartition("</think>")[2] if parsed.reasoning_content else content_of_format
+        calls = calls if self.tools else []
         reasoning = {"reasoning_content": parsed.reasoning_content} if parsed.reasoning_content else {}
-        is_read = bool(self.tools) and not any(call.error for call in calls)
-        contents = {"content": content, **reasoning} if is_read or not parsed.tool_calls else {"content": written}
-        return turn_of(self.chat, tokens, finish, turn, contents, calls if self.tools else [])
+        is_read = bool(calls or not parsed.tool_calls) and not any(call.error for call in calls)
+        contents = {"content": content, **reasoning} if is_read else {"content": written}
+        return turn_of(self.chat, tokens, finish, turn, contents, calls)
 
 
 def open_package_renderer(chat: Chat, tools: Tools, family: str = "auto") -> PackageRenderer | None:

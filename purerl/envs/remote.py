@@ -3,7 +3,7 @@
 Every request may be sent again: the client chooses the name of an episode and numbers its turns, and the server answers
 a request that it has answered already with the same answer. So a connection that breaks costs nothing.
 
-The token is sent to the server only: redirects are not followed, and a server of this host is asked without a proxy.
+The token is sent to the server only, see `purerl.system.bounded_http`, which also limits what a server may answer.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from typing import Any
 
 import attrs
 from attrs import evolve
@@ -23,10 +22,8 @@ from purerl.envs.observations import Declared, checked_observation, checked_tool
 from purerl.envs.protocol import EndReason, Observation, ToolCall
 from purerl.errors import RolloutError
 from purerl.rewards.outcomes import Failure
-from purerl.system.access_tokens import client_token, is_loopback
-
-if TYPE_CHECKING:
-    import httpx
+from purerl.system.access_tokens import client_token
+from purerl.system.bounded_http import Answer, AnswerError, BoundedClient, OverdueError, UnreachableError
 
 __all__ = ["VARIABLE", "RemoteHost"]
 
@@ -38,12 +35,12 @@ _TEMPORARY, _UNKNOWN_PATH, _REFUSED = (502, 503, 504), (404, 405, 501), (401, 40
 
 
 class RemoteHost:
-    """Environments that a server has. `timeout` is that of one request in seconds, with what it waits at the server."""
+    """Environments that a server has. `timeout` is that of a request in seconds, with all that it waits and repeats."""
 
     def __init__(self, url: str, *, timeout: float, declared: Declared):
         self.url, self._timeout, self._declared = url.rstrip("/"), timeout, declared
         self._token = client_token(VARIABLE, url)
-        self._client: httpx.AsyncClient | None = None
+        self._client = BoundedClient(url, connections=_MAX_CONNECTIONS)
         self._connections = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def open(self) -> Episode:
@@ -51,8 +48,7 @@ class RemoteHost:
         return _RemoteEpisode(self, uuid.uuid4().hex, self._declared)
 
     async def close(self) -> None:
-        if self._client is not None:
-            await self._client.aclose()
+        await self._client.close()
 
     async def send(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, is_optional: bool = False
@@ -63,65 +59,52 @@ class RemoteHost:
 
         Raises: EnvironmentFailure if there is no valid answer; RolloutError if the server refuses the token.
         """
-        import httpx
+        try:
+            async with self._connections, asyncio.timeout(self._timeout):
+                answer = await self._request(method, path, body)
+        except (TimeoutError, OverdueError) as error:
+            raise timed_out(self.url, self._timeout, f"{method} {path}\n") from error
+        except UnreachableError as error:
+            raise died(self.url, [f"{method} {path} failed {_ATTEMPTS} times", *error.attempts]) from error
+        except AnswerError as error:
+            raise _invalid(self.url, f"answered {method} {path} with {error}") from error
+        if is_optional and answer.status in _UNKNOWN_PATH and "no such episode" not in answer.text:
+            return {}
+        return self._read(answer, f"{method} {path}")
 
-        errors: list[str] = []
-        for attempt in range(_ATTEMPTS):
-            await asyncio.sleep(_SECONDS_BETWEEN_ATTEMPTS * attempt)
-            try:
-                async with self._connections, asyncio.timeout(self._timeout):
-                    response = await self._request(method, path, body)
-            except TimeoutError as error:
-                raise timed_out(self.url, self._timeout, f"{method} {path}\n") from error
-            except httpx.HTTPError as error:
-                errors.append(f"{type(error).__name__}: {error}")
-                continue
-            if is_optional and response.status_code in _UNKNOWN_PATH and "no such episode" not in response.text:
-                return {}
-            if response.status_code not in _TEMPORARY:
-                return self._read(response, f"{method} {path}")
-            errors.append(f"status {response.status_code}")
-        raise died(self.url, [f"{method} {path} failed {_ATTEMPTS} times", *errors])
-
-    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
-        response = await self._ask(method, path, body)
-        if response.status_code in _REFUSED and (token := client_token(VARIABLE, self.url)) != self._token:
+    async def _request(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
+        answer = await self._ask(method, path, body)
+        if answer.status in _REFUSED and (token := client_token(VARIABLE, self.url)) != self._token:
             self._token = token  # a server that was started again has made another one
-            response = await self._ask(method, path, body)
-        if response.status_code not in _REFUSED:
-            return response
+            answer = await self._ask(method, path, body)
+        if answer.status not in _REFUSED:
+            return answer
         got = "no token" if self._token is None else "a token that is not that of the server"
         do = f"export {VARIABLE}=..., or {VARIABLE}_FILE with the name of a file of mode 0600, as for the server"
         raise RolloutError(f"{self.url} refuses the run", got=got, need="the token of the server", do=do)
 
-    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
+    async def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> Answer:
         headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
-        return await self._open_client().request(method, self.url + path, json=body, headers=headers)
+        options = {"attempts": _ATTEMPTS, "pause": _SECONDS_BETWEEN_ATTEMPTS, "busy": _TEMPORARY}
+        return await self._client.repeat(method, path, body, headers=headers, deadline=self._timeout, **options)
 
-    def _open_client(self) -> httpx.AsyncClient:
-        import httpx
-
-        if self._client is None:
-            limits = httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS)
-            trust_env = not is_loopback(urlsplit(self.url).hostname)  # whether proxies are used
-            options = {"timeout": None, "trust_env": trust_env, "follow_redirects": False}
-            self._client = httpx.AsyncClient(limits=limits, **options)
-        return self._client
-
-    def _read(self, response: httpx.Response, request: str) -> Mapping[str, Any]:
-        if response.status_code == 204:
+    def _read(self, answer: Answer, request: str) -> Mapping[str, Any]:
+        if answer.status == 204:
             return {}
         try:
-            body = response.json()
-        except ValueError:
-            body = None
-        if response.status_code in (200, 201) and isinstance(body, Mapping):
+            body, why = answer.json(), ""
+        except AnswerError as error:
+            body, why = None, f", {error}"
+        if answer.status in (200, 201) and isinstance(body, Mapping):
             return body
         if isinstance(body, Mapping) and isinstance(body.get("failure"), Mapping):
             raise EnvironmentFailure(_failure(body["failure"], self.url))
-        answer = response.text if self._token is None else response.text.replace(self._token, "[token]")
-        text = f"answered {request} with status {response.status_code}: {answer[:500]}\n"
-        raise EnvironmentFailure(Failure(self.url, "returned an invalid value", text))
+        text = answer.text if self._token is None else answer.text.replace(self._token, "[token]")
+        raise _invalid(self.url, f"answered {request} with status {answer.status}{why}: {text[:500]}")
+
+
+def _invalid(url: str, text: str) -> EnvironmentFailure:
+    return EnvironmentFailure(Failure(url, "returned an invalid value", f"{text}\n"))
 
 
 def _failure(body: Mapping[str, Any], url: str) -> Failure:

@@ -29,7 +29,7 @@ _JOINED = re.compile(
     rf"""(?: {_SPACE} | [,;&/|>] | \b(?:and|or|as\s+well\s+as)\b
         | \\(?:text|mathrm|textrm|mbox)\{{[\s,]*(?:and|or)?[\s,]*\}} | \\(?:land|lor|wedge|vee|cup)\b
         | (?<=\n)[ \t]{{0,8}}(?:[-+\u2022] | \d{{1,2}}[.)]) (?=\s) )*+
-    (?: [A-Za-z](?:_?\w|_\{{\w{{1,3}}\}})? \s* = {_SPACE}*+ )? """,
+    (?: [A-Za-z](?:_?\w|_\{{\w{{1,3}}\}})? \s* &?= {_SPACE}*+ )? """,
     re.VERBOSE,
 )
 """The text between boxes that are one answer with several values."""

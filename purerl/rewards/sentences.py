@@ -33,14 +33,14 @@ _RELATIVE = re.compile(
 )
 """Verbs of clauses within a sentence: "which is odd", "when 100 is divided by 7"."""
 _LEAD = re.compile(
-    r"""(?:[\s:*_]*(?:equal\s+to|given\s+by|therefore|thus|then|hence|so|exactly|precisely|simply|just|indeed|only|clearly
+    r"""(?:[\s:*_]*(?:equal\s+to|given\s+by|therefore|thus|then|so|exactly|precisely|simply|just|indeed|only|clearly
     |obviously|actually|definitely)\b)*[\s:*_]*""",
     re.IGNORECASE | re.VERBOSE,
 )
 _PREDICATE = re.compile(r"[\s*_]*(?:is|are)\s+(?:the|our|my|your|an?)\s", re.IGNORECASE)
 _VERB = re.compile(
     r"""\b(?:has|have|had|needs?|takes?|took|costs?|gets?|got|makes?|made|requires?|gives?|gave|yields?|becomes?|earns?
-    |earned|pays?|paid|sells?|sold|walks?|walked|travels?|spends?|spent|saves?|saved|weighs?|lasts?|contains?|eats?|ate
+    |earned|pays?|paid|sells?|sold|walks?|walked|travels?|spends?|spent|saves?|saved|lasts?|contains?|eats?|ate
     |drinks?|reads?|buys?|bought|remains?|leaves?|left|will|must|totals?|receives?|received|runs?|ran|owes?)\b""",
     re.IGNORECASE | re.VERBOSE,
 )

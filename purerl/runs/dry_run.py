@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from purerl.config.check import INITIAL_RUN, check
-from purerl.config.metrics import check_metrics, metric_notes
+from purerl.config.metrics import check_all_metrics, metric_notes
 from purerl.config.paths import is_created_by_run, resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
@@ -66,7 +66,7 @@ def dry_run(
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
     needs = check(checked, functions)
-    check_metrics(checked, needs[""].algorithm, may_log=False)
+    check_all_metrics(checked, needs, may_log=False)
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:

@@ -11,30 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
+import re
 import shlex
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future
+from threading import Lock
 from typing import Any, Self
-from urllib.parse import urlsplit
 
-import httpx
 from attrs import evolve
 
 from purerl.errors import ConfigError, InputError, SandboxError
 from purerl.sandbox.program_results import Result, Status
 from purerl.sandbox.settings import Limits, SandboxSettings
 from purerl.sandbox.tasks import Files, Text, check_files, to_bytes
-from purerl.system.access_tokens import given_token, is_loopback
+from purerl.system.access_tokens import given_token
+from purerl.system.bounded_http import AnswerError, BoundedClient, TooLargeError, UnreachableError
+from purerl.system.event_loop import EventLoop
 
 __all__ = ["Remote"]
 
 _MAX_CONCURRENT_RUNS = 64
-_ANSWER_SECONDS = 60.0  # how much longer than a program the server may take
+_ANSWER_SECONDS = 30.0  # how much longer than a program all attempts may take together
 _ATTEMPTS, _WAIT_SECONDS = 3, 1.0
 _VARIABLE = "PURERL_SANDBOX_TOKEN"
 _BUSY = (429, 502, 503, 504)  # statuses after which another attempt may succeed
+_RESULT = re.compile(rb'\s*\{\s*"status"\s*:\s*"(?:Success|Failed)"')  # the start of an answer that has a result
 
 
 class Remote:
@@ -46,44 +47,37 @@ class Remote:
     def __init__(self, settings: SandboxSettings):
         if settings.remote is None:
             raise ConfigError("remote", got="nothing", need="the URL of a server", do="use open_sandbox")
-        self._url, self._settings = f"{settings.remote.rstrip('/')}/run_code", settings
+        self._settings, self._token = settings, given_token(_VARIABLE)
         number = settings.max_concurrent_runs or _MAX_CONCURRENT_RUNS
-        self._token, is_local = given_token(_VARIABLE), is_loopback(urlsplit(settings.remote).hostname)
-        self._client = httpx.Client(
-            headers={} if self._token is None else {"Authorization": f"Bearer {self._token}"},
-            limits=httpx.Limits(max_connections=number),
-            trust_env=not is_local,  # whether proxies are used
-            follow_redirects=False,
-        )
-        self._runs = ThreadPoolExecutor(number, "purerl remote sandbox")
+        self._client = BoundedClient(f"{settings.remote.rstrip('/')}/run_code", connections=number)
+        self._runs, self._lock = asyncio.Semaphore(number), Lock()
+        self._loop: EventLoop | None = None
 
     def run(
         self, command: Sequence[str], *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
     ) -> Result:
         """Run a program, by a shell on the server. See `purerl.sandbox.run`."""
-        return self._run("bash", shlex.join(command), files or {}, stdin, limits)
+        return self._run("bash", shlex.join(command), files or {}, stdin, limits).result()
 
     def run_python(
         self, source: Text, *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
     ) -> Result:
         """Run a Python program. See `purerl.sandbox.run_python`."""
-        return self._run("python", source, files or {}, stdin, limits)
+        return self._run("python", source, files or {}, stdin, limits).result()
 
     async def run_async(
         self, command: Sequence[str], *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
     ) -> Result:
         """`run`, for an event loop."""
-        future = self._runs.submit(self.run, command, files=files, stdin=stdin, limits=limits)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._run("bash", shlex.join(command), files or {}, stdin, limits))
 
     async def run_python_async(
         self, source: Text, *, files: Files | None = None, stdin: Text = b"", limits: Limits | None = None
     ) -> Result:
         """`run_python`, for an event loop."""
-        future = self._runs.submit(self.run_python, source, files=files, stdin=stdin, limits=limits)
-        return await asyncio.wrap_future(future)
+        return await asyncio.wrap_future(self._run("python", source, files or {}, stdin, limits))
 
-    def _run(self, language: str, code: Text, files: Files, stdin: Text, limits: Limits | None) -> Result:
+    def _run(self, language: str, code: Text, files: Files, stdin: Text, limits: Limits | None) -> Future[Result]:
         limits = evolve(self._settings, limits=limits or self._settings.limits).limits  # refuses those without effect
         check_files(files)
         request = {
@@ -95,38 +89,51 @@ class Remote:
             "run_timeout": limits.timeout,
             "memory_limit_MB": limits.max_memory,
         }
-        return _to_result(self._post(request, limits.timeout + _ANSWER_SECONDS), limits)
+        with self._lock:
+            self._loop = self._loop or EventLoop()  # not earlier: a process that forks may have opened this sandbox
+        return asyncio.run_coroutine_threadsafe(self._result(request, limits), self._loop.asyncio)
 
-    def _post(self, request: Mapping[str, Any], seconds: float) -> Any:
-        """The answer of the server. It is asked again if it could not be reached or is busy."""
-        problem: object = None
-        for attempt in range(_ATTEMPTS):
-            time.sleep(attempt * _WAIT_SECONDS)
+    async def _result(self, request: Mapping[str, Any], limits: Limits) -> Result:
+        async with self._runs:
             try:
-                response = self._client.post(self._url, json=request, timeout=seconds)
-                if response.status_code not in _BUSY:
-                    response.raise_for_status()
-                    return json.loads(response.text.replace(self._token or "\0", "[token]"))  # errors quote answers
-                problem = f"status {response.status_code}"
-            except (httpx.HTTPStatusError, ValueError) as error:
-                raise SandboxError(
-                    "the remote sandbox refuses a run", got=error, do=f"check the setting remote, and {_VARIABLE}"
-                ) from error
-            except httpx.HTTPError as error:
-                problem = f"{type(error).__name__}: {error}"
-        do = "start the server, or check the setting remote"
-        raise SandboxError(f"the remote sandbox {self._url} does not answer", got=problem, do=do)
+                return _to_result(await self._post(request, limits.timeout + _ANSWER_SECONDS), limits)
+            except TooLargeError as error:
+                if _RESULT.match(error.start):
+                    return Result("output", None, b"", b"", 0.0, 0)
+                raise _refusal(error) from error
+
+    async def _post(self, request: Mapping[str, Any], seconds: float) -> Any:
+        """The answer of the server. It is asked again if it could not be reached or is busy, within `seconds`."""
+        headers = {} if self._token is None else {"Authorization": f"Bearer {self._token}"}
+        options = {"attempts": _ATTEMPTS, "pause": _WAIT_SECONDS, "busy": _BUSY}
+        try:
+            answer = await self._client.repeat("POST", "", request, headers=headers, deadline=seconds, **options)
+            answer = evolve(answer, body=answer.body.replace((self._token or "\0").encode(), b"[token]"))
+            if 200 <= answer.status < 300:
+                return answer.json()  # without the token, because errors quote answers
+        except UnreachableError as error:
+            do = "start the server, or check the setting remote"
+            raise SandboxError(f"the remote sandbox {self._client.url} does not answer", got=error, do=do) from error
+        except TooLargeError:
+            raise
+        except AnswerError as error:
+            raise _refusal(error) from error
+        raise _refusal(f"status {answer.status}: {answer.text[:500]}")
 
     def close(self) -> None:
         """Close the connections."""
-        self._runs.shutdown(cancel_futures=True)
-        self._client.close()
+        if self._loop is not None:
+            self._loop.close([self._client.close])
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _refusal(got: object) -> SandboxError:
+    return SandboxError("the remote sandbox refuses a run", got=got, do=f"check the setting remote, and {_VARIABLE}")
 
 
 def _to_text(name: str, text: Text) -> str:

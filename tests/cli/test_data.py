@@ -136,7 +136,7 @@ def test_invalid_input_exits_with_status_2_and_a_message(tmp_path: Path) -> None
             "system_prompt has no effect without a tokenizer\n  need: a tokenizer\n",
         ),
         (["inspect", path, "--stop-string", "a"], "stop_strings has no effect without a tokenizer\n"),
-        (["inspect", path, "--stop-string", ""], "stop_strings\n  got:  an empty string\n"),
+        (["inspect", path, "--stop-string", ""], "--stop-string\n  got:  an empty string\n"),
         (["inspect", path, "--chat-template-kwargs", "a"], "setting 'chat_template_kwargs.a'\n  need: key=value"),
         (["convert", "gsm", path, tmp_path / "t"], "unknown data set 'gsm'\n  do:   did you mean 'gsm8k'?"),
         (["convert", "gsm8k", path, tmp_path], f"target '{tmp_path}'\n  got:  a directory\n"),

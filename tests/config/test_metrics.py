@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from purerl.config.check import check_settings
-from purerl.config.metrics import check_metrics, metric_notes
+from purerl.config.metrics import check_all_metrics, check_metrics, metric_notes
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
@@ -70,6 +70,16 @@ def test_a_name_that_a_callback_may_log_is_checked_in_the_run() -> None:
     config = _with("policy/entrpy")
     check_metrics(config, requirements_of(config).algorithm, may_log=True)
     assert "eval/accuracy" in _refusal(_with("eval/acuracy"), may_log=True)  # no callback may log it
+
+
+def test_metrics_of_an_initial_run_are_checked_too() -> None:
+    """No callback logs metrics in it."""
+    config = _config("initial_run.checkpoint.best=policy/los/nll")
+    needs = {"": requirements_of(config), "initial_run": requirements_of(config.initial_run)}
+    with pytest.raises(
+        ConfigError, match=r"^initial_run\.checkpoint\.best\n  got:  policy/los/nll\n(?s:.*)policy/loss/nll"
+    ):
+        check_all_metrics(config, needs, may_log=True)
 
 
 def test_an_environment_may_have_metrics_of_its_own() -> None:

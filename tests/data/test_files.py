@@ -187,15 +187,7 @@ def test_files_of_one_split_are_one_data_set(files: list[str], tmp_path: Path) -
     ("name", "text", "message"),
     [
         ("rows.csv", "prompt\nx\n", "data set 'rows.csv'\n  got:  a file with the extension '.csv'\n"),
-        (
-            "rows.json",
-            "[]",
-            (
-                "data set 'rows.json'\n  got:  a file with the extension '.json'\n  need: a .parquet or .jsonl file, a "
-                "glob pattern, or a directory of such files\n  do:   "
-                "write each row as a JSON object in a line of its own"
-            ),
-        ),
+        ("rows.json", "[]", "data set 'rows.json'\n  got:  a file with the extension '.json'\n"),
         ("empty.jsonl", "", "data set 'empty.jsonl'\n  got:  no rows\n  need: at least one"),
         ("damaged.parquet", "no", "'damaged.parquet' cannot be read\n  got:  Parquet file size is 2 bytes"),
         ("damaged.arrow", "no", "'damaged.arrow' cannot be read\n"),
@@ -226,6 +218,15 @@ def test_file_that_cannot_be_read_is_refused(
     with pytest.raises(DataError) as caught:
         read_table(name)
     assert str(caught.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "do"), [("a.csv", "convert it: from pyarrow import csv"), ("a.json", "write each row")]
+)
+def test_other_formats_are_refused_with_a_way_to_convert_them(tmp_path: Path, name: str, do: str) -> None:
+    (tmp_path / name).write_text("[]")
+    with pytest.raises(DataError, match=f"\n  do:   {do}"):
+        read_table(tmp_path / name)
 
 
 @pytest.mark.parametrize(

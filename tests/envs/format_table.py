@@ -17,7 +17,7 @@ from .families import TOOLS
 __all__ = ["EPISODES", "Episodes", "table"]
 
 Episodes = tuple[bool, tuple[str, ...]]
-"""Whether a chat template renders episodes with the format, and the families of `renderers` that have it."""
+"""Whether a chat template has the format in episodes, and the families of the package `renderers` that have it."""
 
 EPISODES: Mapping[ToolFormat, Episodes] = {
     "hermes": (True, ("qwen3",)),

@@ -244,7 +244,7 @@ def answering(*responses: tuple[int, object]) -> Iterator[str]:
 @pytest.mark.parametrize(
     ("response", "words"),
     [
-        ((200, "<html>"), "status 200: <html>"),
+        ((200, "<html>"), "status 200, an answer that is no JSON (no type): <html>"),
         ((200, {}), "need an object"),
         ((200, {"observation": {"rewards": 1}}), "need an object with some of the keys"),
         ((200, {"observation": {"reward": "high"}}), "reward is 'high'"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple, get_args
@@ -149,6 +150,16 @@ def test_the_message_of_a_call_that_cannot_be_written() -> None:
         assert lines[0] == "the format qwen_xml cannot write a call"
         assert lines[1].startswith(f"  got:  {got}")
         assert lines[2] == "  need: ordinary names, values of JSON, and the schemas of tools if the format has no types"
+
+
+@pytest.mark.parametrize("tool_format", FORMATS)
+def test_the_time_for_a_text_that_repeats_itself_does_not_grow_with_its_square(tool_format: Any) -> None:
+    pieces = [*TAGS, "[write(", "{'name': ", '{"name": {', "[TOOL_CALLS]w", "<|channel|>commentary to=functions.w"]
+    texts = [text for piece in pieces for text in ("x" + piece * 3000, piece + " " * 30_000 + "x")]
+    start = time.process_time()
+    for text in texts:
+        parse_calls(tool_format, text, TOOLS)
+    assert time.process_time() - start < 20, "it takes about a second; one such text would take longer"
 
 
 # --- mutants -----------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import asyncio
 import json
 import threading
 import time
+import zlib
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -108,6 +109,28 @@ def dribble(seconds: float) -> Behavior:
             await asyncio.sleep(seconds)
 
     return behave
+
+
+def endless(data: bytes = b"a" * 2**16, start: bytes = b"", **headers: str) -> Behavior:
+    """`start`, and then `data` again and again, until the client closes the connection."""
+
+    async def behave(writer: asyncio.StreamWriter) -> None:
+        fields = {"content-type": "application/json", **headers}
+        head = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in fields.items())
+        writer.write(f"HTTP/1.1 200 X\r\n{head}\r\n".encode() + start)
+        while True:
+            writer.write(data)
+            await writer.drain()
+
+    return behave
+
+
+def compressed(data: bytes, *, size: int = 0, encoding: str = "gzip") -> Behavior:
+    """`data` after `size` spaces, compressed; of spaces, a thousandth remains."""
+    packer = zlib.compressobj(9, wbits=16 + zlib.MAX_WBITS)
+    spaces = b" " * min(size, 2**20)
+    parts = [packer.compress(spaces) for _ in range(size // 2**20)]
+    return raw(b"".join([*parts, packer.compress(data), packer.flush()]), content_encoding=encoding)
 
 
 class Server:

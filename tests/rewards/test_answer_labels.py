@@ -1,4 +1,4 @@
-"""Labeled answers: answer_labels.toml has verdicts that purerl did not write, answer_kinds.toml its own, by kind."""
+"""Labeled answers: those of answer_labels.toml, which purerl did not write, and of answer_kinds.toml, by kind."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DIFFERENT = [(r"\(\boxed{\log_2 8}\)", "3", 1)]
 
 
 @pytest.mark.parametrize(("completion", "truth", "right"), LABELS)
-def test_reward_is_the_verdict(completion: str, truth: str, right: int) -> None:
+def test_reward_is_the_label(completion: str, truth: str, right: int) -> None:
     example, is_different = {"answer": truth}, (completion, truth, right) in DIFFERENT
     assert math(completion, example) == (right != is_different)
     assert math(completion, example, rules=Rules(evaluated=False)) == right

@@ -3,11 +3,11 @@
 Requests carry the token of the server, and the key of what is in front of it. They follow no redirect and use no proxy
 of the environment, so nobody else gets them.
 
-purerl has two HTTP clients: aiohttp here, and httpx for endpoints of rewards, remote environments and remote sandboxes.
-A server of an engine has a request in flight for each completion, so hundreds to thousands of them share the event loop
-with all workflows. The time that httpx takes for a request grows with their number: 256 at once took 1.5 seconds of a
-core, and 0.1 with aiohttp. The other requests are few at a time. For them httpx needs no extra, because huggingface-hub
-depends on it, and it also works without an event loop, as sandboxes need. aiohttp comes with the extra ``serving``.
+purerl has two HTTP clients: aiohttp here, and httpx in `purerl.system.bounded_http`, for endpoints of rewards, remote
+environments and remote sandboxes. A server of an engine has a request in flight for each completion, so hundreds to
+thousands of them share the event loop with all workflows. The time that httpx takes for a request grows with their
+number: 256 at once took 1.5 seconds of a core, and 0.1 with aiohttp. The other requests are few at a time. For them
+httpx needs no extra, because huggingface-hub depends on it. aiohttp comes with the extra ``serving``.
 """
 
 from __future__ import annotations

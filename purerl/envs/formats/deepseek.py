@@ -22,8 +22,8 @@ __all__ = ["read", "write"]
 _ALL, _END_ALL = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
 _ONE, _END_ONE, _SEPARATOR = "<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"
 
-_HEAD = re.compile(rf"(?:{_ALL}\s*)?{_ONE}(?:\s*\w*\s*{_SEPARATOR}([^\n<`]*)\s*```(?:json)?)?")
-_TAIL = re.compile(rf"\s*(?:```)?\s*(?:{_END_ONE}\s*(?:{_END_ALL})?|{_END_ALL}|\Z|(?={_ONE}))")
+_HEAD = re.compile(rf"(?:{_ALL}\s*)?{_ONE}(?:\s*+(?:\w++\s*+)?{_SEPARATOR}([^\n<`]*+)\s*+```(?:json)?)?")
+_TAIL = re.compile(rf"\s*+(?:```)?\s*+(?:{_END_ONE}\s*+(?:{_END_ALL})?|{_END_ALL}|\Z|(?={_ONE}))")
 
 
 def read(text: str, first: int, tools: Tools) -> Iterator[Found]:

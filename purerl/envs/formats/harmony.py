@@ -17,11 +17,11 @@ from purerl.envs.protocol import ToolCall
 
 __all__ = ["read", "write"]
 
-_CHANNEL = r"(?:<\|channel\|>\s*(?:commentary|analysis))"
-_TO = r"\s*to=functions\.([^\s<]+)"
-_TYPE = r"\s*(?:<\|constrain\|>)?\s*(?:json|code)?\s*"
-_HEAD = re.compile(rf"(?:<\|start\|>assistant)?(?:{_CHANNEL}{_TO}|{_TO}\s*{_CHANNEL}){_TYPE}<\|message\|>")
-_TAIL = re.compile(r"\s*(?:<\|call\|>|<\|end\|>|<\|return\|>|\Z|(?=<\|start\|>))")
+_CHANNEL = r"<\|channel\|>\s*+(?:commentary|analysis)"
+_TO = r"to=functions\.([^\s<]+)"
+_TYPE = r"\s*+(?:<\|constrain\|>)?\s*+(?:json|code)?\s*+"
+_HEAD = re.compile(rf"(?:<\|start\|>assistant)?(?:{_CHANNEL}\s*+{_TO}| ?{_TO}\s*+{_CHANNEL}){_TYPE}<\|message\|>")
+_TAIL = re.compile(r"\s*+(?:<\|call\|>|<\|end\|>|<\|return\|>|\Z|(?=<\|start\|>))")
 
 
 def read(text: str, first: int, tools: Tools) -> Iterator[Found]:

@@ -22,8 +22,8 @@ _ALL, _END_ALL = "<|tool_calls_section_begin|>", "<|tool_calls_section_end|>"
 _ONE, _ARGUMENTS, _END_ONE = "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>"
 _all, _end_all, _one, _arguments, _end_one = map(re.escape, (_ALL, _END_ALL, _ONE, _ARGUMENTS, _END_ONE))
 
-_HEAD = re.compile(rf"(?:{_all}\s*)?{_one}(?:\s*([^<|]*?)\s*{_arguments})?")
-_TAIL = re.compile(rf"\s*(?:{_end_one}\s*(?:{_end_all})?|{_end_all}|\Z|(?={_one}))")
+_HEAD = re.compile(rf"(?:{_all}\s*)?{_one}(?:([^<|]*){_arguments})?")
+_TAIL = re.compile(rf"\s*+(?:{_end_one}\s*+(?:{_end_all})?|{_end_all}|\Z|(?={_one}))")
 _ID = re.compile(r"(?:functions\.)?(?!\d+\Z)([^\s:]+)(?::\d+)?")
 
 
@@ -33,7 +33,7 @@ def read(text: str, first: int, tools: Tools) -> Iterator[Found]:
 
 
 def _read_head(match: re.Match[str]) -> ToolCall:
-    given = match[1] or ""
+    given = (match[1] or "").strip()
     name = _ID.fullmatch(given)
     return ToolCall(name[1], id=given) if name else failed(f"the call has no id functions.NAME:NUMBER, but {given!r}")
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any
 
 from purerl.data.turn_tokens import Tools, tool_function
 from purerl.envs.formats.json_calls import Found, call_of, dumped, failed, json_at, skip
-from purerl.envs.formats.python_values import call_of_node, closing_position, literal, parsed
+from purerl.envs.formats.python_values import MAX_REJECTED, call_of_node, closing_position, literal, parsed
 from purerl.envs.protocol import ToolCall
 
 __all__ = ["read", "write"]
@@ -46,7 +47,7 @@ def read(text: str, first: int, tools: Tools) -> Iterator[Found]:
 def _find_object(text: str, begin: int, first: int, tools: Tools) -> int | None:
     """The position of the first call without a tag after `first`, in a turn from `begin` on; None if there is none."""
     names = {tool_function(tool)["name"] for tool in tools}
-    for match in _OBJECT.finditer(text, first):
+    for match in islice(_OBJECT.finditer(text, first), MAX_REJECTED):
         if not text[begin : match.start()].strip():
             return match.start()
         try:

@@ -18,7 +18,7 @@ from purerl.envs.protocol import ToolCall
 __all__ = ["read", "write"]
 
 _OPENING = "[TOOL_CALLS]"
-_NAME = re.compile(r"\s*([^\s\[\]{}\"]+)\s*(?:\[CALL_ID\]\s*(\w+)\s*)?(?:\[ARGS\])?\s*(?=\{)")
+_NAME = re.compile(r"\s*+([^\s\[\]{}\"]+)\s*+(?:\[CALL_ID\]\s*+(\w+)\s*+)?(?:\[ARGS\])?\s*+(?=\{)")
 _END = re.compile(r"\s*(?:\Z|(?=\[TOOL_CALLS\]))")
 
 

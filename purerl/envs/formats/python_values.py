@@ -12,7 +12,11 @@ from typing import Any
 from purerl.envs.formats.json_calls import dumped, failed, loaded
 from purerl.envs.protocol import ToolCall
 
-__all__ = ["call_of_node", "closing_position", "literal", "parsed"]
+__all__ = ["MAX_REJECTED", "call_of_node", "closing_position", "literal", "parsed"]
+
+MAX_REJECTED = 30
+"""The number of places at which a text may look like a call without being one. After them, the rest is text: the time
+for a long text that repeats itself must not grow with its square."""
 
 _NAMES = {"true": True, "false": False, "null": None}
 _STRING = r"'''(?:[^\\]|\\.)*?'''|\"\"\"(?:[^\\]|\\.)*?\"\"\"|'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\""

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from purerl.data.turn_tokens import Tools, tool_function
 from purerl.envs.formats.json_calls import Found, dumped, failed, loaded, skip
-from purerl.envs.formats.python_values import call_of_node, closing_position, parsed
+from purerl.envs.formats.python_values import MAX_REJECTED, call_of_node, closing_position, parsed
 from purerl.envs.protocol import ToolCall
 
 __all__ = ["read", "write"]
@@ -26,14 +26,14 @@ _END = re.compile(r"\s*<\|(?:python_end|tool_call_end)\|>")
 
 def read(text: str, first: int, tools: Tools) -> Iterator[Found]:
     """The calls after `first`. A turn that is nothing but a list of calls is one, also if it cannot be read."""
-    names, position = {str(tool_function(tool)["name"]) for tool in tools}, first
-    while match := _START.search(text, position):
+    names, position, rejected = {str(tool_function(tool)["name"]) for tool in tools}, first, 0
+    while rejected < MAX_REJECTED and (match := _START.search(text, position)):
         start = text.index("[", match.start())
         end = closing_position(text, start)
         stop = len(text) if end is None else skip(text, end, _END)
         is_turn = not (text[first : match.start()] + text[stop:]).strip()
         calls = _read_list(text[start:end], names, is_turn=is_turn)
-        position = stop if calls else match.end()
+        position, rejected = (stop, rejected) if calls else (match.end(), rejected + 1)
         yield from (Found(call, stop if index else match.start(), stop) for index, call in enumerate(calls))
 
 

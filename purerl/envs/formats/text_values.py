@@ -24,7 +24,7 @@ Schemas = Mapping[str, Mapping[str, Any]]
 _KINDS = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null", list: "array"}
 _ALL = frozenset([*_KINDS.values(), "object"])
 _LESS = "\\u003c"  # "<" in JSON
-_NAMES = {"True": True, "False": False, "None": None}
+_NAMES = {"True": True, "False": False, "None": None, "Null": None}
 
 
 def schemas_of(tools: Tools) -> Schemas:
@@ -43,7 +43,7 @@ def read_value(text: str, schema: Any, tags: Sequence[str]) -> Any:
     kinds = frozenset(["string"]) if schema is None else _kinds(schema)
     if kinds != {"string"}:
         try:
-            value = _literal(text)
+            value = _literal(text, may_be_text="string" in kinds)
         except ValueError:
             value = text
         if not isinstance(value, str) and ("string" not in kinds or _kind(value) & kinds):
@@ -77,13 +77,15 @@ def _unquoted(text: str, schema: Any, tags: Sequence[str]) -> str:
     return value if isinstance(value, str) and write_value(value, schema, tags, dumped) == text else text
 
 
-def _literal(text: str) -> Any:
-    if text.strip() in _NAMES:
-        return _NAMES[text.strip()]
+def _literal(text: str, *, may_be_text: bool) -> Any:
+    """The value of the literal `text`. One that cannot be text may be in any case, such as TRUE, or a number as +.5."""
+    name = text.strip() if may_be_text else text.strip().capitalize()
+    if name in _NAMES:
+        return _NAMES[name]
     try:
         return loaded(text)
     except ValueError:
-        if text.lstrip()[:1] in ("[", "{"):  # a list or a dict as Python writes it
+        if not may_be_text or text.lstrip()[:1] in ("[", "{"):  # a list or a dict as Python writes it
             return literal(text)
         raise
 

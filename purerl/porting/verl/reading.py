@@ -111,9 +111,10 @@ def _training_command(script: Script, folder: Path) -> tuple[Script, ShellComman
     for scripts in ([script], script.documents):
         commands = [(each, command) for each in scripts for command in each.commands]
         begun = [pair for pair in commands if not is_override(pair[1].words[0])]
-        found = max(begun or commands, key=lambda pair: _number_of_overrides(pair[1]), default=None)
-        if found is not None and _number_of_overrides(found[1]):
-            return found
+        for pairs in (begun, commands):
+            found = max(pairs, key=lambda pair: _number_of_overrides(pair[1]), default=None)
+            if found is not None and _number_of_overrides(found[1]):
+                return found
     need = "a command of verl with settings: python3 -m verl.trainer.main_ppo KEY=VALUE ..."
     raise ConfigError("the script" if folder != Path.cwd() else "the command", got="no such command", need=need)
 

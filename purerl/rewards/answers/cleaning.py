@@ -85,6 +85,8 @@ _APPEARANCE = (
         (rf"(?<=\d)\s*(\\(?:text|mathrm)\s*\{{)?\s*{name}(?![a-zA-Z])", rf" \\times 10^{{{exponent}}} \1")
         for name, exponent in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
     ),
+    (r":=", "="),
+    (r"\\mathbb\s*([RZNQC])(?![a-zA-Z])", r"\\mathbb{\1}"),
     (r"\\not\s*=|\\not\s*\\eq(?![a-zA-Z])", r"\\ne "),
     (r"\\not\s*\\in(?![a-zA-Z])", r"\\notin "),
 )
@@ -93,7 +95,10 @@ _REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\s*\\(?:overline|bar|dot)\s*\{?(
 _INTRODUCTION = re.compile(
     r"(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is|:)|(?:option|choice)(?=\s+\(?[A-Z]\)?$))[\s:]*", re.IGNORECASE
 )
-_NEXT_EQUATION = re.compile(r"\\\\\s+(?=[A-Za-z]\s*=)")
+_ALIGNED = re.compile(
+    r"\\begin\{(aligned|align\*?|gathered|split)\}((?:(?!\\begin).)*?)(?:\\\\\s*)?\\end\{\1\}", re.DOTALL
+)
+_NEXT_EQUATION = re.compile(r"(?<=[\w)}\]])\s*(?:\\\\|\\q?quad)\s+(?=[A-Za-z](?:_\w)?\s*=)")
 _TEXT_PERIOD = re.compile(r"\\text\{\s*[.,;]?\s*\}")
 
 
@@ -103,6 +108,7 @@ def clean(text: str) -> str:
     >>> clean(r"$\left(1,\!000\right)$."), clean("x² ≤½"), clean(r"0.1\overline{6}")
     ('(1000)', 'x^{2} \\le {\\frac{1}{2}}', '{\\frac{15}{90}}')
     """
+    text = _ALIGNED.sub(lambda match: re.sub(r"\\\\", ", ", match[2].replace("&", "")), text)
     if r"\begin" not in text:
         text = _NEXT_EQUATION.sub(", ", text).replace("\\\\", "\\")  # escaped twice; there are no rows
     text = text if text.isascii() else _to_ascii(text)

@@ -13,7 +13,7 @@ am is are was were be been being isn't aren't wasn't do does did don't doesn't h
 can could may might must shall should will would cannot can't won't
 think guess guessing believe suppose assume know equals
 not no nor never none neither either both unless if whether though although because since so then thus therefore
-hence however instead rather but yet except and or than as
+however instead rather but yet except and or than as
 more less fewer most least at between to from until about approximately approx roughly around almost nearly
 exactly precisely maybe perhaps possibly probably likely surely certainly definitely plus minus answer
 fails failed works worked seems looks appears holds exceeds satisfies contradicts rejected excluded discarded

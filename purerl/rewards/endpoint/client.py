@@ -6,7 +6,7 @@
 
 An attempt is repeated if the server does not answer, closes the connection, is overloaded (429, 503, ...), fails
 (5xx), or answers something that cannot be used. A request that the server refuses is not repeated. ``Retry-After`` is
-respected, by all requests of the process. `purerl.backends.serving.http` says why it has another HTTP client.
+respected, by all requests of the process.
 """
 
 from __future__ import annotations
@@ -20,17 +20,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 from purerl.rewards.endpoint.cache import AnswerCache, key_of
 from purerl.rewards.endpoint.errors import EndpointError, Meter, UnusableAnswerError
 from purerl.rewards.endpoint.limits import rate_limit
 from purerl.rewards.endpoint.settings import Endpoint
-from purerl.system.access_tokens import is_loopback
-
-if TYPE_CHECKING:
-    import httpx
+from purerl.system.bounded_http import Answer, AnswerError, BoundedClient, UnreachableError
 
 __all__ = ["EndpointClient"]
 
@@ -39,7 +35,6 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 _REPEATED = (408, 409, 425, 429)  # and everything from 500 on
 _FIRST_DELAY, _LONGEST_DELAY = 0.5, 30.0  # seconds
-_MAX_BYTES = 2**24  # of an answer
 _MAX_SHOWN = 300  # characters of an answer in messages
 _CHARACTERS_PER_TOKEN = 4
 
@@ -65,7 +60,8 @@ class EndpointClient:
         self._turns = asyncio.Semaphore(endpoint.max_concurrency)
         self._resume_at = 0.0  # as time.monotonic(): the server wants no request before
         self._random = random.Random()  # not the global generator, which is seeded for each completion
-        self._client: httpx.AsyncClient | None = None
+        self._client = BoundedClient(self._url, connections=endpoint.max_concurrency)
+        self._headers = {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
         self._has_warned = False
 
     async def ask(
@@ -96,8 +92,7 @@ class EndpointClient:
 
     async def aclose(self) -> None:
         """Close all connections."""
-        if self._client is not None:
-            await self._client.aclose()
+        await self._client.close()
 
     async def _attempts(
         self,
@@ -161,49 +156,20 @@ class EndpointClient:
 
     async def _attempt(self, path: str, body: Mapping[str, Any]) -> Any:
         """The answer as JSON. Raises _RetryableError if the request may be repeated, EndpointError if it is refused."""
-        import httpx
-
         try:
-            async with asyncio.timeout(self.endpoint.timeout):
-                async with self._open().stream("POST", self._url + path, json=body) as response:
-                    text = await self._text(response)
-        except TimeoutError as error:
-            raise _RetryableError(f"no answer within {self.endpoint.timeout:g} s") from error
-        except httpx.HTTPError as error:
-            raise _RetryableError(f"{type(error).__name__} {error}".strip()) from error
-        if response.status_code in _REPEATED or response.status_code >= 500:
-            delay = _retry_after(response.headers)
+            answer = await self._client.send("POST", path, body, headers=self._headers, timeout=self.endpoint.timeout)
+        except (UnreachableError, AnswerError) as error:
+            raise _RetryableError(str(error)) from error
+        if answer.status in _REPEATED or answer.status >= 500:
+            delay = _retry_after(answer.headers)
             self._resume_at = max(self._resume_at, time.monotonic() + delay)
-            raise _RetryableError(self._shown(response.status_code, text), delay)
-        if not response.is_success:
-            raise self._failed(path, "the server refuses the request", [self._shown(response.status_code, text)])
+            raise _RetryableError(self._shown(answer), delay)
+        if not 200 <= answer.status < 300:
+            raise self._failed(path, "the server refuses the request", [self._shown(answer)])
         try:
-            return json.loads(text)
-        except (ValueError, RecursionError) as error:
-            kind = response.headers.get("Content-Type", "no type")
-            raise _RetryableError(f"an answer that is no JSON ({kind}): {self._excerpt(text)}") from error
-
-    async def _text(self, response: httpx.Response) -> str:
-        parts, size = list[bytes](), 0
-        async for part in response.aiter_bytes():
-            parts.append(part)
-            size += len(part)
-            if size > _MAX_BYTES:
-                raise _RetryableError(f"an answer of more than {_MAX_BYTES:,} bytes")
-        return b"".join(parts).decode(errors="replace")
-
-    def _open(self) -> httpx.AsyncClient:
-        import httpx
-
-        if self._client is None:
-            headers = {} if self._key is None else {"Authorization": f"Bearer {self._key}"}
-            limits = httpx.Limits(
-                max_connections=self.endpoint.max_concurrency, max_keepalive_connections=self.endpoint.max_concurrency
-            )
-            trust_env = not is_loopback(urlsplit(self._url).hostname)  # whether the key may pass a proxy
-            options = {"timeout": None, "trust_env": trust_env, "follow_redirects": False}  # `_attempt` has a timeout
-            self._client = httpx.AsyncClient(headers=headers, limits=limits, **options)
-        return self._client
+            return answer.json()
+        except AnswerError as error:
+            raise _RetryableError(f"{error}: {self._excerpt(answer.text)}") from error
 
     def _keep(self, key: str, answer: Any) -> None:
         """Put `answer` into the cache. If that fails, the run continues without it."""
@@ -218,8 +184,8 @@ class EndpointClient:
         shown = errors if len(errors) < 3 else [errors[0], f"... ({len(errors) - 2} more)", errors[-1]]
         return EndpointError("\n  ".join([f"POST {self._url}{path}: {what}", *shown]))
 
-    def _shown(self, status: int, text: str) -> str:
-        return f"status {status}: {self._excerpt(text)}"
+    def _shown(self, answer: Answer) -> str:
+        return f"status {answer.status}: {self._excerpt(answer.text)}"
 
     def _excerpt(self, text: str) -> str:
         """The beginning of what the server says, without the key, which some servers repeat."""
@@ -244,10 +210,10 @@ def _integer(value: Any) -> int:
 def _retry_after(headers: Mapping[str, str]) -> float:
     """Seconds until the server wants the next request, from the header Retry-After: a number, or a date; 0 without.
 
-    >>> _retry_after({"Retry-After": "2.5"}), _retry_after({"Retry-After": "soon"})
+    >>> _retry_after({"retry-after": "2.5"}), _retry_after({"retry-after": "soon"})
     (2.5, 0.0)
     """
-    value = headers.get("Retry-After", "")
+    value = headers.get("retry-after", "")
     with suppress(ValueError):
         return max(0.0, float(value))
     with suppress(ValueError, TypeError):

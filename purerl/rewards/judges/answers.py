@@ -10,8 +10,8 @@ from statistics import fmean, median
 from typing import Any
 
 from purerl.rewards.endpoint.errors import UnusableAnswerError
+from purerl.rewards.judges.scores import find_score, parse_number, without_thoughts
 from purerl.rewards.judges.settings import Answer, Judge
-from purerl.rewards.judges.verdicts import find_verdict, parse_number, without_thoughts
 
 __all__ = ["combine", "parse_score"]
 
@@ -29,8 +29,7 @@ def parse_score(answer: Answer, text: str) -> float:
     1.0
     """
     try:
-        verdict = _verdict(answer, without_thoughts(text))
-        score = _number(answer, verdict)
+        score = _number(answer, _found(answer, without_thoughts(text)))
         if not answer.minimum <= score <= answer.maximum:
             what = f"a score of {score:g}, which is not from {answer.minimum:g} to {answer.maximum:g}"
             raise UnusableAnswerError(what)
@@ -39,10 +38,10 @@ def parse_score(answer: Answer, text: str) -> float:
     return (score - answer.minimum) / (answer.maximum - answer.minimum) if answer.normalize else score
 
 
-def _verdict(answer: Answer, text: str) -> Any:
+def _found(answer: Answer, text: str) -> Any:
     if answer.json_field is not None:
         return _field(answer.json_field, text)
-    return find_verdict(answer, text) if answer.pattern is None else _match(answer.pattern, text)
+    return find_score(answer, text) if answer.pattern is None else _match(answer.pattern, text)
 
 
 def _match(pattern: str, text: str) -> str | None:

@@ -1,9 +1,9 @@
-r"""The verdict in the answer of a judge: a line ``Score: N`` in its usual spellings, or a number such as ``[[7]]``.
+r"""The score in the answer of a judge: a line ``Score: N`` in its usual spellings, or a number such as ``[[7]]``.
 
     Score: 7   **Score:** 7   Final score = 7/10   Score (1-10): 7   ## Score ⏎ 7   <score>7</score>   Rating: [[7]]
 
-1. The last line that has nothing else is the verdict.
-2. Without such a line it is the score in a sentence, such as "It is right. Score: 7". Several must be equal.
+1. The last line that has nothing else counts.
+2. Without such a line it is a score in a sentence, such as "It is right. Score: 7". Several must be equal.
 3. Without both it is a number in double brackets, likewise.
 
 Text in quotes is not the judge's, so it does not count: what is between quotation marks or backticks, and lines after
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from purerl.rewards.endpoint.errors import UnusableAnswerError
 from purerl.rewards.judges.settings import Answer
 
-__all__ = ["find_verdict", "parse_number", "without_thoughts"]
+__all__ = ["find_score", "parse_number", "without_thoughts"]
 
 _LETTER = r"[^\W_]"  # or a digit
 _NUMBER = r"[-+\u2212]?(?>[0-9]++(?:\.[0-9]++)?|\.[0-9]++)"
@@ -40,7 +40,7 @@ _NAME = (
 _HEAD = re.compile(rf"<(?:score|rating)>|{_NAME}[ \t]*(?:[:=\uff1a\uff1d]|(?P<heading>\n))", re.IGNORECASE)
 _BEFORE = re.compile(r"[\W_]*(?:(?:final|overall|total|my|the) )*", re.IGNORECASE)
 _AFTER = re.compile(r"[\W_]*(?:points?\b|stars?\b|</(?:score|rating)>)?[\W_]*", re.IGNORECASE)
-_MAX_WORDS = 3  # of a line that is a verdict without a number, such as "Score: not applicable"
+_MAX_WORDS = 3  # of a line that should have a number, such as "Score: not applicable"
 _BRACKETS = re.compile(r"\[\[([^\[\]\n]{1,60})\]\]")
 
 _MAX_TEXT = 100_000  # characters at the end of an answer that are searched
@@ -93,7 +93,7 @@ def parse_number(answer: Answer, word: str) -> float:
     return _to_number(answer, match)
 
 
-def find_verdict(answer: Answer, text: str) -> str | float:
+def find_score(answer: Answer, text: str) -> str | float:
     """The score in `text`, or the word for it if there are labels.
 
     Raises: UnusableAnswerError if there is none, if it cannot be read, or if there are several in sentences.

@@ -187,7 +187,7 @@ THOUGHTS = [
 
 
 @pytest.mark.parametrize("text", THOUGHTS)
-def test_a_verdict_in_thoughts_does_not_count(text: str):
+def test_a_score_in_thoughts_does_not_count(text: str):
     assert parse_score(Answer(normalize=False), text) == 3
     assert parse_score(Answer(pattern=r"(?s).*Score: (\d)", normalize=False), text) == 3
 
