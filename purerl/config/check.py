@@ -18,7 +18,7 @@ from purerl.composition import Composition
 from purerl.config.budget import check_budgets
 from purerl.config.generators import check_adapter_rank, check_generator, check_mismatch_growth, check_serving
 from purerl.config.keys import joined
-from purerl.config.metrics import check_metrics
+from purerl.config.metrics import NamedMetrics, check_names
 from purerl.config.missing import missing_section
 from purerl.config.modifiers import key_of
 from purerl.config.replayed_routes import check_routes
@@ -41,6 +41,7 @@ from purerl.placement.settings import Placement
 from purerl.plugins import kind_of, locate
 from purerl.rewards.adapters import RewardFunction
 from purerl.rewards.check import check_models_as_rewards, check_rewards, check_weights
+from purerl.rewards.components import short_name
 from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.check import (
     DATA_FIELDS,
@@ -55,7 +56,16 @@ from purerl.rollouts.episode_rows import ENVIRONMENT
 from purerl.rollouts.settings import Rollout
 from purerl.settings import in_section, no_effect
 
-__all__ = ["INITIAL_RUN", "accuracy_rewards_of", "check", "check_ranks", "check_settings", "learns_from_rewards"]
+__all__ = [
+    "INITIAL_RUN",
+    "accuracy_rewards_of",
+    "check",
+    "check_metrics",
+    "check_ranks",
+    "check_settings",
+    "learns_from_rewards",
+    "named_metrics",
+]
 
 INITIAL_RUN = "initial_run"
 """The key of the requirements of an initial run."""
@@ -148,7 +158,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_models(needs.all_models())
     check_placement(config.placement, needs, has_generator=config.generator is not None)
     _check_steps(needs, rollout)
-    check_metrics(config, algorithm, may_log=True)
+    check_names(named_metrics(config), algorithm, may_log=True)
     if rollout is not None:
         check_budgets(needs.models, prompt=config.data.max_prompt_tokens, completion=rollout.max_tokens)
     signature = workflow_signature(workflow, functions or {})
@@ -201,6 +211,37 @@ def _check_steps(needs: Requirements, rollout: Rollout | None) -> None:
             raise ConfigError(key, got=number, need=need, do=do)
     if schedule.critic_warmup and not any(objective.role == "critic" for objective in objectives):
         raise no_effect("critic_warmup", schedule.critic_warmup, f"an algorithm with a critic; {needs.kind} has none")
+
+
+def named_metrics(config: RunConfig) -> NamedMetrics:
+    """The metrics that the settings of a run name, and what decides which ones it has."""
+    named = {
+        "stop_when.metric": config.stop_when and config.stop_when.metric,
+        "checkpoint.best": config.checkpoint.best,
+    }
+    parts = (config.algorithm.base, *config.algorithm.modifiers, config.trainer, config.generator)
+    is_own = any(part is not None and not type(part).__module__.startswith("purerl.") for part in parts)
+    has_workflow = config.rollout is not None and config.rollout.workflow is not None
+    data = config.evaluate.data if config.evaluate else {}
+    return NamedMetrics(
+        {key: metric for key, metric in named.items() if metric},
+        filter_metric=config.rollout and config.rollout.filter_metric,
+        rewards=[short_name(each.full_name) for each in (*config.rewards, *config.gates)],
+        data_sets=[*data] if len(data) > 1 else [],
+        absent=[name for name in ("evaluate", "validation") if getattr(config, name) is None],
+        has_own_code=is_own or config.environment is not None or has_workflow,
+    )
+
+
+def check_metrics(config: RunConfig, needs: Mapping[str, Requirements], *, may_log: bool) -> None:
+    """Refuse metrics in settings of a run and of its initial run, in which no callback logs, as `check_names`.
+
+    `needs` is the result of `check_settings`; `may_log` is whether callbacks may log metrics of their own.
+    """
+    for key, each in needs.items():
+        with in_section(key, RunConfig):
+            part = getattr(config, key) if key else config
+            check_names(named_metrics(part), each.algorithm, may_log=may_log and not key)
 
 
 def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards: bool) -> None:

@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any
 
-from purerl.config.check import accuracy_rewards_of
+from purerl.config.check import accuracy_rewards_of, named_metrics
 from purerl.config.metrics import metric_notes
 from purerl.config.preset_names import name_with_preset, preset_of
 from purerl.config.requirements import Requirements
@@ -119,7 +119,11 @@ def _open_console(
     models = model_notes(needs.models, run.engines.capabilities().trainers)
     preset = preset_of(config.algorithm)
     lines = [preset and f"algorithm: {name_with_preset(config.algorithm)}", describe_data(run.task), *models]
-    lines += [describe_start(state, directory), accuracy and f"accuracy: {accuracy}", *metric_notes(config)]
+    lines += [
+        describe_start(state, directory),
+        accuracy and f"accuracy: {accuracy}",
+        *metric_notes(named_metrics(config)),
+    ]
     title, note = f"{preset or config.algorithm}, {config.model.path}", "\n".join(filter(None, lines))
     return open_console(config.name, max_steps, title=title, note=note, history=past)
 

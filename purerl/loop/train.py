@@ -10,8 +10,7 @@ from typing import Any
 
 from attrs import evolve
 
-from purerl.config.check import INITIAL_RUN, check, check_ranks
-from purerl.config.metrics import check_all_metrics
+from purerl.config.check import INITIAL_RUN, check, check_metrics, check_ranks
 from purerl.config.paths import resolve_judges, resolve_paths
 from purerl.config.requirements import Requirements, schedule_of
 from purerl.config.schema import RunConfig
@@ -82,7 +81,7 @@ def train(
     named, named_gates, functions = named_functions(rewards, gates)
     config = evolve(config, rewards=named or config.rewards, gates=named_gates or config.gates)
     needs = check(config, functions)
-    check_all_metrics(config, needs, may_log=callbacks.may_log)
+    check_metrics(config, needs, may_log=callbacks.may_log)
     check_devices(config)
     path = Path(directory or Path("runs") / config.name)
     origin = None if resume_from is None else parse_start_checkpoint(resume_from)

@@ -17,7 +17,7 @@ from purerl.errors import ConfigError
 from purerl.porting.outcomes import FILL_IN, Missing, Rule, Setting, Translation, Unknown
 from purerl.porting.own_defaults import own_default
 
-__all__ = ["check_names", "translate", "unknown_names"]
+__all__ = ["translate", "unknown_names"]
 
 
 def translate(
@@ -39,7 +39,7 @@ def translate(
 
     Raises: ConfigError that lists every name that `library` does not have.
     """
-    check_names(given, library)
+    _check_names(given, library)
     first = tuple(first)
     names = frozenset(setting.key for setting in first)
     values = {**assumed, **given}
@@ -62,7 +62,7 @@ def translate(
     return Translation(name, tuple(settings), found.translated, found.unneeded, found.missing, unknown)
 
 
-def check_names(names: Iterable[str], library: str) -> None:
+def _check_names(names: Iterable[str], library: str) -> None:
     """Raise ConfigError that lists those of `names` that `library` does not have, with the nearest ones."""
     unknown, title = unknown_names(names, library), f"no such setting in {_title(library)}"
     if unknown:

@@ -30,6 +30,9 @@ _FORMULA = re.compile(
 )
 """A formula that starts with a letter, which is no choice: B + 1, or A = \\pi r^2."""
 
+_LAST_LABEL = re.compile(r"(?:(?!\([A-Z]\)|\b(?:or|and)\b|,).)*\\text(?:bf|rm|it)?\{\s*\(([A-Z])\)\s*\}\s*", re.DOTALL)
+"""The letter of a choice after its formula, as in 12 \\text{ (C)}."""
+
 
 def extract_letter(completion: str) -> str | None:
     """The letter in a completion, as `multiple_choice` extracts it; None if there is no letter, or more than one.
@@ -41,6 +44,8 @@ def extract_letter(completion: str) -> str | None:
     """
     box = extract(completion, ["boxed"])
     boxes = [] if box is None or _FORMULA.match(box) else [box]
+    if box is not None and (label := _LAST_LABEL.fullmatch(box)) and _parse_letter(box) is None:
+        boxes = [label[1]]
     letters = (_parse_letter(candidate) for candidate in chain(boxes, find_candidates(completion, _RULES)))
     return next((letter for letter in letters if letter is not None), None) or None
 

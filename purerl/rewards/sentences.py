@@ -11,7 +11,7 @@ import re
 __all__ = ["stated_answer"]
 
 _MAX_CHARACTERS = 400
-_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s+[A-Z]|[\s*]*$)|,?\s(?:because|since)\b", re.IGNORECASE)
+_END = re.compile(r"[.?](?=[\s*]|$)|!(?=\s+(?-i:[A-Z])|[\s*]*$)|,?\s(?:because|since)\b", re.IGNORECASE)
 _CLAUSE = re.compile(
     r",?\s(?:as|which|that|who|where|when|while|for|so|with|after|before|by|to)\b(?!\s*[-$\\\d])", re.IGNORECASE
 )
@@ -22,7 +22,7 @@ _LABELED = re.compile(rf"(?:[A-Za-z]\s?=\s?)?(?:{_NUMBER.pattern})")
 _PROSE = re.compile(
     r"[\s*_]*(?!(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|arc\w+|pi)\b)(?:[A-Za-z]{2,}(?:'[a-z]+)?[\s,*]|[AI]\s[a-z]{2})"
 )
-_NAMED = re.compile(r"\$?\\?[A-Za-z][^$\s]{0,20}\$?\s+(?:is|are|equals)\s", re.IGNORECASE)
+_NAMED = re.compile(r"\$?\\?[A-Za-z][^$\s]{0,20}\$?\s+(?:is|are|equals|should|must|would|will)\s", re.IGNORECASE)
 _IS = re.compile(
     r"""(?: (?<![\w'])(?:is|are|was|were|equals|(?:would|should|must|will|ha(?:s|ve)\s+to)\s+be)
     | \b(?:it|that)['\u2019]s)(?![\w']):?""",

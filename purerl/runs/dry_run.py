@@ -7,8 +7,8 @@ from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from purerl.config.check import INITIAL_RUN, check
-from purerl.config.metrics import check_all_metrics, metric_notes
+from purerl.config.check import INITIAL_RUN, check, check_metrics, named_metrics
+from purerl.config.metrics import metric_notes
 from purerl.config.paths import is_created_by_run, resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
@@ -66,7 +66,7 @@ def dry_run(
     """
     checked, functions = (config, {}) if runs_code else without_code(config)
     needs = check(checked, functions)
-    check_all_metrics(checked, needs, may_log=False)
+    check_metrics(checked, needs, may_log=False)
     check_devices(checked)
     path = directory or Path("runs") / config.name
     if resume_from is not None:
@@ -76,11 +76,8 @@ def dry_run(
     if taken is not None and directory is not None:
         raise taken
     if taken is None and not fresh and _is_unfinished(path, changes):
-        resolved = resolve_paths(checked, path)
-        models, files, stored = requirements_of(resolved).all_models(), data_files(resolved, path), unlocked(path)
-        identify_models(models, stored)
-        stored.check_data(file_digests(files))
-        code, saved = code_digests(config, {}), saved_steps(stored.checkpoints)
+        _check_stored(resolve_paths(checked, path), path)
+        code, saved = code_digests(config, {}), saved_steps(unlocked(path).checkpoints)
         check_code(path, code, saved, is_accepted=accept_changed_code)
     missing, noted = [], {"data": [], "attention": [], "models": []}
     for key, phase in ((INITIAL_RUN, checked.initial_run), ("", checked)):
@@ -90,7 +87,7 @@ def dry_run(
     planned = None if missing else check_memory(checked, needs[""], checked.placement.num_trainers)
     notes = {
         **noted,
-        "metrics": metric_notes(checked),
+        "metrics": metric_notes(named_metrics(checked)),
         "planned memory": [] if planned is None else [describe(planned)],
         "another --directory is needed": [str(taken).partition("\n")[0]] if taken else [],
         "contains a finished run": [str(path)] if not fresh and (path / "summary.json").exists() else [],
@@ -100,6 +97,13 @@ def dry_run(
         "imported to read the settings": [] if runs_code else imported_plugins(config),
     }
     return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
+
+
+def _check_stored(resolved: RunConfig, path: Path) -> None:
+    """Refuse models and data other than those of the unfinished run in the directory `path`."""
+    stored = unlocked(path)
+    identify_models(requirements_of(resolved).all_models(), stored)
+    stored.check_data(file_digests(data_files(resolved, path)))
 
 
 def _refusal(check_place: Callable[[], object]) -> RunDirectoryError | None:

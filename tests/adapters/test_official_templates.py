@@ -96,7 +96,7 @@ def test_formats_that_official_templates_have_in_episodes() -> None:
 
 @pytest.mark.parametrize("path", [path for path in TEMPLATES if _format(path)], ids=lambda path: path.stem)
 def test_an_episode_with_each_template(path: Path) -> None:
-    """What was sampled is kept, the call in it is read, and the result of the tool follows."""
+    """The sampled tokens are kept, the call in them is read, and the result of the tool follows."""
     made = _chat(path)
     if _format(path) == "deepseek":
         with pytest.raises(ConfigError, match="^the chat template does not read `tools`\n"):

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from purerl.config.check import check_settings
-from purerl.config.metrics import check_all_metrics, check_metrics, metric_notes
+from purerl.config.check import check_metrics, check_settings, named_metrics
+from purerl.config.metrics import check_names, metric_notes
 from purerl.config.requirements import requirements_of
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
@@ -26,7 +26,7 @@ def _with(metric: str, *settings: str, key: str = "stop_when.metric", **options:
 
 def _refusal(config: RunConfig, *, may_log: bool = False) -> str:
     with pytest.raises(ConfigError) as caught:
-        check_metrics(config, requirements_of(config).algorithm, may_log=may_log)
+        check_names(named_metrics(config), requirements_of(config).algorithm, may_log=may_log)
     return str(caught.value)
 
 
@@ -56,7 +56,7 @@ def test_metrics_of_the_documentation_and_of_the_parts_of_a_run_are_known() -> N
     skipped = ("validation/", "callback/")
     for name in (name for name in names if not name.startswith(skipped)):
         config = _with(name, data, "data.validation_fraction=0")
-        check_metrics(config, requirements_of(config).algorithm, may_log=False)
+        check_names(named_metrics(config), requirements_of(config).algorithm, may_log=False)
     assert "did you mean 'eval/math/accuracy'?" in _refusal(_with("eval/mth/accuracy", data))
 
 
@@ -68,7 +68,7 @@ def test_a_metric_of_a_critic_is_near_that_of_the_policy() -> None:
 def test_a_name_that_a_callback_may_log_is_checked_in_the_run() -> None:
     check_settings(_with("mine/metric"))  # before callbacks are known
     config = _with("policy/entrpy")
-    check_metrics(config, requirements_of(config).algorithm, may_log=True)
+    check_names(named_metrics(config), requirements_of(config).algorithm, may_log=True)
     assert "eval/accuracy" in _refusal(_with("eval/acuracy"), may_log=True)  # no callback may log it
 
 
@@ -79,22 +79,22 @@ def test_metrics_of_an_initial_run_are_checked_too() -> None:
     with pytest.raises(
         ConfigError, match=r"^initial_run\.checkpoint\.best\n  got:  policy/los/nll\n(?s:.*)policy/loss/nll"
     ):
-        check_all_metrics(config, needs, may_log=True)
+        check_metrics(config, needs, may_log=True)
 
 
 def test_an_environment_may_have_metrics_of_its_own() -> None:
     config = _with("environment/moves", recipe="calculator")
-    check_metrics(config, requirements_of(config).algorithm, may_log=False)
+    check_names(named_metrics(config), requirements_of(config).algorithm, may_log=False)
 
 
 def test_a_reward_that_a_function_may_return_has_a_note_with_the_nearest_name() -> None:
     rewards = 'rewards=["my.rewards:correct", {function="my.rewards:format_ok", weight=0.1}]'
     end = "unless a reward function returns this name; did you mean 'correct'?"
     for key, metric in {"stop_when.metric": "reward/corect", "checkpoint.best": "eval/reward/corect"}.items():
-        [note] = metric_notes(_with(metric, rewards, key=key))
+        [note] = metric_notes(named_metrics(_with(metric, rewards, key=key)))
         assert note == f"{key}: no reward of the run is called 'corect', {end}"
-    [note] = metric_notes(_config("rollout.filter_metric=corect", rewards))
+    [note] = metric_notes(named_metrics(_config("rollout.filter_metric=corect", rewards)))
     assert note == f"rollout.filter_metric: no reward of the run is called 'corect', {end}"
-    [note] = metric_notes(_config("rollout.filter_metric=other", rewards))
+    [note] = metric_notes(named_metrics(_config("rollout.filter_metric=other", rewards)))
     assert note.endswith("this name; known are correct, format_ok")
-    assert metric_notes(_with("eval/reward/format_ok", rewards, "rollout.filter_metric=correct")) == []
+    assert metric_notes(named_metrics(_with("eval/reward/format_ok", rewards, "rollout.filter_metric=correct"))) == []

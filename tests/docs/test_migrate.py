@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import migration
 from purerl.config.check import check_settings
 from purerl.config.schema import RunConfig
 from purerl.config.structure import from_dict
@@ -86,6 +87,36 @@ def test_the_table_has_every_line_of_the_script_and_settings_of_the_file(name: s
     keys = flat(tomllib.loads(shown)).keys()
     assert len(settings) > 15
     assert settings - keys == set()
+
+
+MEASURED = json.loads(migration.RESULTS.read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_page_has_the_measured_numbers_of_its_files(name: str) -> None:
+    """`python -m benchmarks.migration` has run the files of the page in small."""
+    page, results = PAGES[name], MEASURED[name]
+    assert migration.tables(MEASURED)[name] in page
+    assert len(results["purerl"]["reward"]) == migration.STEPS[name]
+    named = {setting for new in migration.SMALL[name].values() for setting in re.split(r",?\s+", new)}
+    shown = page.partition("## Both runs")[2].partition("## After the run")[0]
+    assert {setting for setting in named if f"`{setting.rpartition('.')[2]}`" not in shown} == set()
+    for runs in (part for part in results.values() if "cpu" in part):
+        assert f"{runs['cpu']:.0f} s" in shown
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_benchmark_runs_the_files_of_the_page_in_small(name: str, tmp_path: Path) -> None:
+    files = migration.page_files(name)
+    assert files.keys() == files_of(name).keys()
+    assert files != files_of(name)
+    migration.write_files(name, "a_model", tmp_path)
+    assert all(MODEL not in (tmp_path / file).read_text(encoding="utf-8") for file in files)
+    [command] = [command for command in _commands(name) if " import " in command]
+    _run(command, tmp_path)
+    config = tomllib.loads((tmp_path / "run.toml").read_text(encoding="utf-8"))
+    assert (config["model"]["path"], config["max_steps"]) == ("a_model", migration.STEPS[name])
+    assert all((tmp_path / file).is_file() for file in config["data"]["files"])
 
 
 @pytest.mark.slow

@@ -68,6 +68,12 @@ def test_reward_of_each_answer_of_a_kind(kind: dict[str, Any]) -> None:
         (r"\fbox{D}", "D"),
         (r"\boxed B", "B"),
         (r"\boxed{D}. I used \boxed{}.", "D"),
+        (r"\boxed{12 \text{ (C)}}", "C"),
+        (r"\boxed{\frac12\ \textbf{(B)}}", "B"),
+        (r"\boxed{x = 3 \text{ (D)}}", "D"),
+        (r"\boxed{12 \text{ (C)} \text{ or } 13 \text{ (D)}}", None),
+        (r"\boxed{P(A)}", None),
+        (r"\boxed{A \text{ or } \text{(B)}}", None),
     ],
 )
 def test_formula_in_a_box_is_no_letter(completion: str, letter: str | None) -> None:

@@ -11,7 +11,6 @@ _FIELDS = {
     "evaluation_strategy": "eval_strategy",
     "max_seq_length": "max_length",
     "torch_dtype": "dtype",
-    "no_cuda": "use_cpu",
     "per_gpu_train_batch_size": "per_device_train_batch_size",
     "reward_model_path": "reward_model_name_or_path",
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -77,12 +77,13 @@ def _of_script(script: Script, folder: Path) -> Given:
     notes = [*script.notes]
     notes += _notes_on_others([each for each in script.commands if each is not command and _module(each)], script)
     values: dict[str, Any] = {}
-    for text, base in _base_configurations(command, script.words, folder):
+    options, words = _options(command.words[_start(command) :])
+    for text, base in _base_configurations(options, script.words, folder):
         notes += [text] if text else []
         values |= base
     cut_off = _cut_off(command, script)
     notes += [_note_on_end(each, script) for each in cut_off]
-    for word in (*command.words[_start(command) :], *(word for each in cut_off for word in each.words)):
+    for word in (*words, *(word for each in cut_off for word in each.words)):
         if not is_override(word):
             notes += _note_on(word, script, command)
             continue
@@ -172,14 +173,34 @@ def _note_on(word: str, script: Script, command: ShellCommand) -> Iterator[str]:
         yield f"{script.words.file}:{command.line}: {word!r} is no setting of verl"
 
 
-def _base_configurations(command: ShellCommand, expansion: Words, folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The settings of the files that ``--config-path`` and ``--config-name`` name, or a sentence about them."""
-    options, words = {}, command.words
-    for index, word in enumerate(words):
-        match = re.fullmatch(r"--(config[-_](?:path|name|dir))(?:=(.*))?", word)
-        if match:
-            following = words[index + 1] if index + 1 < len(words) else ""
-            options[match[1].replace("_", "-")] = match[2] if match[2] is not None else following
+_OPTION = re.compile(r"(?:--(config[-_](?:path|name|dir))|-(c[npd]))(?:=(.*))?")
+_SHORT = {"cn": "config-name", "cp": "config-path", "cd": "config-dir"}
+
+
+def _options(words: Iterable[str]) -> tuple[dict[str, str], list[str]]:
+    """The options of hydra that name files, by their long names, and the other words.
+
+    >>> _options(["-cn", "mine", "--config_path=here", "a.b=1"])
+    ({'config-name': 'mine', 'config-path': 'here'}, ['a.b=1'])
+    """
+    options: dict[str, str] = {}
+    others, waiting = list[str](), ""
+    for word in words:
+        match = _OPTION.fullmatch(word)
+        if waiting:
+            options[waiting], waiting = word, ""
+        elif match is None:
+            others.append(word)
+        else:
+            name = _SHORT.get(match[2]) or match[1].replace("_", "-")
+            options[name], waiting = match[3] or "", name if match[3] is None else ""
+    return options, others
+
+
+def _base_configurations(
+    options: Mapping[str, str], expansion: Words, folder: Path
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The settings of the files that `options` name, or a sentence about them."""
     name = options.get("config-name", "").strip("'\"").removesuffix(".yaml")
     if match := _OWN_CONFIGS.fullmatch(name):
         yield "", {"model_engine": "megatron"} if match[1] else {}

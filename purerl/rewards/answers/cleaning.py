@@ -61,6 +61,7 @@ _SCRIPTS = (
     (re.compile("[\u00bc-\u00be\u2150-\u215e]"), lambda match: _fraction(match[0])),
 )
 
+_EXCEPT = r"(?:except|other\s+than)(?:\s+for)?\s*"
 _APPEARANCE = (
     (r"\\(?:left|right)\s*\.", ""),
     (r"\\left\s*(?:\||\\[lr]?vert(?![a-zA-Z]))", r"\\lvert "),
@@ -86,6 +87,10 @@ _APPEARANCE = (
         for name, exponent in (("thousand", 3), ("million", 6), ("billion", 9), ("trillion", 12))
     ),
     (r":=", "="),
+    *(
+        (rf"^\s*{start}\s*(?:all|any)\s+real(?:s|\s+numbers?)\s+{_EXCEPT}{end}$", r"\\mathbb{R} \\setminus \\{\1\\}")
+        for start, end in ((r"\\text\{", r"\}\s*(?:x\s*=)?(.+)"), (r"(?:\\text\{)?", r"(?:x\s*=)?([^{}]+?)\}?"))
+    ),
     (r"\\mathbb\s*([RZNQC])(?![a-zA-Z])", r"\\mathbb{\1}"),
     (r"\\not\s*=|\\not\s*\\eq(?![a-zA-Z])", r"\\ne "),
     (r"\\not\s*\\in(?![a-zA-Z])", r"\\notin "),

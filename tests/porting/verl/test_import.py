@@ -274,6 +274,8 @@ def test_a_configuration_in_a_directory_that_is_not_known_is_named() -> None:
         "the command:1: my.yaml is in a directory that is not known: its settings are not translated"
     )
     assert {setting.key: setting.value for setting in found.settings}["generator.kind"] == "sglang"
+    assert found.notes == (found.notes[0],)
+    assert translate_verl(COMMAND + "-cn ppo_megatron_trainer").notes == ()
 
 
 # --- values --------------------------------------------------------------------------------------------------------
