@@ -89,6 +89,7 @@ def test_every_value_that_a_template_writes_is_read_and_written_in_the_same_way(
             assert written in rendered
 
 
+@pytest.mark.skipif(not TEMPLATES, reason="needs the package trl")
 def test_formats_that_official_templates_have_in_episodes() -> None:
     by_template = {tool_format for tool_format, (is_by_template, _) in EPISODES.items() if is_by_template}
     assert {_format(path) for path in TEMPLATES} - {None, "deepseek"} == by_template - {"mistral"}  # it is not in trl

@@ -28,7 +28,13 @@ NEEDS = {
 }
 # Files and their keys, a prefix of metrics, and a modifier and a setting that are named without a value.
 OTHER = {"failures.jsonl", "summary.json", "peak_device_memory", "time/", "kl_loss", "trainer.lr", "system"}
-OTHER |= {"{% generation %}", "per_device_train_batch_size", "ppo_micro_batch_size_per_gpu"}
+OTHER |= {
+    "<think>",
+    "enable_thinking",
+    "{% generation %}",
+    "per_device_train_batch_size",
+    "ppo_micro_batch_size_per_gpu",
+}
 
 
 def _metrics() -> set[str]:
@@ -62,9 +68,10 @@ def test_every_name_is_checked() -> None:
 
 def test_options_exist() -> None:
     commands = get_command(app).commands
+    with_options = [commands["eval"], commands["plan"], commands["data"].commands["inspect"]]
     named = [text for text in CODE if text.startswith(("purerl ", "--"))]
     options = {option for text in named for option in re.findall(r"--[\w-]+", text)}
-    known = {option for name in ("eval", "plan") for parameter in commands[name].params for option in parameter.opts}
+    known = {option for command in with_options for parameter in command.params for option in parameter.opts}
     assert options
     assert options <= known
     assert {text.split()[1] for text in named if text.startswith("purerl ")} <= set(commands)
