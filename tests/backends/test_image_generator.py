@@ -36,6 +36,8 @@ from tests.backends.image_rows import (
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.vision import FAMILIES, write_vision_model
 
+pytestmark = pytest.mark.slow
+
 SUPPORTED = [name for name in FAMILIES if name != "gemma3"]
 FREQUENT = ("qwen2_5_vl", "qwen3_vl", "idefics3")
 """Those that are not left to the session slow."""

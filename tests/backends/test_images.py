@@ -34,6 +34,8 @@ from tests.backends.training import CRITIC, POLICY
 from tests.backends.vision import FAMILIES, write_vision_model
 from tests.ranks import check_cases
 
+pytestmark = pytest.mark.slow
+
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}  # transformers computes some norms and positions in float32
 
 SUPPORTED = [name for name in FAMILIES if name != "gemma3"]

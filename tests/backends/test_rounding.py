@@ -25,6 +25,8 @@ from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import equal, make_step, parameters_of, train, weights_of
 from tests.ranks import check_cases
 
+pytestmark = pytest.mark.slow
+
 ALL_NOISE = torch.arange(-(2**15), 2**15).to(torch.int16)
 NUMBERS = [1.001, -1.001, 0.02, -3.3e-5, 1e-39, 2.0, 255.7, 1.9999999, 3e38, -(2.0**-133)]
 

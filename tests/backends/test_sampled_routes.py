@@ -39,6 +39,8 @@ from tests.backends.routed_models import causal_model, chosen_experts, routers_i
 from tests.backends.tiny import make_trainer, write_model
 from tests.backends.training import POLICY
 
+pytestmark = pytest.mark.slow
+
 FAMILY = "qwen3_moe"
 LAYERS, K = 3, 2
 PROMPTS = ([3, 4, 5], [3, 4, 5], [6, 2, 8, 4, 9], [7])

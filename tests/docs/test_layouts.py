@@ -9,6 +9,8 @@ import pytest
 from benchmarks.layouts import LAYOUTS, MODELS, Layout, row, table
 from purerl.backends.megatron.mesh import MegatronMesh
 
+pytestmark = pytest.mark.slow
+
 PAGE = (Path(__file__).parents[2] / "docs" / "explanation" / "layouts.md").read_text(encoding="utf-8")
 _MARKS = {True: (), False: (pytest.mark.slow,)}  # the trainer hf is simulated, which takes seconds
 

@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+collect_ignore = ["mistral_calls.py"]  # a program of another environment, without tests
+
 from purerl.backends.serving.access import TOKEN, token_of_run
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.settings import ServerSettings

@@ -32,6 +32,8 @@ import sys
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
 
+pytestmark = pytest.mark.slow
+
 settings = EnvironmentSettings(factory="tests.envs.environments:" + sys.argv[1], num_workers=1, timeout=30.0)
 with Server(settings, ("127.0.0.1", int(sys.argv[2]))) as server:
     print(server.address[1], flush=True)
@@ -67,7 +69,6 @@ def keys(observations):
     return [(o.reward, o.done, o.state, [*o.messages]) for o in observations]
 
 
-@pytest.mark.slow
 def test_episodes_on_a_server_are_the_same_as_here() -> None:
     async def play_many(host):
         return [keys(one) for one in await asyncio.gather(*(play(host, seed) for seed in range(100)))]
@@ -91,7 +92,6 @@ def test_end_by_a_limit_on_a_server() -> None:
             assert client.post("/episodes/a/end", json=end | {"reason": "bored"}).status_code == 400
 
 
-@pytest.mark.slow
 def test_failures_of_the_environment_arrive_with_their_traceback(tmp_path: Path) -> None:
     log = tmp_path / "log"
 
@@ -111,7 +111,6 @@ def test_failures_of_the_environment_arrive_with_their_traceback(tmp_path: Path)
         hosted(main, remote(url))
 
 
-@pytest.mark.slow
 def test_server_that_is_killed_fails_its_episodes_and_the_next_one_takes_over() -> None:
     async def main(host):
         async with episode(host) as opened:

@@ -23,13 +23,14 @@ from purerl.monitoring.debugging.stacks import stacks_after
 from .runs import records, without_times
 from .small import fake
 
+pytestmark = pytest.mark.slow
+
 
 def _trace(path: Path) -> list[dict]:
     with gzip.open(path) as file:
         return json.load(file)["traceEvents"]
 
 
-@pytest.mark.slow
 def test_steps_are_profiled_with_their_phases_and_allocations(tmp_path: Path) -> None:
     debug = Debug(profile_steps=(2, 4), profile_memory=True)
     train(fake(debug=debug), directory=tmp_path / "run")
@@ -64,7 +65,6 @@ def test_stacks_of_a_block_that_takes_too_long_are_written_again_and_again(
     assert re.match(r"step 7 has taken more than 0\.05 seconds", caplog.records[0].getMessage())
 
 
-@pytest.mark.slow
 def test_stacks_of_a_run_that_is_working_can_be_written_all_the_time(tmp_path: Path) -> None:
     code = (
         "import sys\nfrom purerl.monitoring.debugging.settings import Debug\nfrom purerl.loop.train import train\n"

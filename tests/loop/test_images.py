@@ -42,6 +42,8 @@ from .image_runs import image_run, prepare, without_sampling
 from .runs import failures, records, train_until, without_times
 from .test_model_judges import ONE_DIGIT, parrot
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -95,7 +97,6 @@ def _check_exported(path: Path) -> None:
     assert model(**encoded).logits.isfinite().all()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("max_staleness", [0, 1])
 def test_a_run_that_is_resumed_has_the_same_metrics_bit_for_bit(
     folder: Path, tmp_path: Path, max_staleness: int

@@ -36,6 +36,8 @@ from .runs import failures, records, train_until, without_times
 from .small import fake
 from .test_model_rewards import DIGITS, EVEN, real
 
+pytestmark = pytest.mark.slow
+
 ONE_DIGIT = Answer(pattern=r"(\d)", minimum=0.0, maximum=9.0, normalize=False)
 
 

@@ -29,6 +29,8 @@ from .classifiers import parity, with_models, write_classifier, write_scores
 from .runs import failures, records, train_until, without_times
 from .small import fake, small_real
 
+pytestmark = pytest.mark.slow
+
 DIGITS, EVEN = "tests.loop.rewards:digits", "tests.loop.rewards:first_is_even"
 
 

@@ -16,6 +16,8 @@ from tests.loop.lora_task import prepare as prepare_dense
 from tests.loop.lora_task import sevens
 from tests.loop.runs import records
 
+pytestmark = pytest.mark.slow
+
 
 def prepare(folder: Path, seed: int) -> None:
     """The task of the adapter, with a mixture of experts in place of the model."""

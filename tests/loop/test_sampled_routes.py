@@ -29,6 +29,8 @@ from tests.loop import dialogs
 from tests.loop.runs import records, train_until, without_times
 from tests.loop.test_replayed_routes import sevens_of_experts, write_experts
 
+pytestmark = pytest.mark.slow
+
 KINDS = "hf, vllm and sglang"
 CHANGED = "policy/router_changed_fraction"
 
@@ -55,7 +57,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # --- runs ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_the_first_optimizer_step_would_choose_the_same_experts(tmp_path):
     """Trainer and generator have the same weights and precision."""
     run = train(config_of(1, num_minibatches=1), directory=tmp_path / "run")
@@ -64,7 +65,6 @@ def test_the_first_optimizer_step_would_choose_the_same_experts(tmp_path):
     assert not [*(tmp_path / "run" / "routes").iterdir()], "records of rows that have been trained are removed"
 
 
-@pytest.mark.slow
 def test_later_optimizer_steps_would_choose_others(tmp_path):
     run = train(config_of(3, num_minibatches=4), directory=tmp_path / "run")
     changed = [record[CHANGED] for record in records(run)[1:]]
@@ -72,7 +72,6 @@ def test_later_optimizer_steps_would_choose_others(tmp_path):
     assert 0 < max(changed) < 1
 
 
-@pytest.mark.slow
 def test_records_of_another_row_are_noticed(monkeypatch, tmp_path):
     """The first optimizer step would choose others."""
     write = RouteStore.write
@@ -139,7 +138,6 @@ def test_records_live_as_long_as_their_rows(monkeypatch, tmp_path):
     assert any(waiting for _, waiting in found)
 
 
-@pytest.mark.slow
 def test_a_run_that_resumes_replays_the_same_experts(whole, tmp_path):
     train_until(3, waiting_of_experts(4), directory=tmp_path / "run")
     run = train(waiting_of_experts(4), directory=tmp_path / "run")
@@ -148,7 +146,6 @@ def test_a_run_that_resumes_replays_the_same_experts(whole, tmp_path):
     assert (run.directory / final).read_bytes() == (whole / final).read_bytes()
 
 
-@pytest.mark.slow
 def test_a_run_that_resumes_with_other_experts_is_noticed(monkeypatch, whole, tmp_path):
     train_until(3, waiting_of_experts(4), directory=tmp_path / "run")
     monkeypatch.setattr(groups, "read_routes", lambda path: {n: 3 - record for n, record in read_routes(path).items()})
@@ -156,7 +153,6 @@ def test_a_run_that_resumes_with_other_experts_is_noticed(monkeypatch, whole, tm
     assert without_times(records(run)) != without_times(records(whole))
 
 
-@pytest.mark.slow
 def test_a_run_that_resumes_without_the_records_is_refused(monkeypatch, tmp_path):
     train_until(3, waiting_of_experts(4), directory=tmp_path / "run")
     monkeypatch.setattr(groups, "read_routes", lambda path: {})

@@ -32,6 +32,8 @@ from tests.store.damage import flip
 from .runs import records, train_until, without_times
 from .small import fake
 
+pytestmark = pytest.mark.slow
+
 GROUPS = Path("waiting", "groups.parquet")
 
 
@@ -79,7 +81,6 @@ def _stop_before(call: int, config: RunConfig, directory: Path) -> None:
         train(config, directory=directory, callbacks=Callbacks(should_stop=should_stop))
 
 
-@pytest.mark.slow
 def test_run_that_is_stopped_at_any_step_equals_an_uninterrupted_one(whole: Summary, tmp_path: Path) -> None:
     for call in (2, 2, 3):  # after steps 1, 2 and 4
         _stop_before(call, _config(8), tmp_path / "run")

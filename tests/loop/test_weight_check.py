@@ -29,6 +29,8 @@ from tests.backends.tiny import VOCAB_SIZE
 from tests.loop.runs import records
 from tests.loop.small import small_real
 
+pytestmark = pytest.mark.slow
+
 TOKENS = range(VOCAB_SIZE)
 
 
@@ -244,7 +246,6 @@ def test_every_copy_of_the_weights_is_asked(tmp_path: Path, number: int, of_each
     assert generator.asked == [2 * of_each] * number
 
 
-@pytest.mark.slow
 def test_one_stale_copy_of_eleven_is_named(tmp_path: Path) -> None:
     """The mean over the copies would hide it: the difference in one of them is below eleven times the limit."""
     model, name = tiny_model(tmp_path), "model.layers.1.input_layernorm.weight"

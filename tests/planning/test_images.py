@@ -14,6 +14,8 @@ from purerl.planning import plan_memory
 from tests.backends.vision import write_vision_model
 from tests.loop.image_runs import image_run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -24,7 +26,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 OTHERS = [pytest.param(family, marks=pytest.mark.slow) for family in ("qwen2_5_vl", "idefics3", "llava")]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("family", ["qwen2_vl", "qwen3_vl", *OTHERS])
 def test_weights_of_the_vision_tower_count(family: str, folder: Path) -> None:
     path = write_vision_model(folder, family, dtype="float32")
@@ -44,7 +45,6 @@ def test_a_frozen_vision_tower_has_no_gradients(folder: Path) -> None:
     assert frozen.device["policy: parameters"] == whole.device["policy: parameters"]
 
 
-@pytest.mark.slow
 def test_many_layers_are_extrapolated(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_vision_model(folder, dtype="float32")
     plans = [plan_memory(image_run(folder))]

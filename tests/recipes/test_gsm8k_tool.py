@@ -35,6 +35,8 @@ from .made import (
     write_published_problems,
 )
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     "batch_size=4", "rollout.samples_per_prompt=4", "rollout.max_tokens=12", "evaluate.max_tokens=12",
     "environment.max_episode_tokens=80", "environment.num_workers=1", "trainer.warmup_ratio=0",
@@ -88,7 +90,6 @@ def run(model: str, tmp_path_factory: pytest.TempPathFactory) -> Summary:
     return train("gsm8k_tool", folder / "run", f"model={model}", f"data={data}", f"test={data}", "max_steps=2", *SMALL)
 
 
-@pytest.mark.slow
 def test_programs_run_and_the_answer_is_scored(run: Summary) -> None:
     problems = read_table(run.directory.parent / "problems.parquet").to_pylist()
     rows = [row for step in (1, 2) for row in read_rollouts(run.directory / "rollouts", step)]
@@ -111,13 +112,11 @@ def test_programs_run_and_the_answer_is_scored(run: Summary) -> None:
         assert record["environment/turns"] > 1.5
 
 
-@pytest.mark.slow
 def test_the_evaluation_uses_the_tool(run: Summary) -> None:
     assert run.after["eval/accuracy"] > 0.7, "the model only copies what the tool has calculated"
     assert run.after["eval/valid_fraction"] == 1
 
 
-@pytest.mark.slow
 def test_the_tool_and_its_system_prompt_are_shown(run: Summary) -> None:
     prompts = {row["prompt"] for row in read_rollouts(run.directory / "rollouts", 1)}
     assert all(prompt.startswith(f"<|im_start|>system\n{_system_prompt()}<|im_end|>\n") for prompt in prompts)
@@ -146,7 +145,6 @@ def test_only_an_answer_is_rewarded(messages: list[dict], reward: float) -> None
     assert gsm8k_answer("#### 4", {"answer": "4"}, messages) == reward
 
 
-@pytest.mark.slow
 @needs_published_problems
 def test_the_published_problems_are_read(model: str, tmp_path: Path) -> None:
     write_published_problems(tmp_path)

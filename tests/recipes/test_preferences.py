@@ -17,6 +17,8 @@ from tests.data.made import assistant, user, write
 
 from .made import records, train
 
+pytestmark = pytest.mark.slow
+
 PAIRS = [
     {"prompt": [user(f"{k}?")], "chosen": [assistant("Yes")], "rejected": [assistant("No")]} for k in range(10, 30)
 ]
@@ -37,7 +39,6 @@ def _logp(network: Any, tokenizer: Any, prompt: list[dict[str, str]], answer: li
     return logp.gather(-1, tokens[0, first:, None]).sum().item()
 
 
-@pytest.mark.slow
 def test_held_out_pairs_have_the_loss_of_the_trained_model(chat_run: Summary, tmp_path: Path) -> None:
     """Computed with transformers alone: logits of the exported model and of the one at the start."""
     held_out = [*PAIRS[:5], {**PAIRS[6], "chosen": PAIRS[6]["rejected"], "rejected": PAIRS[6]["chosen"]}]

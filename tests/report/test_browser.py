@@ -15,7 +15,7 @@ from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_metrics, make_run
 from tests.report.test_page import HOSTILE
 
-pytestmark = marks
+pytestmark = [pytest.mark.slow, *marks]
 
 LONG = "First, think.\n\tThen 🙂 answer. " * 30
 

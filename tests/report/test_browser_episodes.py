@@ -15,7 +15,7 @@ from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_conversation, make_episodes, make_evaluation, make_run
 from tests.report.test_page import HOSTILE
 
-pytestmark = marks
+pytestmark = [pytest.mark.slow, *marks]
 
 EPISODES = [[["look it up"], ["3"]], [["ask", "4"]]]
 

@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as parquet
+import pytest
 
 from purerl.report.page import write_report
 from tests.report.chromium import Page, marks
 from tests.report.sample_runs import make_evaluation, make_run
 
-pytestmark = marks
+pytestmark = [pytest.mark.slow, *marks]
 
 
 def _facts(page: Page) -> dict[str, str]:

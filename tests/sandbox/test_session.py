@@ -155,6 +155,8 @@ def test_between_two_turns_nothing_runs(pool: Pool) -> None:
     word = marker()
     source = """
 import threading
+
+pytestmark = pytest.mark.slow
 def spin():
     while True: count[0] += 1
 count = [0]

@@ -24,6 +24,8 @@ from purerl.errors import EngineError
 from tests.rollouts.runtimes import wait_until
 from tests.serving.toys import WEIGHTS, Toy, completions, engines, requests, sampled, toys
 
+pytestmark = pytest.mark.slow
+
 
 def kill_engines() -> None:
     for pid in engines():
