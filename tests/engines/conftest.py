@@ -9,8 +9,6 @@ from typing import Any
 
 import pytest
 
-collect_ignore = ["mistral_calls.py"]  # a program of another environment, without tests
-
 from purerl.backends.serving.access import TOKEN, token_of_run
 from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.serving.settings import ServerSettings
@@ -18,6 +16,7 @@ from purerl.plugins import find
 from purerl.settings import Model
 from tests.backends.generators import tiny_model
 
+collect_ignore = ["mistral_calls.py"]  # a program of another environment, without tests
 KIND, _, PYTHON = os.environ.get("PURERL_TEST_ENGINE", "").partition("=")
 SIZES = dict(max_position_embeddings=2048, hidden_size=64, head_dim=32, num_key_value_heads=2)
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_OFFLINE": "1"}
