@@ -50,7 +50,6 @@ SMALL = {
         "ppo_mini_batch_size=64": "ppo_mini_batch_size=2",
         "ppo_micro_batch_size_per_gpu=16": "ppo_micro_batch_size_per_gpu=10",
         "data.max_response_length=1024": "data.max_response_length=12",
-        "optim.lr=1e-6": "optim.lr=1e-5",
         "trainer.total_epochs=15": f"trainer.total_epochs=1 trainer.total_training_steps={STEPS['verl']}",
     },
 }

@@ -46,6 +46,7 @@ def test_a_frozen_vision_tower_has_no_gradients(folder: Path) -> None:
 
 
 def test_many_layers_are_extrapolated(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("purerl.planning.plan._PROGRAM", 0)  # it needs more than these models
     write_vision_model(folder, dtype="float32")
     plans = [plan_memory(image_run(folder))]
     for name, most in (("whole", 4), ("extrapolated", 3)):

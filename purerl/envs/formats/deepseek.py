@@ -1,5 +1,7 @@
 """Calls of DeepSeek V3 and R1: the name after a separator, and the arguments as a block of JSON.
 
+For example::
+
     <｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>calc
     ```json
     {"expression": "12 + 30"}

@@ -1,5 +1,7 @@
 """Calls of GLM 4.5, 4.7 and 5: the name, and tags for the names and the values of arguments.
 
+For example::
+
     <tool_call>calc
     <arg_key>expression</arg_key>
     <arg_value>12 + 30</arg_value>

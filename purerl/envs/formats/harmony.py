@@ -1,5 +1,7 @@
 """Calls of gpt-oss in the format harmony: messages to a recipient, with JSON as their text.
 
+For example::
+
     <|channel|>commentary to=functions.calc <|constrain|>json<|message|>{"expression": "12 + 30"}<|call|>
 
 The recipient may be before the channel. Messages in other channels, such as the thinking in `analysis`, are no calls.

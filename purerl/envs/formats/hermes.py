@@ -1,5 +1,7 @@
 """Calls of Qwen 2.5, Qwen 3 and Hermes: JSON in tags.
 
+For example::
+
     <tool_call>
     {"name": "calc", "arguments": {"expression": "12 + 30"}}
     </tool_call>

@@ -1,5 +1,7 @@
 """Calls of Kimi K2 and K2.5: the name is a part of the call's id, with the number of the call in the conversation.
 
+For example::
+
     <|tool_calls_section_begin|><|tool_call_begin|>functions.calc:0<|tool_call_argument_begin|>{"expression": "12 + 30"}
     <|tool_call_end|><|tool_calls_section_end|>
 

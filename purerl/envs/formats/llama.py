@@ -1,5 +1,7 @@
 """Calls of Llama 3.1 and later: JSON objects without tags, or after <|python_tag|>.
 
+For example::
+
     {"name": "calc", "parameters": {"expression": "12 + 30"}}
     <|python_tag|>calc.call(expression="12 + 30")
 

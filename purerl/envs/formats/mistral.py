@@ -1,5 +1,7 @@
 """Calls of Mistral: a list of JSON objects, or since the tokenizers of version 11 the name and its arguments.
 
+For example::
+
     [TOOL_CALLS][{"name": "calc", "arguments": {"expression": "12 + 30"}, "id": "call00000"}]
     [TOOL_CALLS]calc[CALL_ID]call00000[ARGS]{"expression": "12 + 30"}
 

@@ -1,5 +1,7 @@
 """Calls in purerl's own format, for models without a chat template: the name of a tool is a tag.
 
+For example::
+
     <calc>12 + 30</calc>                            a tool with one parameter: its value
     <time>{"city": "Rome", "hours": 12}</time>      all other tools: a JSON object
 

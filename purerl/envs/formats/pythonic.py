@@ -1,5 +1,7 @@
 """Calls of Llama 3.2 and 4 as Python writes them: a list of calls with keyword arguments.
 
+For example::
+
     [calc(expression='12 + 30'), time(city='Rome', hours=12)]
 
 <|python_start|> and <|python_end|> may be around the list, or the tags of LFM2. A list that is the whole turn has calls

@@ -1,5 +1,7 @@
 """Calls of Qwen3-Coder, Qwen 3.5 and Nemotron 3: a tag for each argument.
 
+For example::
+
     <tool_call>
     <function=calc>
     <parameter=expression>

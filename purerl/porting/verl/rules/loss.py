@@ -132,7 +132,8 @@ def _estimator(v: Values, name: str, key: str) -> Iterator[Setting | Missing]:
     if value.endswith("+") and _ESTIMATORS.get(value[:-1]) not in ("k2", None) and key.endswith("kl_loss"):
         yield Setting(f"{key}.estimator", "straight_through", "the gradient of k2")
     elif value.rstrip("+") in _ESTIMATORS:
-        yield Setting(f"{key}.estimator", _ESTIMATORS[value.rstrip("+")])
+        estimator = _ESTIMATORS[value.rstrip("+")]
+        yield Setting(f"{key}.estimator", estimator, "verl clamps it at 10" if estimator == "k3" else "")
     else:
         yield Missing(v.full(name), f"there is no estimate {value} of the KL divergence")
 
