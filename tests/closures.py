@@ -40,7 +40,7 @@ VARIABLE = "PURERL_TEST_CLOSURE"
 """Environment variable: the session that runs."""
 
 SESSIONS = {
-    "adapters": ("tests/adapters",),
+    "adapters": ("tests/adapters", "examples/mcp_server"),
     "megatron": ("tests/megatron",),
     "oracle": ("tests/oracle", "purerl/algos"),  # it imports every algorithm
     "ray": ("tests/ray",),

@@ -16,7 +16,7 @@ from rich.text import Text
 from purerl.system.terminal import escape
 
 if TYPE_CHECKING:
-    from purerl.data.shown_tokens import Ending, ShownRow, ShownToken
+    from purerl.data.shown_tokens import ShownEnding, ShownRow, ShownToken
 
 __all__ = ["print_text", "show_endings", "show_tokens"]
 
@@ -42,7 +42,7 @@ def show_tokens(row: ShownRow) -> None:
     print_text(Text("").join([*lines, *(Text(f"note: {escape(problem)}\n") for problem in row.problems)]))
 
 
-def show_endings(endings: Sequence[Ending]) -> None:
+def show_endings(endings: Sequence[ShownEnding]) -> None:
     """Print how a completion ends: by a stop token, or by a stop string, which may have other tokens in it."""
     width = max((len(ending.kind) for ending in endings), default=0)
     texts = ((each, " ".join(map(_token, each.tokens))) for each in endings)

@@ -36,7 +36,7 @@ from purerl.data.roles import ROLES
 from purerl.data.row_images import has_images, images_of
 from purerl.data.row_settings import chat_of_row
 from purerl.data.settings import SpecialTokens
-from purerl.data.shown_tokens import Ending, ShownRow, endings_of
+from purerl.data.shown_tokens import ShownEnding, ShownRow, endings_of
 from purerl.data.turn_notes import PREFILL
 from purerl.errors import ConfigError, DataError, ImageError
 from purerl.images import Image, check_pillow
@@ -103,7 +103,7 @@ class Report:
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     shown: tuple[ShownRow, ...] = ()
-    endings: tuple[Ending, ...] = ()
+    endings: tuple[ShownEnding, ...] = ()
 
 
 @phase("inspecting the data")

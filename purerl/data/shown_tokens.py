@@ -12,7 +12,7 @@ from purerl.data.encoding import decode, encode_continuation
 from purerl.data.origins import CONTEXT, MODEL, find_origins
 from purerl.data.pieces import decode_tokens
 
-__all__ = ["Ending", "ShownRow", "ShownToken", "endings_of", "show_row", "show_sampled"]
+__all__ = ["ShownEnding", "ShownRow", "ShownToken", "endings_of", "show_row", "show_sampled"]
 
 
 class ShownToken(NamedTuple):
@@ -35,7 +35,7 @@ class ShownRow(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
-class Ending(NamedTuple):
+class ShownEnding(NamedTuple):
     """A stop token or a stop string: its text, and the tokens of this text alone."""
 
     kind: str
@@ -64,12 +64,12 @@ def show_sampled(
     return ShownRow(_shown(chat, tokens, [*origins.tokens[:common], *rest]), origins.problems)
 
 
-def endings_of(chat: Chat, stop_strings: Sequence[str]) -> tuple[Ending, ...]:
+def endings_of(chat: Chat, stop_strings: Sequence[str]) -> tuple[ShownEnding, ...]:
     """The stop tokens of `chat`, and `stop_strings`, which end a completion whatever tokens they consist of."""
     tokens = [(chat.tokenizer.decode([token]), [token]) for token in chat.stop_tokens]
     strings = [(string, encode_continuation(chat, string)) for string in stop_strings]
     return tuple(
-        Ending(kind, text, _shown(chat, ids, [MODEL] * len(ids)))
+        ShownEnding(kind, text, _shown(chat, ids, [MODEL] * len(ids)))
         for kind, group in (("stop token", tokens), ("stop string", strings))
         for text, ids in group
     )

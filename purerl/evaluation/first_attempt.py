@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from purerl.data.examples import extract_prompt, prompts_at, rows_at
 from purerl.data.row_settings import chat_of_row
-from purerl.data.shown_tokens import Ending, ShownRow, endings_of, show_sampled
+from purerl.data.shown_tokens import ShownEnding, ShownRow, endings_of, show_sampled
 from purerl.rollouts.opened import Task
 from purerl.rollouts.types import Group
 
@@ -20,7 +20,7 @@ class ShownAttempt(NamedTuple):
     data_set: str
     index: int
     row: ShownRow
-    endings: Sequence[Ending]
+    endings: Sequence[ShownEnding]
 
 
 class FirstAttempt:
