@@ -39,13 +39,14 @@ PASSED = ROOT / "tests" / "passed.json"
 VARIABLE = "PURERL_TEST_CLOSURE"
 """Environment variable: the session that runs."""
 
+_OF_PRESETS = "purerl/algos/modifiers"  # a run that lists its settings reads the presets, which name some of them
 SESSIONS = {
     "adapters": ("tests/adapters", "examples/mcp_server"),
-    "megatron": ("tests/megatron",),
+    "megatron": ("tests/megatron", _OF_PRESETS),
     "oracle": ("tests/oracle", "purerl/algos"),  # it imports every algorithm
-    "ray": ("tests/ray",),
-    "sglang": ("tests/engines",),
-    "vllm": ("tests/engines",),
+    "ray": ("tests/ray", _OF_PRESETS),
+    "sglang": ("tests/engines", _OF_PRESETS),
+    "vllm": ("tests/engines", _OF_PRESETS),
 }
 """The folder of the tests of each session, and folders whose modules they import without a name."""
 
