@@ -27,12 +27,12 @@ from tests.rewards.processes import wait_until
 
 from .hosts import MODULE, ROOT, check_end, failure_of, hosted, play, say, settings
 
+pytestmark = pytest.mark.slow
+
 SCRIPT = """
 import sys
 from purerl.envs.server import Server
 from purerl.envs.settings import EnvironmentSettings
-
-pytestmark = pytest.mark.slow
 
 settings = EnvironmentSettings(factory="tests.envs.environments:" + sys.argv[1], num_workers=1, timeout=30.0)
 with Server(settings, ("127.0.0.1", int(sys.argv[2]))) as server:

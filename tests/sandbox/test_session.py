@@ -18,6 +18,8 @@ from purerl.sandbox import Limits, Pool, Session
 
 from .attacks import ACCOUNTINGS, LIMITS, marked, marker, open_pool, processes_with, wait_until_gone
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=ACCOUNTINGS)
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
@@ -155,8 +157,6 @@ def test_between_two_turns_nothing_runs(pool: Pool) -> None:
     word = marker()
     source = """
 import threading
-
-pytestmark = pytest.mark.slow
 def spin():
     while True: count[0] += 1
 count = [0]
