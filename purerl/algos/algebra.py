@@ -174,7 +174,7 @@ class Counts(_Counts):
 
     __slots__ = ()
 
-    def __new__(cls, tokens: Scalar, rows: Scalar, row_tokens: torch.Tensor | tuple[()] | None = None) -> Counts:
+    def __new__(cls, tokens: torch.Tensor, rows: torch.Tensor, row_tokens: Any = None) -> Counts:
         return super().__new__(cls, tokens, rows, () if row_tokens is None else row_tokens)
 
 
