@@ -1,4 +1,4 @@
-"""Fields and arguments that earlier versions of TRL and transformers had under other names, or that are gone."""
+"""Fields and arguments that earlier versions of TRL and transformers had under other names, or that are removed."""
 
 from __future__ import annotations
 
