@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from purerl.batch import FIELDS, STRUCTURE, check_batch
 from purerl.errors import ConfigError
+from purerl.system.installation import install_command
 from purerl.testing import example_batch, layouts, random_layout
 from tests.forks import TORCH
 
@@ -106,7 +108,7 @@ def test_log_probabilities_are_negative_and_rewards_are_multiples_of_one_eighth(
 
 def test_layouts_without_hypothesis_raise_config_error(monkeypatch):
     monkeypatch.setitem(sys.modules, "hypothesis", None)
-    with pytest.raises(ConfigError, match=r"layouts\(\) needs Hypothesis\n.*purerl\[testing\]"):
+    with pytest.raises(ConfigError, match=rf"layouts\(\) needs Hypothesis\n.*{re.escape(install_command('testing'))}"):
         layouts()
 
 
