@@ -39,7 +39,7 @@ PASSED = ROOT / "tests" / "passed.json"
 VARIABLE = "PURERL_TEST_CLOSURE"
 """Environment variable: the session that runs."""
 
-_OF_PRESETS = "purerl/algos/modifiers"  # a run that lists its settings reads the presets, which name some of them
+_OF_PRESETS = "purerl/algos/modifiers"  # a run looks for the preset that it equals, and presets name some modifiers
 SESSIONS = {
     "adapters": ("tests/adapters", "examples/mcp_server"),
     "megatron": ("tests/megatron", _OF_PRESETS),

@@ -37,8 +37,9 @@ def setting_keys(context: typer.Context, incomplete: str) -> list[tuple[str, str
         return []
     key, equals, value = incomplete.partition("=")
     if equals:
-        choices = [choice for setting in settings if setting.key == key for choice in setting.choices]
-        return [(f"{key}={choice}", "") for choice in choices if choice.strip('"').startswith(value.strip('"'))]
+        # Texts without quotes: what is completed must begin with what was typed.
+        choices = [choice.strip('"') for setting in settings if setting.key == key for choice in setting.choices]
+        return [(f"{key}={choice}", "") for choice in choices if choice.startswith(value)]
     found = {setting.key: (setting.value, setting.meaning) for setting in settings}
     if "algorithm.".startswith(key) or key.startswith("algorithm."):
         found = _modifiers() | found

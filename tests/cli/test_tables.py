@@ -148,6 +148,18 @@ def test_settings_are_completed_with_their_values(tmp_path: Path, monkeypatch: p
     assert setting_keys(unknown_recipe, "step") == []
 
 
+def test_values_are_completed() -> None:
+    kinds = ["generator.kind=fake", "generator.kind=hf", "generator.kind=sglang", "generator.kind=vllm"]
+    assert _complete("purerl train gsm8k --set generator.kind=").split() == kinds
+    assert _complete("purerl train gsm8k --set generator.kind=h").split() == ["generator.kind=hf"]
+    assert _complete("purerl train gsm8k --set trainer.packing=t").split() == ["trainer.packing=true"]
+    assert _complete("purerl train gsm8k --set checkpoint.best_mode=m").split() == [
+        "checkpoint.best_mode=max",
+        "checkpoint.best_mode=min",
+    ]
+    assert _complete("purerl train gsm8k --set trainer.lr=").split() == []
+
+
 def _complete(line: str) -> str:
     """The completions that bash shows at the end of `line`."""
     words = line.split()
