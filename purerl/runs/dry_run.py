@@ -51,8 +51,8 @@ def dry_run(
 
     They are those on the data, the planned memory, unless the models are small, and what could not be checked.
 
-    Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written. An episode of
-    an environment is started, if code may be run.
+    Data, tokenizers and configurations of models are read. A model is not loaded, and nothing is written, except what
+    `purerl.models.cache` stores for the next command. An episode of an environment is started, if code may be run.
 
     directory    the run directory. If it is not given, and the run cannot use ``runs/<name>``, this is in the result
     resume_from  the checkpoint of another run that the run starts from
