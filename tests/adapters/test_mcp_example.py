@@ -24,7 +24,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "mcp_server"
 
 def test_tools_of_the_server() -> None:
     config = from_dict(RunConfig, read_table(FOLDER / "run.toml"))
-    assert config.rewards == ("purerl.rewards.turns:gsm8k_answer",)
+    assert [reward.function for reward in config.rewards] == ["purerl.rewards.turns:gsm8k_answer"]
     assert config.environment
     assert config.environment.mcp == ("python server.py",)
     server = shlex.join([sys.executable, str(FOLDER / "server.py")])
