@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from purerl.errors import ConfigError
+from purerl.porting.shell.script import ShellCommand, read_script
 from purerl.porting.trl.methods import METHODS
-from purerl.porting.verl.shell import ShellCommand, read_script
 
 __all__ = ["Launch", "read_launch"]
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from purerl.config.aliases.answers import known, other_defaults
 from purerl.errors import ConfigError
 from purerl.porting.outcomes import Unknown
+from purerl.porting.shell.script import Script, ShellCommand, read_script
+from purerl.porting.shell.words import Words
 from purerl.porting.verl.overrides import is_override, parse_override, parse_value
-from purerl.porting.verl.shell import Script, ShellCommand, read_script
-from purerl.porting.verl.shell_words import Words
 
 __all__ = ["Given", "is_file_name", "read"]
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple
 
 from purerl.errors import ConfigError
-from purerl.porting.verl.shell_tests import is_true
-from purerl.porting.verl.shell_tokens import Token, here_documents, tokenize
-from purerl.porting.verl.shell_words import Words
+from purerl.porting.shell.conditions import is_true
+from purerl.porting.shell.tokens import Token, here_documents, tokenize
+from purerl.porting.shell.words import Words
 
 __all__ = ["Script", "ShellCommand", "read_script"]
 

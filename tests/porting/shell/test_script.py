@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from purerl.errors import ConfigError
-from purerl.porting.verl.arithmetic import evaluate
-from purerl.porting.verl.shell import read_script
+from purerl.porting.shell.arithmetic import evaluate
+from purerl.porting.shell.script import read_script
 
 ENVIRONMENT = {"HOME": "/home/me", "SET": "yes"}
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from purerl.porting.outcomes import Unknown
-from purerl.porting.verl.arithmetic import evaluate
-from purerl.porting.verl.shell_parameters import Value, changed, first, item_of
-from purerl.porting.verl.shell_tokens import end_of_part, tokenize
+from purerl.porting.shell.arithmetic import evaluate
+from purerl.porting.shell.parameters import Value, changed, first, item_of
+from purerl.porting.shell.tokens import end_of_part, tokenize
 
 __all__ = ["MARK", "Words"]
 

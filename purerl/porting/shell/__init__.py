@@ -1,0 +1,1 @@
+"""Shell scripts, read without running them: the commands that they would run."""
