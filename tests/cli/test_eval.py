@@ -6,7 +6,6 @@ import io
 import json
 import os
 import re
-import shlex
 import sys
 from pathlib import Path
 
@@ -200,36 +199,6 @@ def test_prompt_is_a_message_if_the_tokenizer_has_a_chat_template(tmp_path: Path
     refused = _purerl(*arguments, "--chat-template-kwargs", "no_such_argument=true")
     assert refused.exit_code == 2
     assert refused.stderr.startswith("error: chat_template_kwargs"), refused.stderr
-
-
-def test_show_tokens_prints_ids_and_origins_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "how-to" / "evaluation.md").read_text(encoding="utf-8")
-    documented = page.partition("$ purerl sample model ")[2].partition("```")[0].splitlines()
-    write_model(tmp_path / "model")
-    monkeypatch.chdir(tmp_path)
-    result = _purerl("sample", "model", *shlex.split(documented[0]))
-    assert result.exit_code == 0, result.output
-    lines = result.stdout.splitlines()
-    [model] = [k for k, line in enumerate(documented[1:]) if line.startswith("model ")]
-    assert documented[-1] == "..."
-    expected = documented[1:-1]
-    assert re.fullmatch(r"model     (\d+:'.+' ?){3}", lines[model])
-    lines[model] = expected[model]  # the model has random weights
-    assert lines[: len(expected)] == expected
-
-
-def test_show_tokens_has_colors_in_a_terminal_and_a_context_of_an_environment(prepared: Path, tmp_path: Path) -> None:
-    command = (sys.executable, "-m", "purerl_cli", "sample", prepared / "model", "--show-tokens", "--max-tokens", "2")
-    output, status = run_in_terminal([*map(str, command), "--prompt", "1+1="])
-    assert status == 0, output
-    assert re.search(r"\x1b\[36muser +\d+:'1' ", output)
-    assert re.search(r"\x1b\[1;32mmodel +\d+:'", output)
-    model = write_model(tmp_path / "model")
-    game = ("--environment", "tests.cli.games:Count", "--prompt", "hi", "--max-turns", 2, "--max-tokens", 2)
-    result = _purerl("sample", model, *game, "--show-tokens")
-    assert result.exit_code == 0, result.output
-    origins = [line.split()[0] for line in result.stdout.split("a completion ends with")[0].splitlines()[1:]]
-    assert origins == ["template", "user", "template", "context", "model"]
 
 
 def test_prompt_replaces_the_problems_of_a_run(tmp_path: Path) -> None:

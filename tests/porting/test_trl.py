@@ -24,7 +24,7 @@ ARGUMENTS = {
 }
 
 
-def _translated(tmp_path: Path, method: str, fields: str = "", arguments: str = "", before: str = "", **options: Any):
+def translated(tmp_path: Path, method: str, fields: str = "", arguments: str = "", before: str = "", **options: Any):
     """The translation of a script with these fields of the configuration and these arguments of the trainer."""
     script = tmp_path / "script.py"
     given = ARGUMENTS.get(method, ARGUMENTS["SFT"])
@@ -35,7 +35,7 @@ def _translated(tmp_path: Path, method: str, fields: str = "", arguments: str = 
     return translate_trl(script, **options)
 
 
-def _values(found: Translation) -> dict[str, Any]:
+def values_of(found: Translation) -> dict[str, Any]:
     return {setting.key: setting.value for setting in found.settings}
 
 
@@ -136,8 +136,8 @@ def test_fields_of_the_classes_are_answered_one_by_one(cls: str) -> None:
     ],
 )
 def test_fields_of_grpo(tmp_path: Path, fields: str, settings: dict[str, Any]) -> None:
-    found = _translated(tmp_path, "GRPO", fields)
-    assert {key: _values(found).get(key) for key in settings} == settings
+    found = translated(tmp_path, "GRPO", fields)
+    assert {key: values_of(found).get(key) for key in settings} == settings
     from_dict(RunConfig, table_of(found.settings))
     assert "purerl needs further settings" not in write_toml(found, "script.py")
 
@@ -158,8 +158,8 @@ def test_fields_of_grpo(tmp_path: Path, fields: str, settings: dict[str, Any]) -
     ],
 )
 def test_fields_of_dpo(tmp_path: Path, fields: str, settings: dict[str, Any]) -> None:
-    found = _translated(tmp_path, "DPO", fields)
-    assert {key: _values(found).get(key) for key in settings} == settings
+    found = translated(tmp_path, "DPO", fields)
+    assert {key: values_of(found).get(key) for key in settings} == settings
     from_dict(RunConfig, table_of(found.settings))
 
 
@@ -181,29 +181,29 @@ def test_fields_of_dpo(tmp_path: Path, fields: str, settings: dict[str, Any]) ->
     ],
 )
 def test_values_without_a_counterpart_are_not_there(tmp_path: Path, method: str, fields: str, names: list[str]) -> None:
-    assert sorted(_translated(tmp_path, method, fields).missing) == names
+    assert sorted(translated(tmp_path, method, fields).missing) == names
 
 
 def test_a_default_of_trl_is_written_if_it_differs(tmp_path: Path) -> None:
-    comments = {setting.key: setting.comment for setting in _translated(tmp_path, "SFT").settings}
+    comments = {setting.key: setting.comment for setting in translated(tmp_path, "SFT").settings}
     assert (comments["trainer.lr"], comments["seed"]) == ("TRL's default", "TRL's default")
     assert not {"trainer.betas", "trainer.weight_decay", "trainer.max_grad_norm"} & comments.keys()
 
 
 def test_batches_are_those_of_all_processes(tmp_path: Path) -> None:
-    found = _translated(tmp_path, "GRPO", "num_generations=16, fsdp='full_shard'", processes=4)
+    found = translated(tmp_path, "GRPO", "num_generations=16, fsdp='full_shard'", processes=4)
     expected = {"batch_size": 2, "trainer.mesh.shard": 4, "placement.ranks": 4}
-    assert {key: _values(found)[key] for key in expected} == expected
-    assert _values(_translated(tmp_path, "GRPO", "num_generations=16"))["batch_size"] == FILL_IN
+    assert {key: values_of(found)[key] for key in expected} == expected
+    assert values_of(translated(tmp_path, "GRPO", "num_generations=16"))["batch_size"] == FILL_IN
 
 
 def test_norms_are_not_clipped_if_trl_does_not_clip_them(tmp_path: Path) -> None:
-    assert _values(_translated(tmp_path, "SFT", "max_grad_norm=0"))["trainer.max_grad_norm"] == math.inf
+    assert values_of(translated(tmp_path, "SFT", "max_grad_norm=0"))["trainer.max_grad_norm"] == math.inf
 
 
 def test_a_lora_config_without_modules_has_those_of_peft(tmp_path: Path) -> None:
-    found = _translated(tmp_path, "SFT", arguments="peft_config=LoraConfig(r=4, use_rslora=True, use_dora=True)")
-    values = _values(found)
+    found = translated(tmp_path, "SFT", arguments="peft_config=LoraConfig(r=4, use_rslora=True, use_dora=True)")
+    values = values_of(found)
     assert values["trainer.lora.target_modules"] == ["q_proj", "v_proj"]
     assert (values["trainer.lora.rank"], values["trainer.lora.rank_stabilized"]) == (4, True)
     assert found.missing["LoraConfig.use_dora"] == "there is no DoRA"
@@ -212,8 +212,8 @@ def test_a_lora_config_without_modules_has_those_of_peft(tmp_path: Path) -> None
 def test_environments_and_tools_are_addresses(tmp_path: Path) -> None:
     arguments = "tools=[search], environment_factory=World"
     before = "class World:\n    pass\n\ndef search(query):\n    pass\n"
-    found = _translated(tmp_path, "GRPO", "max_tool_calling_iterations=3", arguments, before)
-    values, file = _values(found), (tmp_path / "script.py").as_posix()
+    found = translated(tmp_path, "GRPO", "max_tool_calling_iterations=3", arguments, before)
+    values, file = values_of(found), (tmp_path / "script.py").as_posix()
     assert values["environment.factory"] == "purerl.adapters.trl:TRLEnvironment"
     assert values["environment.kwargs.factory"] == f"{file}:World"
     assert values["environment.kwargs.reward_functions"] == ["rewards:f"]
@@ -224,7 +224,7 @@ def test_environments_and_tools_are_addresses(tmp_path: Path) -> None:
 def test_evaluations_of_grpo_sample_as_those_of_trl(tmp_path: Path) -> None:
     fields = "eval_strategy='steps', eval_steps=30, num_iterations=3, num_generations_eval=2, top_p=0.9"
     arguments = "eval_dataset=load_dataset('parquet', data_files='e.parquet')"
-    values = _values(_translated(tmp_path, "GRPO", fields, arguments))
+    values = values_of(translated(tmp_path, "GRPO", fields, arguments))
     evaluate = {key.removeprefix("evaluate."): value for key, value in values.items() if key.startswith("evaluate.")}
     assert evaluate == {
         "data": ["e.parquet"],
@@ -235,7 +235,7 @@ def test_evaluations_of_grpo_sample_as_those_of_trl(tmp_path: Path) -> None:
         "before_training": False,
         "top_p": 0.9,
     }
-    assert not any(key.startswith("evaluate") for key in _values(_translated(tmp_path, "GRPO", "", arguments)))
+    assert not any(key.startswith("evaluate") for key in values_of(translated(tmp_path, "GRPO", "", arguments)))
 
 
 # --- scripts ------------------------------------------------------------------------------------------------------
@@ -256,8 +256,8 @@ def test_evaluations_of_grpo_sample_as_those_of_trl(tmp_path: Path) -> None:
     ],
 )
 def test_values_of_names_are_read_and_never_guessed(tmp_path: Path, before: str, fields: str, value: Any) -> None:
-    found = _translated(tmp_path, "GRPO", f"per_device_train_batch_size=8, {fields}", before=before)
-    assert _values(found)["rollout.samples_per_prompt"] == value
+    found = translated(tmp_path, "GRPO", f"per_device_train_batch_size=8, {fields}", before=before)
+    assert values_of(found)["rollout.samples_per_prompt"] == value
 
 
 def test_defaults_of_argparse_are_values_and_are_noted(tmp_path: Path) -> None:
@@ -266,8 +266,8 @@ def test_defaults_of_argparse_are_values_and_are_noted(tmp_path: Path) -> None:
         "p.add_argument('--pack', action='store_true')\np.add_argument('--epochs', required=True)\no = p.parse_args()"
     )
     fields = "learning_rate=o.learning_rate, packing=o.pack, num_train_epochs=o.epochs"
-    found = _translated(tmp_path, "SFT", fields, before=before)
-    values, file = _values(found), (tmp_path / "script.py").as_posix()
+    found = translated(tmp_path, "SFT", fields, before=before)
+    values, file = values_of(found), (tmp_path / "script.py").as_posix()
     assert (values["trainer.lr"], values["num_epochs"]) == (2e-5, FILL_IN)
     assert "trainer.packing" not in values
     [note] = found.notes
@@ -278,8 +278,8 @@ def test_defaults_of_argparse_are_values_and_are_noted(tmp_path: Path) -> None:
 
 def test_names_of_earlier_versions_and_names_that_no_version_has(tmp_path: Path) -> None:
     fields = "max_seq_length=64, evaluation_strategy='no', group_by_length=True, learning_rat=1"
-    found = _translated(tmp_path, "SFT", fields, "tokenizer=None, packing=True")
-    values = _values(found)
+    found = translated(tmp_path, "SFT", fields, "tokenizer=None, packing=True")
+    values = values_of(found)
     assert (values["data.max_prompt_tokens"], values["trainer.packing"]) == (64, True)
     assert "same micro-batch" in found.unneeded["SFTConfig.group_by_length"]
     assert found.missing["SFTConfig.learning_rat"].startswith(
@@ -293,7 +293,7 @@ def test_functions_with_a_name_are_addresses(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(f"{before}def main():\n    GRPOTrainer('m', [short, R.good, R(1), lambda c: 1])\n")
     file = script.as_posix()
-    assert _values(translate_trl(script))["rewards"] == [f"{file}:short", f"{file}:R.good", FILL_IN, FILL_IN]
+    assert values_of(translate_trl(script))["rewards"] == [f"{file}:short", f"{file}:R.good", FILL_IN, FILL_IN]
     assert '# "FILL IN": 2 values are known' in write_toml(translate_trl(script), "x")  # rewards and data.files
 
 
@@ -306,7 +306,7 @@ def test_models_with_an_adapter_and_enumerations(tmp_path: Path) -> None:
     script.write_text(f"{before}SFTTrainer(m, SFTConfig({fields}))\n")
     found = translate_trl(script)
     expected = {"model.path": "base", "trainer.lora.rank": 4, "checkpoint.every": 7, "trainer.lr_scheduler": "cosine"}
-    assert {key: _values(found)[key] for key in expected} == expected
+    assert {key: values_of(found)[key] for key in expected} == expected
 
 
 def test_a_value_that_depends_on_a_condition_has_its_text(tmp_path: Path) -> None:
@@ -317,22 +317,22 @@ def test_a_value_that_depends_on_a_condition_has_its_text(tmp_path: Path) -> Non
 
 def test_a_part_of_a_data_set_has_a_file_name_without_other_characters(tmp_path: Path) -> None:
     arguments = "train_dataset=load_dataset('a/b', split='train[:1%]')"
-    values = _values(_translated(tmp_path, "KTO", arguments=arguments.replace("train_dataset", "eval_dataset")))
+    values = values_of(translated(tmp_path, "KTO", arguments=arguments.replace("train_dataset", "eval_dataset")))
     script = tmp_path / "other.py"
     script.write_text(f"SFTTrainer('m', SFTConfig(), {arguments})\n")
     assert values["data.files"] == ["d.jsonl"]
-    assert _values(translate_trl(script))["data.files"] == ["b-train__1__.parquet"]
+    assert values_of(translate_trl(script))["data.files"] == ["b-train__1__.parquet"]
 
 
 def test_a_value_that_is_not_known_has_its_line(tmp_path: Path) -> None:
-    found = _translated(tmp_path, "SFT", "learning_rate=options.lr")
+    found = translated(tmp_path, "SFT", "learning_rate=options.lr")
     assert str(found.unknown["SFTConfig.learning_rate"]) == f"options.lr ({(tmp_path / 'script.py').as_posix()}:3)"
     assert '# "FILL IN": one value is known only when the code runs.' in write_toml(found, "script.py")
 
 
 def test_a_script_is_not_run(tmp_path: Path) -> None:
     before = f"open({str(tmp_path / 'made')!r}, 'w')"
-    _translated(tmp_path, "SFT", before=before)
+    translated(tmp_path, "SFT", before=before)
     assert not (tmp_path / "made").exists()
 
 
@@ -358,103 +358,7 @@ def test_reward_functions_of_a_script_that_trains_when_it_is_imported(tmp_path: 
         ("SFTTrainer(", "cannot be read"),
     ],
 )
-def test_scripts_that_cannot_be_translated(tmp_path: Path, text: str, message: str) -> None:
+def test_scripts_that_cannot_betranslated(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "script.py").write_text(text)
     with pytest.raises(ConfigError, match=message):
         translate_trl(tmp_path / "script.py")
-
-
-# --- YAML ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_yaml_file_needs_fields_of_one_trainer(tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
-    file.write_text("model_name_or_path: m\ndataset_name: d\nlearning_rate: 1e-5\n")
-    with pytest.raises(ConfigError, match="got:  one of SFT, DPO, KTO, Reward|one of GRPO, SFT, DPO, KTO, Reward"):
-        translate_trl(file)
-    values = _values(translate_trl(file, trainer="dpo"))
-    assert (values["algorithm.kind"], values["trainer.lr"]) == ("dpo@trl", 1e-5)
-    file.write_text("learning_rat: 1e-5\n")
-    with pytest.raises(ConfigError, match="got:  learning_rat\n  need: fields of one trainer"):
-        translate_trl(file)
-
-
-def test_a_yaml_file_of_an_earlier_version_is_translated(tmp_path: Path) -> None:
-    """The fields that any trainer has decide whose file it is."""
-    file = tmp_path / "run.yaml"
-    fields = {"torch_dtype": "bfloat16", "evaluation_strategy": "steps", "eval_steps": 5, "overwrite_output_dir": True}
-    fields |= {"num_generations": 4, "max_prompt_length": 64, "warmup_ratio": 0.1, "vllm_dtype": "auto"}
-    file.write_text("".join(f"{name}: {value}\n" for name, value in fields.items()))
-    found = translate_trl(file)
-    expected = {"model.dtype": "bfloat16", "data.max_prompt_tokens": 64, "trainer.warmup_ratio": 0.1}
-    assert {key: _values(found)[key] for key in expected} == expected
-    assert "fresh" in found.unneeded["GRPOConfig.overwrite_output_dir"]
-    assert found.missing["GRPOConfig.vllm_dtype"].startswith("no such setting in TRL 1.16: did you mean 'GRPOConfig.v")
-    assert found.notes == ("TRL 1.16 does not have, so that nothing is translated: GRPOConfig.vllm_dtype",)
-
-
-# --- commands -----------------------------------------------------------------------------------------------------
-
-PARSED = """
-from trl import DPOConfig, DPOTrainer, ModelConfig, ScriptArguments, TrlParser, get_peft_config
-def main():
-    parser = TrlParser((ScriptArguments, DPOConfig, ModelConfig))
-    script_args, training_args, model_args = parser.parse_args_and_config()
-    dataset = load_dataset(script_args.dataset_name)
-    trainer = DPOTrainer(
-        model=model_args.model_name_or_path,
-        args=training_args,
-        train_dataset=dataset[script_args.dataset_train_split],
-        peft_config=get_peft_config(model_args),
-    )
-"""
-
-
-def test_a_command_of_trl_has_its_flags_as_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "sft.yaml").write_text("learning_rate: 1e-4\nmax_length: 128\n")
-    command = "trl sft --model_name_or_path m --dataset_name a/b --config sft.yaml --learning-rate=1e-5 --packing"
-    values = _values(
-        translate_trl(f"{command} --use_peft --lora_target_modules q_proj k_proj --max_steps $STEPS_OF_ME")
-    )
-    assert values["algorithm.kind"] == "sft"
-    expected = {
-        "model.path": "m",
-        "data.files": ["b-train.parquet"],
-        "trainer.lr": 1e-5,
-        "data.max_prompt_tokens": 128,
-        "trainer.packing": True,
-        "trainer.lora.target_modules": ["q_proj", "k_proj"],
-        "num_epochs": FILL_IN,
-    }
-    assert {key: values[key] for key in expected} == expected
-
-
-def test_a_script_whose_configuration_is_parsed_is_read_with_the_arguments_of_its_command(tmp_path: Path) -> None:
-    script, shell = tmp_path / "train.py", tmp_path / "run.sh"
-    script.write_text(PARSED)
-    alone = translate_trl(script)
-    assert _values(alone)["model.path"] == FILL_IN
-    assert alone.notes[0].startswith("train.py takes its configuration from the command line")
-    launch = "accelerate launch --num_processes 2 --config_file z.yaml"
-    fields = "--model_name_or_path m --dataset_name a/b --beta 0.2 --use_peft --lora_r 4 --own 3"
-    shell.write_text(f"#!/bin/bash\nM=1\n{launch} train.py {fields}\n")
-    found = translate_trl(shell)
-    expected = {"model.path": "m", "data.files": ["b-train.parquet"], "algorithm.beta": 0.2, "placement.ranks": 2}
-    expected |= {"trainer.lora.rank": 4, "batch_size": 16}
-    assert {key: _values(found)[key] for key in expected} == expected
-    assert "DPOConfig.own" in found.missing
-
-
-def test_arguments_of_a_script_that_parses_none_of_them_are_in_the_notes(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text("SFTTrainer('m', SFTConfig(seed=3))\n")
-    (tmp_path / "run.sh").write_text("python train.py --seed 4\n")
-    found = translate_trl(tmp_path / "run.sh")
-    assert _values(found)["seed"] == 3
-    assert found.notes == ("arguments of train.py are not translated: seed",)
-
-
-@pytest.mark.parametrize("text", ["ls -l", "trl vllm-serve --model m"])
-def test_a_command_that_trains_nothing_is_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="the command in 'the command'\n  got:  no such command"):
-        translate_trl(text)
