@@ -39,7 +39,7 @@ _QUICK = (
 )
 # Sessions of `nightly`, and their arguments, if they are not those by default.
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
-_NIGHTLY = dict.fromkeys(("lint", "checks", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
+_NIGHTLY = dict.fromkeys(("lint", "checks", "laws", "slow", "docs", "build", "training", "soak", "notebooks"), ()) | {
     "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": ["tests/ray"],
     "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
 }  # fmt: skip
@@ -220,6 +220,15 @@ def sglang(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The documentation, in docs/_build; a warning is an error."""
     _python(session, "sphinx", "-q", "-W", "--keep-going", "docs", "docs/_build", *session.posargs)
+
+
+@nox.session(venv_backend="venv", reuse_venv=True)
+def notebooks(session: nox.Session) -> None:
+    """The notebooks in examples/notebooks, each executed in at most two minutes of CPU time, in an environment of its own."""
+    session.install("-c", "constraints/default.txt", ".[lora]", "-r", "examples/notebooks/requirements.txt")
+    session.run("python", "-m", "purerl.recipes.smollm2", env=_ENVIRONMENT)  # made before the time is measured
+    paths = session.posargs or sorted(map(str, Path("examples/notebooks").glob("*.ipynb")))
+    session.run("python", "-m", "tests.execute_notebook", *paths, env=_ENVIRONMENT)
 
 
 @nox.session(venv_backend="venv")
