@@ -22,6 +22,7 @@ __all__ = [
     "check_generator",
     "check_mismatch_growth",
     "check_serving",
+    "copy_reason",
     "is_narrow",
     "sampled_model",
 ]
@@ -45,6 +46,20 @@ def sampled_model(model: Model, trainer: object) -> Model:
     """The policy's `model` as the generator loads it, unless its own settings name a dtype: as `trainer` computes."""
     dtype = trainer_plugin(trainer).compute_dtype(trainer)
     return evolve(model, dtype=dtype) if dtype else model
+
+
+def copy_reason(
+    generator: object, *, model: Model, trainer: object, rollout: Rollout | None, placement: Placement, ranks: int
+) -> str | None:
+    """Why `generator` has a copy of the weights of the policy `model`; None: it samples with those of its `trainer`."""
+    if rollout is not None and rollout.max_staleness:
+        return f"rollout.max_staleness is {rollout.max_staleness}"
+    if placement.kind == "ray":
+        return "placement.kind is ray"
+    if ranks > 1:
+        return f"{ranks} ranks"
+    plugin = generator_plugin(generator)
+    return plugin.copy_reason(generator, model=sampled_model(model, trainer), trainer=trainer)
 
 
 def check_serving(generator: object, rollout: Rollout | None, placement: Placement) -> None:
