@@ -19,6 +19,7 @@ from purerl.settings import Model, in_section, no_effect, setting
 __all__ = [
     "change_generator",
     "check_adapter_rank",
+    "check_copy_weights",
     "check_generator",
     "check_mismatch_growth",
     "check_serving",
@@ -60,6 +61,19 @@ def copy_reason(
         return f"{ranks} ranks"
     plugin = generator_plugin(generator)
     return plugin.copy_reason(generator, model=sampled_model(model, trainer), trainer=trainer)
+
+
+def check_copy_weights(
+    generator: Any, *, model: Model, trainer: object, rollout: Rollout | None, placement: Placement
+) -> None:
+    """Refuse `generator.copy_weights` where there is a copy anyway. Raises: ConfigError."""
+    if not getattr(generator, "copy_weights", False):
+        return
+    options = {"model": model, "trainer": trainer, "rollout": rollout, "placement": placement}
+    reason = copy_reason(evolve(generator, copy_weights=False), **options, ranks=placement.num_trainers)
+    if reason is not None:
+        need = f"a generator that could sample with the weights of the trainer; here it has a copy anyway: {reason}"
+        raise no_effect("generator.copy_weights", True, need)  # noqa: FBT003 - the value
 
 
 def check_serving(generator: object, rollout: Rollout | None, placement: Placement) -> None:

@@ -221,7 +221,8 @@ def open_generator(
     """
     seed = derive_seed(seed, name) % 2**31
     if policy is not None:
-        return generator_plugin(settings).build_shared(settings, trainer=policy, model=model, seed=seed)
+        build: Any = generator_plugin(settings).build_shared
+        return build(settings, trainer=policy, model=model, seed=seed)
     with phase(f"loading the model of the {name}, {model.path}, into {kind_of(settings)}"):
         return processes.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
 

@@ -276,7 +276,7 @@ def test_a_generator_with_shared_weights_conforms(tmp_path: Path, family: str) -
     check_generator(lambda: _Both(trainer_of(first)), **suite_arguments(first, second))
 
 
-# --- when --------------------------------------------------------------------------------------------------------------
+# --- when -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

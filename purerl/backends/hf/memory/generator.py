@@ -54,7 +54,8 @@ def memory_of_generator(
     layers = whole.config.get_text_config(decoder=True).num_hidden_layers
 
     def measure(number: int) -> dict[str, dict[str, int]]:
-        return {"sampling": _sampling(config, fake_model(model, num_layers=number), model, rows, workload)}
+        causal = fake_model(model, num_layers=number).requires_grad_(requires_grad=False)
+        return {"sampling": _sampling(config, causal, model, rows, workload)}
 
     transient = over_layers(layers, measure)
     is_copy = not is_shared or (isinstance(trainer, TrainerConfig) and trainer.mixed_precision != "off")

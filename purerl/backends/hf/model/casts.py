@@ -52,8 +52,9 @@ class Casts:
 
     def use_in(self, decoder: nn.Module) -> None:
         """Let the linear layers of `decoder` read the copies under autocast."""
-        for layer in decoder.modules():
-            if type(layer) is nn.Linear and layer.weight.dtype == torch.float32:
+        layers: list[Any] = [layer for layer in decoder.modules() if type(layer) is nn.Linear]
+        for layer in layers:
+            if layer.weight.dtype == torch.float32:
                 copies = (self.of[id(layer.weight)], None if layer.bias is None else self.of[id(layer.bias)])
                 layer.forward = partial(_linear, layer, copies)
 
