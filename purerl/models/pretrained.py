@@ -12,7 +12,7 @@ from purerl.models.config_file import check_model_files, explain_config
 from purerl.settings import Model
 from purerl.system.similar_paths import similar_path
 
-__all__ = ["cannot_load", "check_directory", "config_of", "dtype_of", "folder_of", "loading"]
+__all__ = ["cannot_load", "check_directory", "config_of", "dtype_of", "file_of", "folder_of", "loading"]
 
 
 def config_of(model: Model) -> Any:
@@ -79,6 +79,18 @@ def cannot_load(what: str, model: Model, error: BaseException) -> ConfigError:
         need="files as written by transformers' save_pretrained",
         do=_suggestion(Path(model.path)),
     )
+
+
+def file_of(model: Model, name: str) -> Path:
+    """The file `name` of `model`, in its directory or downloaded. Raises: OSError if there is none."""
+    if Path(model.path).is_dir():
+        return Path(model.path) / name
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(model.path, name, revision=model.revision, _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        raise FileNotFoundError(name)
+    return Path(path)
 
 
 def _in_words(error: BaseException) -> str:
