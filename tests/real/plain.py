@@ -58,6 +58,15 @@ def score(model: nn.Module, rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
     return torch.where(mask, logp, 0.0), mask
 
 
+def greedy(model: Any, prompts: Sequence[Sequence[int]], *, max_tokens: int) -> list[list[int]]:
+    """Greedy completions by transformers, one after the other."""
+    found = []
+    for prompt in prompts:
+        tokens = model.generate(torch.tensor([prompt]), do_sample=False, max_new_tokens=max_tokens)
+        found.append(tokens[0, len(prompt) :].tolist())
+    return found
+
+
 def train(model: nn.Module, loss: Callable[[], Tensor], *, lr: float, steps: int = 2) -> list[float]:
     """Minimize `loss` by AdamW with a clipped gradient. Returns the losses before each optimizer step."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

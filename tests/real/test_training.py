@@ -20,10 +20,13 @@ from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.lora import Lora
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
+from purerl.evaluation.settings import Evaluate
 from purerl.recipes.char_count import Problem
 from purerl.rollouts.settings import Rollout
+from purerl.runs.export import export_model
 from purerl.seeds import derive_seed
 from purerl.settings import Model
+from purerl.store.evaluations import read_evaluation
 from purerl.store.rollouts import read_batch
 from tests.real import plain
 
@@ -32,6 +35,7 @@ pytestmark = pytest.mark.real
 PROBLEMS = [Problem("r", "rare"), Problem("b", "cab"), Problem("z", "zzyzx"), Problem("e", "tepee"), Problem("o", "no")]
 PROMPTS = [f"Name a {thing}." for thing in ("color", "river")]
 BETA = 0.1
+FILE, TOKENS = "model.safetensors", 12
 LORA = Lora(rank=8, alpha=16.0, export="adapter")
 
 
@@ -65,6 +69,9 @@ def test_sft_equals_transformers(model: Path, tokenizer: PreTrainedTokenizerBase
         max_steps=2,
         batch_size=len(data),
         trainer=trainer.Config(lr=1e-4, max_rows_per_microbatch=2),
+        generator=generator.Config(),
+        rewards=("purerl.rewards.math:boxed",),
+        evaluate=Evaluate(data=str(tmp_path / "data.jsonl"), every=2, before_training=False, max_tokens=TOKENS),
     )
     found = _train(config, tmp_path / "run")
 
@@ -75,6 +82,19 @@ def test_sft_equals_transformers(model: Path, tokenizer: PreTrainedTokenizerBase
     policy.save_pretrained(tmp_path / "plain")
     runs = [plain.weights(path) for path in (tmp_path / "run" / "final", tmp_path / "plain", model)]
     assert plain.difference(*runs) < 5e-5
+
+    # The exported model answers as the one in the run, and as that of a checkpoint.
+    answers = [row["completion"] for row in read_evaluation(tmp_path / "run" / "evaluations", 2)]
+    assert answers == _answers(tmp_path / "run" / "final", tokenizer, data)
+    exported = export_model(tmp_path / "run", "2", tmp_path / "exported")
+    assert (exported / FILE).read_bytes() == (tmp_path / "run" / "final" / FILE).read_bytes()
+
+
+def _answers(path: Path, tokenizer: PreTrainedTokenizerBase, data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Greedy completions of transformers."""
+    prompts = [plain.ids_of(tokenizer, row["prompt"]) for row in data]
+    completions = plain.greedy(plain.load(path), prompts, max_tokens=TOKENS)
+    return [str(tokenizer.decode(tokens, skip_special_tokens=True)) for tokens in completions]
 
 
 def test_dpo_with_lora_equals_peft(model: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
