@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.board.figure import FIGURE, figure
 from benchmarks.board.page import PAGE, group_results, page, read_published
+from benchmarks.board.readme import README, with_sentence
 from benchmarks.board.result import read_results, result_of, store
 from purerl.errors import RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -40,6 +41,8 @@ def test_page_is_what_the_results_make() -> None:
     how = "python -m benchmarks.board page"
     assert PAGE.read_text(encoding="utf-8") == page(results, read_published()), how
     assert FIGURE.read_text(encoding="utf-8") == figure(group_results(results)), how
+    text = README.read_text(encoding="utf-8")
+    assert text == with_sentence(text, group_results(results)), how
 
 
 def test_result_has_what_the_run_has_stored(run: Summary, result: dict[str, Any]) -> None:
@@ -142,3 +145,18 @@ def test_result_of_the_same_command_and_commit_is_replaced(tmp_path: Path) -> No
     first, second, third = (store(result, tmp_path) for result in (RESULTS[0], RESULTS[0], RESULTS[1]))
     assert first == second != third
     assert read_results(tmp_path) == sorted(RESULTS[:2], key=lambda result: store(result, tmp_path).name)
+
+
+def test_sentence_of_the_readme_has_the_range_of_all_seeds() -> None:
+    results = [
+        _made("addition", 0, 0.961, 50.0, "a" * 40, "2026-01-01T00:00:00+00:00"),
+        _made("addition", 1, 0.984, 61.0, "a" * 40, "2026-01-01T00:01:00+00:00"),
+        _made("addition", 0, 0.1, 9.0, "a" * 40, "2026-01-03T00:00:00+00:00", "max_steps=1"),
+        _made("char_count", 0, 0.5, 100.0, "a" * 40, "2026-01-02T00:00:00+00:00"),
+    ]
+    text = "Before\n<!-- results of addition -->\nold\n<!-- end of results -->\nAfter\n"
+    written = " ".join(with_sentence(text, group_results(results)).split())
+    assert "old" not in written
+    assert "raised the accuracy from 0.25 to between 0.96 and 0.98 on 2 seeds. A run took 56 CPU seconds" in written
+    assert written.startswith("Before <!-- results of addition --> On held-out")
+    assert written.endswith("<!-- end of results --> After")
