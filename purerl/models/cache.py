@@ -27,7 +27,7 @@ from purerl.settings import Model
 from purerl.system.nesting import read_json
 from purerl.system.private_files import open_private, read_private, user_folder
 
-__all__ = ["stored_result"]
+__all__ = ["passed_before", "stored_result"]
 
 T = TypeVar("T")
 
@@ -58,6 +58,30 @@ def stored_result(cls: type[T], compute: Callable[[], T], *, model: Model, setti
     with suppress(OSError, RunError):
         _write(path, json.dumps(converter.unstructure(result)))
     return result
+
+
+def passed_before(key: object, check: Callable[[], None]) -> None:
+    """Call `check`, unless it has passed in this process or in an earlier one with the same `key`.
+
+    Its ``repr`` tells keys apart, and the versions of libraries are part of it. An exception of `check` is raised.
+    """
+    name = repr((key, *_versions()))
+    path = None if name in _passed else _path(name)
+    if name not in _passed and (path is None or not _exists(path)):
+        check()
+        with suppress(OSError, RunError):
+            if path is not None:
+                _write(path, "true")
+    _passed.add(name)
+
+
+_passed = set[str]()
+
+
+def _exists(path: Path) -> bool:
+    with suppress(OSError, RunError):
+        return bool(read_private(path))
+    return False
 
 
 def _files_of(model: Model) -> tuple[str, ...] | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from purerl.errors import ConfigError
 from purerl.models.config_file import read_object
 from purerl.models.pretrained import cannot_load, config_of, file_of, loading
+from purerl.models.template_probe import check_templates
 from purerl.settings import Model
 from purerl.system.phases import phase
 
@@ -27,7 +28,7 @@ __all__ = [
 
 @phase("importing transformers and loading a tokenizer")
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer of `model`. Raises ConfigError if there is none."""
+    """The tokenizer of `model`. Raises ConfigError if there is none, and as `check_templates`."""
     from transformers import AutoTokenizer
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
@@ -37,6 +38,7 @@ def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
+    check_templates(tokenizer, model.path)
     return tokenizer
 
 

@@ -42,7 +42,7 @@ from attrs import define, field, frozen
 
 from purerl.errors import InputError, RunDirectoryError
 from purerl.store.lines import read_lines
-from purerl.store.lock import is_lock_of, lock_directory
+from purerl.store.lock import check_lock_file, is_lock_of, lock_directory
 from purerl.store.objects import DATA_DO, damaged, read_facts, read_origin, read_summary
 from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
@@ -270,6 +270,7 @@ def unlocked(path: Path) -> RunDirectory:
 def check_directory(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> None:
     """Refuse what `claim` with these arguments would refuse. Nothing is created or locked."""
     _check_entries(path)
+    check_lock_file(path)
     _check_folders(path)
     if path.exists() and not fresh:
         _check_stored(path, _content(document, digest), changes)
