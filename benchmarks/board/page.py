@@ -122,17 +122,16 @@ def page(results: Sequence[Mapping[str, Any]], published: Sequence[Mapping[str, 
     """The page, in Markdown."""
     groups = group_results(results)
     newest = list({group.key: group for group in groups}.values())
-    theirs = {number["task"]: number for number in published}
-    rows = [_row(group, theirs.get(group.task, {})) for group in sorted(newest, key=lambda group: group.key)]
+    rows = [_row(group, _published_for(group, published)) for group in sorted(newest, key=lambda group: group.key)]
     titles = ["task", "model", "ours", "theirs", "seeds", "CPU s", "hardware", "command", "commit", "date"]
     speed = [_speed_row(group) for group in groups if not group.settings]
-    done = {group.task for group in newest}
+    done = [_published_for(group, published) for group in newest]
     return "\n".join(
         [
             _INTRODUCTION,
             _table(titles, rows),
             _SPEED + _table(["task", "commit", "date", "seeds", "CPU s", "after"], speed),
-            _OPEN + open_numbers([number for number in published if number["task"] not in done]),
+            _OPEN + open_numbers([number for number in published if number not in done]),
         ]
     )
 
@@ -153,6 +152,12 @@ def open_numbers(published: Iterable[Mapping[str, Any]]) -> str:
         for number in published
     ]
     return _table(titles, rows)
+
+
+def _published_for(group: Group, published: Iterable[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The published number for the task of `group`, whose settings the group has; empty if there is none."""
+    numbers = (number for number in published if number["task"] == group.task)
+    return next((number for number in numbers if {*number.get("settings", ())} <= {*group.settings}), {})
 
 
 def _row(group: Group, published: Mapping[str, Any]) -> list[str]:

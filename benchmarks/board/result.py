@@ -25,27 +25,27 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
+from inspect import signature
+from itertools import chain, product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from purerl.config.schema import RunConfig
 from purerl.config.stored import read_config
 from purerl.config.structure import digest, to_dict
-from purerl.config.tables import differences, write
+from purerl.config.tables import differences, flat, write
 from purerl.errors import InputError, RunDirectoryError
-from purerl.recipes import names, required_settings, resolve
+from purerl.recipes import find, names, required_settings, resolve
 from purerl.store.lines import read_lines
 from purerl.store.objects import read_facts, read_summary
 from purerl.store.processes import read_processes
 
-__all__ = ["FOLDER", "read_results", "result_of", "store"]
+__all__ = ["FOLDER", "find_recipe", "read_results", "result_of", "store"]
 
 FOLDER = Path(__file__).parents[1] / "results" / "board"
 _REPRODUCE = Path(__file__).parents[2] / "reproduce"
-_ADDRESSES = ("model", "data")
-"""Required parameters of recipes that are read from the configuration."""
 
 
 def result_of(run: Path) -> dict[str, Any]:
@@ -60,7 +60,7 @@ def result_of(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{str(run)!r} has no result", got=got, need="a finished run of this version")
     records, facts = read_lines(run / "metrics.jsonl"), read_facts(run)
     initial = read_summary(run / "initial_run") if config.initial_run is not None else None
-    recipe, settings = _find_recipe(config)
+    recipe, settings = find_recipe(config)
     shown = [_without_folders(setting) for setting in settings]
     return {
         "task": config.name,
@@ -99,29 +99,48 @@ def read_results(folder: Path = FOLDER) -> list[dict[str, Any]]:
     return [json.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.json"))]
 
 
-def _find_recipe(config: RunConfig) -> tuple[str, list[str]]:
+def find_recipe(config: RunConfig) -> tuple[str, list[str]]:
     """The recipe that has the name of `config`, and the settings with which it gives `config`."""
     files = {path.stem: f"reproduce/{path.name}" for path in _REPRODUCE.glob("*.toml")}
-    recipes = {name: name for name in names()} | files
-    if config.name not in recipes:
+    if config.name in files:
+        name, source, options = files[config.name], str(_REPRODUCE / f"{config.name}.toml"), [[]]
+    elif config.name in names():
+        name, source, options = config.name, config.name, [*_arguments(config)]
+    else:
         need = "the name of a recipe, or of a file in reproduce/"
         raise RunDirectoryError("no command for the board", got=f"name = {config.name!r}", need=need)
-    recipe = recipes[config.name]
-    source = str(_REPRODUCE.parent / recipe) if recipe in files.values() else recipe
-    given = {"model": config.model.path, "data": write(list(config.data.files)) if config.data else ""}
-    required = () if recipe in files.values() else (text.partition("=")[0] for text in required_settings(recipe))
-    arguments = [f"{name}={given[name]}" for name in required if name in _ADDRESSES]
-    base = resolve(source, arguments)
-    changed = [f"{key}={write(value)}" for key, _, value in differences(to_dict(base), to_dict(config))]
-    settings = [*arguments, *changed]
+    settings = min(([*each, *_changes(resolve(source, each), config)] for each in options), key=len)
     try:
         found = digest(resolve(source, settings)) == digest(config)
     except InputError:
         found = False
     if not found:
-        need = f"a configuration that purerl train {recipe} and settings give"
+        need = f"a configuration that purerl train {name} and settings give"
         raise RunDirectoryError("no command for the board", got=", ".join(settings), need=need)
-    return recipe, settings
+    return name, settings
+
+
+def _arguments(config: RunConfig) -> Iterator[list[str]]:
+    """Arguments of the recipe of `config`: those that it needs, and each choice of those that are a Literal."""
+    given = {"model": config.model.path, "data": write(list(config.data.files)) if config.data else ""}
+    required = [text.partition("=")[0] for text in required_settings(config.name)]
+    needed = [f"{name}={given[name]}" for name in required if name in given]
+    function = find(config.name)
+    choices = []
+    for name, hint in get_type_hints(function).items():
+        if get_origin(hint) is Literal:
+            default = signature(function).parameters[name].default
+            choices.append([[] if option == default else [f"{name}={option}"] for option in get_args(hint)])
+    for chosen in product(*choices):
+        yield [*needed, *chain(*chosen)]
+
+
+def _changes(base: RunConfig, config: RunConfig) -> list[str]:
+    """The settings that make `config` of `base`. Another kind of algorithm has no modifiers unless they are named."""
+    changes = {key: value for key, _, value in differences(to_dict(base), to_dict(config))}
+    if "algorithm.kind" in changes and (modifiers := flat(to_dict(config)).get("algorithm.modifiers")):
+        changes["algorithm.modifiers"] = modifiers
+    return [f"{key}={write(value)}" for key, value in changes.items()]
 
 
 def _without_folders(setting: str) -> str:
@@ -133,9 +152,10 @@ def _without_folders(setting: str) -> str:
 
 def _model(config: RunConfig, run: Path) -> str:
     model = config.model if config.initial_run is None else config.initial_run.model
-    folder = Path(model.path.replace("{run}", str(run)))
-    if not folder.is_dir():
+    named = Path(model.path.replace("{run}", str(run)))
+    if not named.is_dir() and "{run}" not in model.path:
         return model.path
+    folder = named if named.is_dir() else run / "final"
     [architecture] = json.loads((folder / "config.json").read_text(encoding="utf-8"))["architectures"]
     return f"{architecture}, {sum(map(_num_parameters, folder.glob('*.safetensors'))):,} parameters"
 

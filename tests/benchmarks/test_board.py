@@ -11,7 +11,7 @@ import pytest
 from benchmarks.board.figure import FIGURE, figure
 from benchmarks.board.page import PAGE, group_results, page, read_published
 from benchmarks.board.readme import README, with_sentence
-from benchmarks.board.result import read_results, result_of, store
+from benchmarks.board.result import find_recipe, read_results, result_of, store
 from purerl.errors import RunDirectoryError
 from purerl.loop.train import Summary, train
 from purerl.recipes import resolve
@@ -74,6 +74,16 @@ def test_command_gives_the_configuration_of_the_run(run: Summary, result: dict[s
     assert f"# {result['digests']['config']}\n" in stored
 
 
+def test_command_of_a_recipe_has_its_arguments_and_the_modifiers_of_another_algorithm() -> None:
+    arguments = ["model=tiny", "data=problems.parquet"]
+    kind = ["algorithm.kind=tests.recipes.shuffled", 'algorithm.modifiers=["kl_loss"]', "algorithm.kl_loss.coef=0.01"]
+    config = resolve("gsm8k", [*arguments, "batch_size=16", *kind])
+    recipe, settings = find_recipe(config)
+    assert recipe == "gsm8k"
+    assert resolve("gsm8k", settings) == config
+    assert {"model=tiny", "batch_size=16", kind[0], kind[1]} <= {*settings}
+
+
 def test_run_that_no_command_gives_is_refused(run: Summary, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
@@ -117,7 +127,7 @@ def test_a_row_has_the_seeds_of_the_newest_commit() -> None:
     assert "| 0.250 (0.250 to 0.250) → 0.750 (0.700 to 0.800) |" in row
     assert "| 2: 0, 1 | 70 (60 to 80) | Some CPU, 2 cores | `purerl train char_count seed=SEED` |" in row
     assert row.endswith("| `bbbbbbbbbb` | 2026-01-03 |")
-    assert "0.435 → 0.600 ([verl](" in row
+    assert "0.435" not in row, "it is for another setting"
 
 
 def test_other_settings_are_a_row_of_their_own_and_changes_are_marked() -> None:
@@ -135,10 +145,14 @@ def test_speed_has_every_commit_in_the_order_of_their_dates() -> None:
     assert drawn.count('r="2"') == 3, "a dot for each seed"
 
 
-def test_number_with_a_result_is_not_open_any_more() -> None:
-    published = read_published()
-    assert "| `char_count` | SmolLM2" in page([], published)
-    assert "| `char_count` | SmolLM2" not in page(RESULTS, published)
+def test_published_number_is_beside_the_result_of_its_settings_and_not_open_any_more() -> None:
+    published, started = read_published(), "2026-01-05T00:00:00+00:00"
+    number, of_verl = "0.435 → 0.600 ([verl](", _made("char_count", 0, 0.6, 9.0, "c" * 40, started, "size=verl")
+    assert "| `char_count` | SmolLM2" in page(RESULTS, published)
+    text = page([*RESULTS, of_verl], published)
+    assert "| `char_count` | SmolLM2" not in text
+    [row] = [line for line in text.splitlines() if number in line]
+    assert "`purerl train char_count size=verl`" in row
 
 
 def test_result_of_the_same_command_and_commit_is_replaced(tmp_path: Path) -> None:

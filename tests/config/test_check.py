@@ -182,7 +182,7 @@ def test_settings_of_the_same_number_exclude_each_other(settings: tuple[str, ...
 
 
 def test_number_of_mini_batches() -> None:
-    assert addition().minibatches == 4
+    assert addition().minibatches == 2
     assert apply(addition(), ["num_minibatches="]).minibatches == 1
     assert apply(addition(), ["num_minibatches=", "minibatch_size=16"]).minibatches == 8
 

@@ -62,4 +62,4 @@ def test_plan_describes_mixtures_and_the_validation_set() -> None:
     config = apply(addition(), ["data.validation_fraction=0.05", "evaluate.data={}", "evaluate.max_examples=100"])
     lines = plan(config).splitlines()
     assert "  data          {run}/prepared/train.parquet; 5.0% for validation" in lines
-    assert "  evaluation    every 20 steps: the first 100 problems of the validation set" in lines
+    assert "  evaluation    every 40 steps: the first 100 problems of the validation set" in lines
