@@ -46,7 +46,7 @@ from purerl.algos.modifiers import bypass, reduction
 from purerl.backends.hf import generator, trainer
 from purerl.backends.hf.lora import Lora
 from purerl.composition import Composition
-from purerl.config.schema import RunConfig
+from purerl.config.schema import RunConfig, StopWhen
 from purerl.evaluation.settings import Evaluate
 from purerl.recipes import smollm2
 from purerl.recipes.tiny_task import tiny_task, write_parquet
@@ -68,7 +68,7 @@ def char_count(
     max_steps: int | None = None,
     num_epochs: float | None = None,
 ) -> RunConfig:
-    """GRPO on counting letters, after an SFT phase: 20 steps by default, or with the size `verl` two epochs.
+    """GRPO on counting letters, after an SFT phase: 16 steps by default, or with the size `verl` two epochs.
 
     >>> char_count("verl").max_steps, char_count("verl", max_steps=2).max_steps
     (140, 2)
@@ -96,18 +96,22 @@ def char_count(
 def _small() -> dict[str, Any]:
     return dict(
         initial_run=dict(
-            max_steps=32,
+            max_steps=96,
             batch_size=16,
             trainer=trainer.Config(lr=2e-4, warmup_steps=2, max_tokens_per_microbatch=2048),
+            evaluate=Evaluate(
+                data=_TRAIN, every=8, before_training=False, max_examples=128, max_tokens=32, temperature=1.0
+            ),
+            stop_when=StopWhen(metric="eval/accuracy", at_least=0.3),
         ),
         algorithm=Composition(dapo.Config(), (bypass.Config(),)),
-        steps=20,
+        steps=16,
         batch_size=16,
         num_minibatches=2,
         rollout=Rollout(samples_per_prompt=8, max_tokens=32),
         generator=generator.Config(max_num_seqs=128),
         trainer=trainer.Config(lr=2.5e-4, lora=Lora(rank=32), max_tokens_per_microbatch=2048),
-        evaluate=Evaluate(data=_HELD_OUT, every=10, temperature=1.0),
+        evaluate=Evaluate(data=_HELD_OUT, every=8, temperature=1.0),
     )
 
 
