@@ -230,7 +230,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="venv", reuse_venv=True)
 def notebooks(session: nox.Session) -> None:
-    """The notebooks in examples/notebooks, each executed in at most two minutes of CPU time, in an environment of its own."""
+    """The notebooks in examples/notebooks, executed in an environment of their own, each in at most two minutes."""
     session.install("-c", "constraints/default.txt", ".[lora]", "-r", "examples/notebooks/requirements.txt")
     session.run("python", "-m", "purerl.recipes.smollm2", env=_ENVIRONMENT)  # made before the time is measured
     paths = session.posargs or sorted(map(str, Path("examples/notebooks").glob("*.ipynb")))

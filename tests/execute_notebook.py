@@ -26,7 +26,8 @@ def execute(path: Path) -> float:
     NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": str(path.parent)}}).execute()
     for cell in notebook.cells:
         for output in cell.get("outputs", ()):
-            print(output.get("text") or output.get("data", {}).get("text/plain", ""))
+            text = output.get("text") or output.get("data", {}).get("text/plain", "")
+            print(text)  # noqa: T201 -- the result
     return _seconds() - before
 
 
@@ -40,7 +41,7 @@ def main(paths: Sequence[str]) -> None:
     """Execute each notebook. Exits with a message if one takes too long."""
     for path in paths:
         seconds = execute(Path(path))
-        print(f"{path}: {seconds:.0f} s of CPU time")
+        print(f"{path}: {seconds:.0f} s of CPU time")  # noqa: T201 -- the result
         if seconds > MAX_SECONDS:
             sys.exit(f"{path} takes {seconds:.0f} s of CPU time, and may take {MAX_SECONDS:.0f} s")
 
