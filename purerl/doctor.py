@@ -325,7 +325,8 @@ def _score() -> str:
     return "a completion was scored in a worker process"
 
 
-_VARIABLES = (*DEVICE_VARIABLES, "GOMP", "HF_", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
+_LIBRARIES = ("GOMP", "HF_", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
+_VARIABLES = (*DEVICE_VARIABLES, *_LIBRARIES)
 """Beginnings of the names of variables that change what packages do."""
 
 
