@@ -1,8 +1,9 @@
 """Results that follow from the configuration of a model, in files of the user, for the processes after this one.
 
-To find out what a model can do, or how much memory it needs, it is built without weights, which takes seconds. The
-result is a function of some arguments, of the files of the model that are read, and of the code that runs. The name of
-a file is the digest of all of them, so a file is never out of date: what changes gets another file.
+To find out what a model can do, or how much memory it needs, it is built without weights, which takes seconds. The code
+that chooses the class of its tokenizer takes a second to import. The result is a function of some arguments, of the
+files of the model that are read, and of the code that runs. The name of a file is the digest of all of them, so a file
+is never out of date: what changes gets another file.
 
 The files are in a folder that only this user can enter. If there is none, nothing is stored.
 """
@@ -27,11 +28,14 @@ from purerl.settings import Model
 from purerl.system.nesting import read_json
 from purerl.system.private_files import open_private, read_private, user_folder
 
-__all__ = ["passed_before", "stored_result"]
+__all__ = ["passed_before", "stored", "stored_result"]
 
 T = TypeVar("T")
 
-_PACKAGES = ("accelerate", "huggingface-hub", "megatron-core", "peft", "tensordict", "torch", "transformers")
+_PACKAGES = (
+    *("accelerate", "huggingface-hub", "megatron-core", "mistral-common", "peft", "sentencepiece", "tensordict"),
+    *("tokenizers", "torch", "transformers"),
+)
 _MAX_FILES = 1000
 
 
@@ -46,7 +50,15 @@ def stored_result(cls: type[T], compute: Callable[[], T], *, model: Model, setti
     An exception of `compute` is raised, and not stored.
     """
     files = _files_of(model) if type(settings).__module__.startswith("purerl.") else None
-    path = files and _path(repr((cls.__name__, model, settings, arguments, files, _code())))
+    return compute() if files is None else stored(cls, compute, model, settings, arguments, files)
+
+
+def stored(cls: type[T], compute: Callable[[], T], *key: object) -> T:
+    """The result of `compute` in this process, or in an earlier one with the same `key`, code, packages and device.
+
+    The parts of `key` are told apart by their ``repr``. An exception of `compute` is raised, and not stored.
+    """
+    path = _path(repr((cls.__name__, *key, _code())))
     if path is None:
         return compute()
     from cattrs.preconf.json import make_converter

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from purerl.errors import ConfigError
+from purerl.models.cache import stored_result
 from purerl.models.config_file import read_object
 from purerl.models.pretrained import cannot_load, config_of, file_of, loading
 from purerl.models.template_probe import check_templates
@@ -29,17 +35,56 @@ __all__ = [
 @phase("importing transformers and loading a tokenizer")
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """The tokenizer of `model`. Raises ConfigError if there is none, and as `check_templates`."""
-    from transformers import AutoTokenizer
-
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     with loading("tokenizer", model):
-        tokenizer = AutoTokenizer.from_pretrained(model.path, **kwargs)
+        tokenizer = _load(model)
         tokenizer("a")  # some values in its files make only its calls fail
     if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
     check_templates(tokenizer, model.path)
     return tokenizer
+
+
+@frozen
+class _ClassOfTokenizer:
+    """A class, by the module and the name with which it is imported."""
+
+    module: str
+    name: str
+
+
+def _load(model: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer of `model`, as transformers' `AutoTokenizer` loads it.
+
+    `AutoTokenizer` reads the configuration of the model to choose the class. That imports code of models, which takes
+    more than a second, so the class for the files of a local directory is stored for the next process.
+    """
+    loaded: list[PreTrainedTokenizerBase] = []
+
+    def choose() -> _ClassOfTokenizer:
+        from transformers import AutoTokenizer
+
+        kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+        loaded.append(AutoTokenizer.from_pretrained(model.path, **kwargs))
+        return _ClassOfTokenizer(type(loaded[0]).__module__, type(loaded[0]).__qualname__)
+
+    files = _digests(Path(model.path))
+    if not files:
+        choose()
+        return loaded[0]
+    chosen = stored_result(_ClassOfTokenizer, choose, model=model, settings=model, arguments=("tokenizer", files))
+    if not loaded and not chosen.module.startswith("transformers."):  # code of a user has registered it
+        choose()
+    return loaded[0] if loaded else getattr(import_module(chosen.module), chosen.name).from_pretrained(model.path)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The digests of the files in `folder` that the class of the tokenizer depends on, except for config.json."""
+    digests = dict[str, str]()
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        with suppress(OSError):
+            digests[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    return digests
 
 
 def ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:

@@ -7,6 +7,7 @@ data.json            number of steps, name of the preset, whether the algorithm 
                      correct, number of training rows, number of rows left out, digests of the data files, and
                      fingerprints of the models that the run started from
 code.json            digests of the files of the user's code, and the steps that were done with them
+processes.jsonl      the processes that worked on the run: commit, versions, computer, CPU seconds before the first step
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 images/              the images of rows, by their content ids; only if there are any
@@ -51,9 +52,9 @@ from purerl.system.strict_json import to_json
 __all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 
 CONTENT = (
-    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "code.json", "tokenizer",
-    "metrics.jsonl", "images", "precomputed", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers",
-    "profile", "stacks.txt", "ranks", "identity", "final", "config.toml",
+    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "code.json",
+    "processes.jsonl", "tokenizer", "metrics.jsonl", "images", "precomputed", "routes", "rollouts", "evaluations",
+    "failures.jsonl", "trackers", "profile", "stacks.txt", "ranks", "identity", "final", "config.toml",
 )  # fmt: skip
 """The files that a run creates, in the order of their removal: those that mark it as finished or resumable first."""
 

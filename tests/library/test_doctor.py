@@ -22,8 +22,9 @@ from purerl.backends.fake.model import OUTPUTS
 from purerl.backends.logits import FILTERS
 from purerl.backends.plugin import TrainerPlugin
 from purerl.config.check import check
-from purerl.doctor import EXTRAS, REQUIRED, Finding, check_installation
+from purerl.doctor import Finding, check_installation
 from purerl.errors import SandboxError
+from purerl.models import cache
 from purerl.plugins import find, names
 from purerl.protocols import Capabilities
 from purerl.recipes import resolve
@@ -32,7 +33,7 @@ from purerl.sandbox import layers
 from purerl.sandbox.failures import LAYERS, REMEDIES
 from purerl.sandbox.layers import Layer, find_devices
 from purerl.settings import Model
-from purerl.system.installation import install_command
+from purerl.system.installation import EXTRAS, REQUIRED, install_command
 from purerl_cli.main import app
 from tests.sandbox.hosts import run_where
 
@@ -126,6 +127,7 @@ def test_interpreter_of_an_engine_that_does_not_exist(tmp_path: Path) -> None:
         ),
         (["--engine", "vllm"], "error: --engine\n  got:  'vllm'\n  need: KIND=PYTHON"),
         (["runs/a", "--engine", "vllm=python"], "error: --engine has no effect\n  got:  a run directory\n"),
+        (["runs/a", "--again"], "error: --again has no effect\n  got:  a run directory\n"),
     ],
 )
 def test_interpreter_without_effect_is_refused(arguments: list[str], words: str) -> None:
@@ -260,6 +262,54 @@ def test_small_temporary_directory_is_replaced_by_the_working_directory(
     _with_free_bytes({str(tmp_path / "small"): 10**6, str(tmp_path): 10**6}, monkeypatch)
     finding = doctor._timed("tests", "a run", doctor._run, do=doctor._TRACEBACK)
     assert (finding.state, finding.do) == ("bad", doctor._TEMPORARY)
+
+
+# --- a run that has passed ---------------------------------------------------------------------------------------
+
+
+def _runs_of(
+    results: list[str | Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool = False
+) -> list[Finding]:
+    """The findings of calls with an empty cache, in which the run has each of the `results` that is still there."""
+
+    def run() -> str:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    (tmp_path / "cache").mkdir(mode=0o700)
+    monkeypatch.setattr(cache, "user_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(doctor, "_run", run)
+    return [doctor._run_of_today(again=again) for _ in range(2)]
+
+
+def test_run_that_has_passed_today_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = _runs_of(["saved"], tmp_path, monkeypatch)
+    assert re.fullmatch(r"saved, \d+\.\d s", first.text)
+    past = r", at \d\d:\d\d today with the same code and packages; --again does it again"
+    assert re.fullmatch(re.escape(first.text) + past, second.text)
+    assert evolve(second, text=first.text) == first
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with pytest.raises(IndexError):
+        doctor._run()  # no result is left
+    assert "IndexError" in doctor._run_of_today(again=False).text, "another variable needs another run"
+
+
+def test_run_is_done_again_on_request_and_on_another_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[str | Exception] = ["first", "second", "third"]
+    texts = [finding.text.split(",")[0] for finding in _runs_of(results, tmp_path, monkeypatch, again=True)]
+    assert texts == ["first", "second"]
+    assert doctor._run_of_today(again=False).text.startswith("third, ")
+    monkeypatch.setattr(doctor.time, "strftime", lambda form: f"other {form}")
+    assert "IndexError" in doctor._run_of_today(again=False).text
+
+
+def test_run_that_has_failed_is_done_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[str | Exception] = [ValueError("a bug"), "saved"]
+    first, second = _runs_of(results, tmp_path, monkeypatch)
+    assert (first.state, first.text, first.do) == ("bad", "ValueError: a bug", doctor._TRACEBACK)
+    assert (second.state, second.text.split(",")[0]) == ("good", "saved")
 
 
 # --- circumstances that are no problem ---------------------------------------------------------------------------

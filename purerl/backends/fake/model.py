@@ -16,12 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
 from purerl.system.nesting import read_json
+from purerl.types import TensorDict
 
 __all__ = ["BIGRAM", "OUTPUTS", "compute_outputs", "export_weights", "initial_weights", "text_of"]
 
