@@ -34,6 +34,7 @@ from purerl.config.roles import adapter_rank, check_models, check_placement, che
 from purerl.config.schema import RunConfig
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
+from purerl.config.untrusted import check_functions, check_prepare_data
 from purerl.data.settings import check_truncation
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
@@ -151,6 +152,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
 
     Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
     """
+    check_functions(config)
     needs, rollout = requirements_of(config), config.rollout
     algorithm, kind, phases = needs.algorithm, needs.kind, {"": needs}
     workflow, rewards = rollout and rollout.workflow, (*config.rewards, *config.gates)
@@ -181,7 +183,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
             )
     accuracy_rewards_of(config)
     if config.prepare_data is not None:
-        locate(config.prepare_data)
+        check_prepare_data(config.prepare_data, locate(config.prepare_data))
     if config.initial_run is not None:
         phases[INITIAL_RUN] = _check_initial_run(config, config.initial_run)
     check_reuse(needs, rollout)  # the last one, because it may compute gradients
