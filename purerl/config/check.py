@@ -72,7 +72,11 @@ INITIAL_RUN = "initial_run"
 
 _LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "optimal_value", *DATA_FIELDS, *ROLLOUT_FIELDS}
 
-_SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
+_SETTINGS_OF_FIELDS = {
+    "anchor": "environment.has_states=true",
+    "progress": "environment.has_scores=true",
+    "role": "environment.players",
+}
 
 
 def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:

@@ -30,7 +30,7 @@ from purerl.ranks import Ranks
 from purerl.rewards.results import components_of
 from purerl.rollouts.distributed import distributed
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
-from purerl.rollouts.filtering import by_metric, first_groups, number_of_groups
+from purerl.rollouts.filtering import NAMED_COMPONENTS, by_metric, first_groups, named_components, number_of_groups
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -151,6 +151,7 @@ class RolloutSource:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
         reads, results = reads_of(self.algorithm), [trajectory.result for trajectory in trajectories]
         columns: dict[str, list[Any]] = {"score": _scores(trajectories)} if "score" in reads else {}
+        columns |= {name: named_components(trajectories, name) for name in NAMED_COMPONENTS if name in reads}
         columns |= {"components": components_of(results, self.components)} if "components" in reads else {}
         if not columns:
             return [*trajectories]

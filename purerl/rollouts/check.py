@@ -12,6 +12,7 @@ from purerl.errors import ConfigError
 from purerl.plugins import locate
 from purerl.rewards.loading import readable_signature
 from purerl.rollouts.custom import check_workflow_settings
+from purerl.rollouts.filtering import NAMED_COMPONENTS
 from purerl.rollouts.settings import Rollout, WorkflowSettings
 from purerl.settings import in_section, no_effect
 
@@ -25,7 +26,12 @@ __all__ = [
     "workflow_signature",
 ]
 
-ROLLOUT_FIELDS = frozenset({"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"})
+ROLLOUT_FIELDS = frozenset(
+    {
+        *("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"),
+        *NAMED_COMPONENTS,
+    }
+)
 """Fields that only completions of the policy have."""
 
 DATA_FIELDS = frozenset({"chosen", "margin", "desirable", "mismatched"})

@@ -19,6 +19,7 @@ import torch
 from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.batch import predicted_tokens
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
 
@@ -95,7 +96,7 @@ def compute_outputs(
     for name in names:
         if name not in outputs:
             raise InputError(f"output {name!r}", need="an output of this model", do=nearest(name, outputs))
-    action = batch["action"]
+    action = predicted_tokens(batch)
     return {name: outputs[name].where(_expanded(action, outputs[name]), 0) for name in names}
 
 
