@@ -51,7 +51,7 @@ from purerl.algos.parts.adaptive import with_coefficient
 from purerl.algos.parts.policy import policy_objective, sampler_kl
 from purerl.algos.parts.reductions import token_mean
 from purerl.algos.parts.settings import number, require_below
-from purerl.algos.parts.surrogates import dual_clip_surrogate, token_ratio
+from purerl.algos.parts.surrogates import token_ratio
 from purerl.algos.parts.transforms import outcome_advantage
 from purerl.batch import with_fields
 from purerl.kernels.masks import masked
@@ -107,9 +107,10 @@ def _reporting_bounds(policy: Objective) -> Objective:
 
 
 def _bounded_surrogate(batch: TensorDict, *, ratio_cap: float) -> TokenFloat:
-    low, high = batch["ratio_low"].unsqueeze(-1), batch["ratio_high"].unsqueeze(-1)
-    bounds = {"clip_low": 1 - low, "clip_high": high - 1, "ratio_cap": ratio_cap}
-    return dual_clip_surrogate(_ratio(batch), batch["advantage"], **bounds)
+    """Compute `dual_clip_surrogate` with the bounds of the step."""
+    ratio, advantage = _ratio(batch).clamp(max=ratio_cap), batch["advantage"]
+    clipped = ratio.clamp(batch["ratio_low"].unsqueeze(-1), batch["ratio_high"].unsqueeze(-1))
+    return torch.maximum(-advantage * ratio, -advantage * clipped)
 
 
 def _with_bounds(batch: TensorDict, *, lows: tuple[float, ...], highs: tuple[float, ...], target: float) -> TensorDict:
