@@ -122,6 +122,7 @@ SCHEMA: tuple[Field, ...] = (
     _named("hack", "whether the row is a confirmed hack, at least 1/2"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),
     Field("score", _ROW, _F, "reward", "rewards", "the sum of the rewards of the row's episode, for objectives"),
+    Field("draw_weight", _ROW, _F, "", "loop", "importance weight of the row's prompt, relative to uniform draws"),
     Field("teacher_index", _ROW, _I, "index", "loop", "which of several teachers scores the row"),
     Field("rollout_logp", _TOKEN, _F, "nats", "generator", "under the generator, at the sampling temperature"),
     Field("version", _TOKEN, _I, "version", "generator", "version of the weights that sampled the token"),
