@@ -123,7 +123,9 @@ class CurriculumSampler:
     def end_step(self, rows: Sequence[Trajectory], waiting: Collection[int]) -> dict[str, float]:
         """Forget the draws that are not `waiting`, choose prompts to repeat from `rows`, and return metrics."""
         progress = self._progress
-        progress.decided = {number: progress.decided[number] for number in waiting if number in progress.decided}
+        progress.decided = {
+            number: progress.decided[number] for number in sorted(waiting) if number in progress.decided
+        }
         if self.settings.focus:
             progress.is_focused = not progress.is_focused and bool(rows)
             progress.queue = self._most_valuable(rows) if progress.is_focused else []
