@@ -19,6 +19,7 @@ from purerl.data.curriculum import importance_weights, probabilities
 from purerl.data.curriculum_settings import Curriculum
 from purerl.errors import ConfigError, DataError
 from purerl.loop.train import Summary, train
+from purerl.replay import measure, notes, open_recording, replay
 from purerl.rewards.settings import Reward
 from purerl.store.checkpoint import newest, restore
 from purerl.store.rollouts import read_rollouts
@@ -85,6 +86,19 @@ def test_a_resumed_run_is_the_same_bit_for_bit(whole: tuple[RunConfig, Summary],
     states = [restore(newest(each.directory / "checkpoints") or Path(), {})["curriculum"] for each in (resumed, run)]
     assert repr(states[0]) == repr(states[1])
     assert states[0]["decided"], "the draws that are in flight"
+
+
+def test_a_replay_shows_which_prompts_were_drawn(whole: tuple[RunConfig, Summary]) -> None:
+    """And gives the advantages of the run bit for bit, whose loss has the weights of the draws."""
+    _, run = whole
+    recording = open_recording(run.directory)
+    numbers = [measure(step) for step in replay(recording)]
+    assert [each.prompts for each in numbers] == [[*drawn(run, step).values()] for step in range(1, 7)]
+    assert all(each.is_exact for each in numbers)
+    different = len({prompt for each in numbers for prompt in each.prompts})
+    assert f"the groups are 24 draws of {different} prompts; --json lists them by step" in notes(
+        recording, recording.algorithm, numbers, ()
+    )
 
 
 def test_bands_get_their_shares(tmp_path: Path) -> None:
