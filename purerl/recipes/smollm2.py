@@ -120,8 +120,7 @@ def convert(file: str, folder: str) -> None:
     source, name = Path(file).parent, Path(file).name
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
     config = loaded.config
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
+    vars(config).pop("quantization_config", None)
     config.rms_norm_eps, config.name_or_path = 1e-5, HUB_NAME
     model = LlamaForCausalLM(config)
     model.load_state_dict(loaded.state_dict())
