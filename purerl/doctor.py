@@ -136,7 +136,7 @@ def _threads(environment: Mapping[str, str]) -> Iterator[Finding]:
 
 # --- directories -------------------------------------------------------------------------------------------------
 
-_RUN_BYTES = 64e6  # the default run of 300 steps has 16 MB; the run of the doctor has less
+_RUN_BYTES = 64e6  # the default run of 160 steps has less than 16 MB; the run of the doctor has less
 
 
 def _disk() -> Finding:

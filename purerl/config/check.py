@@ -16,7 +16,13 @@ from purerl.backends.plugin import TrainerPlugin, trainer_plugin
 from purerl.batch import FIELDS
 from purerl.composition import Composition
 from purerl.config.budget import check_budgets
-from purerl.config.generators import check_adapter_rank, check_generator, check_mismatch_growth, check_serving
+from purerl.config.generators import (
+    check_adapter_rank,
+    check_copy_weights,
+    check_generator,
+    check_mismatch_growth,
+    check_serving,
+)
 from purerl.config.keys import joined
 from purerl.config.metrics import NamedMetrics, check_names
 from purerl.config.missing import missing_section
@@ -265,6 +271,8 @@ def _check_sampling(config: RunConfig, needs: Requirements, *, requires_rewards:
         check_adapter_rank(config.generator, adapter_rank(config.trainer))
         check_serving(config.generator, config.rollout, config.placement)
         check_mismatch_growth(config.generator, config.rollout)
+        options = {"rollout": config.rollout, "placement": config.placement}
+        check_copy_weights(config.generator, model=config.model, trainer=config.trainer, **options)
         check_servers(config.generator, needs.judges, config.placement)
         if config.evaluate is not None:
             with in_section("evaluate", Evaluate):

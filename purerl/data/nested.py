@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+from purerl.system.nesting import read_json
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -61,10 +63,7 @@ Decoder = Callable[[Any], Any]
 
 def parse_json(text: str) -> Any:
     """The value of `text`. Raises ValueError also for an object with two values of one key: one would be lost."""
-    try:
-        return json.loads(text, object_pairs_hook=_to_object)
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
+    return read_json(text, object_pairs_hook=_to_object)
 
 
 def _to_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:

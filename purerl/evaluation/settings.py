@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,13 +22,14 @@ from purerl.settings import (
     no_effect,
     setting,
 )
+from purerl.system.nesting import read_json
 
 __all__ = ["Evaluate", "Validation", "check_answer_extractor", "check_evaluation", "check_validation"]
 
 
 def _is_json_object(text: str) -> bool:
     try:
-        return isinstance(json.loads(text), dict)
+        return isinstance(read_json(text), dict)
     except ValueError:
         return False
 

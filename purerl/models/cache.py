@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from purerl.errors import RunError
+from purerl.models.pretrained import folder_of
 from purerl.settings import Model
+from purerl.system.nesting import read_json
 from purerl.system.private_files import open_private, read_private, user_folder
 
-__all__ = ["stored_result"]
+__all__ = ["passed_before", "stored_result"]
 
 T = TypeVar("T")
 
@@ -51,34 +53,45 @@ def stored_result(cls: type[T], compute: Callable[[], T], *, model: Model, setti
 
     converter = make_converter()
     with suppress(OSError, RunError, ValueError, LookupError, TypeError):  # there is none, or it is damaged
-        return converter.structure(json.loads(read_private(path)), cls)
+        return converter.structure(read_json(read_private(path)), cls)
     result = compute()
     with suppress(OSError, RunError):
         _write(path, json.dumps(converter.unstructure(result)))
     return result
 
 
+def passed_before(key: object, check: Callable[[], None]) -> None:
+    """Call `check`, unless it has passed in this process or in an earlier one with the same `key`.
+
+    Its ``repr`` tells keys apart, and the versions of libraries are part of it. An exception of `check` is raised.
+    """
+    name = repr((key, *_versions()))
+    path = None if name in _passed else _path(name)
+    if name not in _passed and (path is None or not _exists(path)):
+        check()
+        with suppress(OSError, RunError):
+            if path is not None:
+                _write(path, "true")
+    _passed.add(name)
+
+
+_passed = set[str]()
+
+
+def _exists(path: Path) -> bool:
+    with suppress(OSError, RunError):
+        return bool(read_private(path))
+    return False
+
+
 def _files_of(model: Model) -> tuple[str, ...] | None:
     """The digest of the configuration of `model`, and the names of all its files; None if they are not known."""
-    folder = None if model.trust_remote_code else _folder_of(model)
+    folder = None if model.trust_remote_code else folder_of(model)
     if folder is None:
         return None
     with suppress(OSError):
         names = sorted(file.name for file in folder.iterdir())
         return (hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(), *names)
-    return None
-
-
-def _folder_of(model: Model) -> Path | None:
-    """The directory with the files of `model`, or with those that were downloaded from the hub."""
-    if Path(model.path).is_dir():
-        return Path(model.path)
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    with suppress(HFValidationError):
-        config = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
-        return Path(config).parent if isinstance(config, str) else None
     return None
 
 

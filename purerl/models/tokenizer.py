@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from purerl.errors import ConfigError
-from purerl.models.pretrained import cannot_load, config_of, loading
+from purerl.models.config_file import read_object
+from purerl.models.pretrained import cannot_load, config_of, file_of, loading
+from purerl.models.template_probe import check_templates
 from purerl.settings import Model
 from purerl.system.phases import phase
 
@@ -25,15 +28,17 @@ __all__ = [
 
 @phase("importing transformers and loading a tokenizer")
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer of `model`. Raises ConfigError if there is none."""
+    """The tokenizer of `model`. Raises ConfigError if there is none, and as `check_templates`."""
     from transformers import AutoTokenizer
 
     kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     with loading("tokenizer", model):
         tokenizer = AutoTokenizer.from_pretrained(model.path, **kwargs)
+        tokenizer("a")  # some values in its files make only its calls fail
     if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
+    check_templates(tokenizer, model.path)
     return tokenizer
 
 
@@ -84,23 +89,19 @@ def end_tokens(model: Model) -> tuple[int, ...]:
     """The stop tokens that `model` declares in generation_config.json, otherwise in config.json; may be none.
 
     They can differ from those of the tokenizer.
+
+    Raises: ConfigError if one of the files is damaged.
     """
-    for file in ("generation_config.json", "config.json"):
-        declared = _end_tokens_in(file, model)
-        if declared is not None:
-            return (declared,) if isinstance(declared, int) else tuple(declared)
+    for name in ("generation_config.json", "config.json"):
+        with suppress(OSError):  # there is none, or no network: loading the model reports the problem
+            declared = read_object(file_of(model, name)).get("eos_token_id")
+            ids = [declared] if type(declared) is int else declared
+            if isinstance(ids, list) and all(type(each) is int for each in ids):
+                return tuple(ids)
+            if declared is not None:
+                what, need = f"eos_token_id in {name} of {model.path!r}", "a token id, or a list of them"
+                raise ConfigError(what, got=f"{declared!r:.100}", need=need, do="fix the file, or remove the line")
     return ()
-
-
-def _end_tokens_in(file: str, model: Model) -> int | list[int] | None:
-    from transformers import GenerationConfig
-
-    options = {"_from_model_config": True} if file == "config.json" else {}
-    try:
-        config = GenerationConfig.from_pretrained(model.path, config_file_name=file, revision=model.revision, **options)
-    except (OSError, ValueError, TypeError):  # TypeError: no config.json. Loading the model reports the problem.
-        return None
-    return config.eos_token_id
 
 
 def pad_token_of(model: Model) -> int | None:

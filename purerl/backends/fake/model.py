@@ -21,6 +21,7 @@ from torch import Tensor
 
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
+from purerl.system.nesting import read_json
 
 __all__ = ["BIGRAM", "OUTPUTS", "compute_outputs", "export_weights", "initial_weights", "text_of"]
 
@@ -54,7 +55,7 @@ def _exported(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     config = path / "config.json"
-    if not config.is_file() or json.loads(config.read_text()).get("model_type") != _MODEL_TYPE:
+    if not config.is_file() or read_json(config.read_text()).get("model_type") != _MODEL_TYPE:
         return {}
     return load_file(path / "model.safetensors")
 
