@@ -112,7 +112,7 @@ def json_answers(
         batch_size=8,
         rollout=Rollout(samples_per_prompt=8, max_tokens=40),
         generator=generator.Config(max_num_seqs=64),
-        trainer=trainer.Config(lr=3e-4, lora=Lora(rank=32), max_tokens_per_microbatch=2048),
+        trainer=trainer.Config(lr=5e-4, lora=Lora(rank=32), max_tokens_per_microbatch=1024),
         evaluate=Evaluate(
             data="{run}/prepared/held_out.parquet", every=100, samples_per_prompt=4, temperature=1.0, pass_at_k=()
         ),

@@ -109,8 +109,8 @@ def _schema_of(example: Mapping[str, Any]) -> Any:
 
 @lru_cache(1024)  # the rows of a group have one schema
 def _validator(text: str) -> Any:
-    from jsonschema import Draft202012Validator, SchemaError  # pyright: ignore[reportMissingImports]
-    from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports]
+    from jsonschema import Draft202012Validator, SchemaError  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
+    from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     from jsonschema_specifications import REGISTRY  # pyright: ignore[reportMissingImports]
 
     schema = read_json(text)
