@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from purerl.errors import ConfigError
+from purerl.system.workers import connection
 from purerl.testing import check_environment
 from purerl.testing.environment import CHECKS
 from tests.envs.environments import Guess
@@ -21,20 +22,21 @@ def test_good_environments_are_accepted() -> None:
 
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_check_detects_planted_error(name: str) -> None:
+def test_check_detects_planted_error(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     others = [other.__name__ for other in CHECKS if other is not ENVIRONMENTS[name].check]
-    _assert_reported(name, others)
+    _assert_reported(name, others, monkeypatch)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ENVIRONMENTS)
-def test_whole_suite_reports_planted_error_by_its_name(name: str) -> None:
-    _assert_reported(name, [])
+def test_whole_suite_reports_planted_error_by_its_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _assert_reported(name, [], monkeypatch)
 
 
-def _assert_reported(name: str, exempt: list[str]) -> None:
+def _assert_reported(name: str, exempt: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     error = ENVIRONMENTS[name]
     try:
+        monkeypatch.setattr(connection, "MAX_ANSWER", 2**20)
         with pytest.raises(AssertionError, match=error.words) as caught:
             check_environment(error.factory, EXAMPLES, exempt=exempt)
         assert str(caught.value).startswith(f"{error.check.__name__}: ")

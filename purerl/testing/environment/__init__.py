@@ -10,7 +10,7 @@ that raises AssertionError with a message. `CHECKS` lists them in order:
     validity       what the environment returns can be used
     ending         the end of an episode, and `close`
 
-Each has to detect its [planted errors](../../../docs/reference/planted_errors.md).
+Each has to detect its planted errors: docs/reference/planted_errors.md.
 """
 
 from __future__ import annotations

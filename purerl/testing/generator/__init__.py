@@ -19,7 +19,7 @@ must pass, `SAMPLING` and `EXACT` those of capabilities that a generator may sta
     parameters     the parameters in `Capabilities.sampling`
 
 A check tests what the checks after it rely on, so of several failures the first one is the cause. Each has to detect
-its [planted errors](../../../docs/reference/planted_errors.md).
+its planted errors: docs/reference/planted_errors.md.
 """
 
 from __future__ import annotations

@@ -41,7 +41,8 @@ def each_request_has_random_numbers_of_its_own(case: Case) -> None:
 def each_token_has_a_random_number_of_its_own(case: Case) -> None:
     """The frequencies of pairs of tokens fit their probabilities.
 
-    So the second token does not depend on the random number of the first one. All pairs whose first token is expected less than five times count as one outcome.
+    So the second token does not depend on the random number of the first one. All pairs whose first token is expected
+    less than five times count as one outcome.
     """
     for temperature in (1.0, 0.5):
         completions = sample(case, temperature, max_tokens=2)

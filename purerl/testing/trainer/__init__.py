@@ -45,7 +45,7 @@ def check_trainer(
     """Raise AssertionError unless `build` makes a conforming trainer; return the number of checks that passed.
 
     The message has the name of the check, the value and the expected value, and the rule, also if the trainer raises an
-    exception. Each check has to detect its [planted errors](../../../docs/reference/planted_errors.md).
+    exception. Each check has to detect its planted errors: docs/reference/planted_errors.md.
 
     build        makes a trainer of a policy that computes logp and entropy, the same one every time. It computes in
                  float64, so that `tolerance` is tight; its learning rate is constant, and it does not clip

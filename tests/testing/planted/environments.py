@@ -114,6 +114,13 @@ class NotSendable(Echo):
         return Observation(messages=[user("") | {"at": threading.Lock()}])
 
 
+class TooLarge(Echo):
+    """An observation exceeds the limit of a message from a worker process, which tests set to 1 MiB."""
+
+    def reset(self, example, seed):
+        return Observation(messages=[user("x" * 2**20)])
+
+
 class SameTools(Tools):
     tools = Tools.tools * 2
 
@@ -123,9 +130,13 @@ class UnknownToolIsAnError(Tools):
         return Observation(messages=[user({"look": "nothing"}[call.name]) for call in calls], done=not calls)
 
 
-class NeedsNumber(Echo):
+class RefusesCharacters(Echo):
+    """It raises an exception for a character that has no width."""
+
     def step(self, text, calls):
-        return Observation(done=True, reward=float(int(text or 0) > 3))
+        if "\x00" in text:
+            raise ValueError("a character that cannot be shown")
+        return super().step(text, calls)
 
 
 class GlobalRandom(Echo):
@@ -258,10 +269,11 @@ _TABLE = (
     (NoReward, "observations_are_valid", "reward is nan"),
     (WrongRole, "observations_are_valid", "referee"),
     (WrongPlayer, "observations_are_valid", "player is 1"),
-    (NotSendable, "observations_can_be_sent", "need what JSON can hold: Object of type lock"),
+    (NotSendable, "observations_are_valid", "not JSON serializable"),
+    (TooLarge, "observations_can_be_sent", "too large to be sent"),
     (SameTools, "tools_are_valid", "different names"),
     (UnknownToolIsAnError, "unusual_turns_are_answered", "no such tool"),
-    (NeedsNumber, "unusual_turns_are_answered", "ValueError"),
+    (RefusesCharacters, "unusual_turns_are_answered", "ValueError"),
     (GlobalRandom, "episode_depends_only_on_its_seed", "reset, played again"),
     (SeedsGlobal, "episodes_do_not_influence_each_other", "random.Random"),
     (SharedList, "episodes_do_not_influence_each_other", "beside other episodes"),
