@@ -7,6 +7,7 @@ user namespaces.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import shutil
 from multiprocessing.connection import Connection
@@ -56,7 +57,9 @@ def _train(config: RunConfig, directory: Path, free: int, sender: Connection) ->
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(disk).free // _PAGE * _PAGE - free)
     try:
         train(config, directory=disk / "run")
-    except PurerlError as error:
+    except (PurerlError, OSError) as error:
+        if isinstance(error, OSError) and error.errno != errno.ENOSPC:
+            raise
         message = str(error)
     ballast.unlink()
     train(config, directory=disk / "run")

@@ -126,7 +126,7 @@ def count_by_phase(directory: Path, callback: Callable[[str, int], None]) -> Cou
 
 def _phase_of(directory: Path, path: str, *, has_steps: bool) -> str:
     """The phase of an event at `path`. That of a phase of a step is at `directory` itself."""
-    parts = Path(path).relative_to(directory).parts
+    parts = Path(path).parts[len(directory.parts) :]
     if parts[:1] == ("final",):
         return "export"
     if (
