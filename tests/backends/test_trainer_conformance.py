@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -347,13 +346,6 @@ def the_head_is_not_exported(true, self, path):
     file = path / "model.safetensors"
     weights = load_file(file)
     save_file({name: weight for name, weight in weights.items() if name != "lm_head.weight"}, file, {"format": "pt"})
-
-
-@mutant("exported_model_is_trained", HFTrainer, "export")
-def the_head_is_exported_as_tied_to_the_embeddings(true, self, path):
-    true(self, path)
-    config = json.loads((path / "config.json").read_text())
-    (path / "config.json").write_text(json.dumps(config | {"tie_word_embeddings": True}))
 
 
 @mutant("an_exported_trainer_can_be_closed", HFTrainer, "close")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from attrs import evolve
@@ -50,15 +51,15 @@ def tokens_after_the_earlier_sequence_are_not_read(original, self, requests):
 
 @planted(suite.episode_turns.next_turns_equal_requests_of_their_own, FakeGenerator, "submit")
 def random_numbers_of_the_earlier_request_are_used(original, self, requests):
-    """Only the first time: a generator that keeps sequences forgets them when weights are loaded."""
-    seen = self.__dict__.setdefault("seen", set())
+    """Each second time: a generator that keeps sequences forgets them when weights are loaded."""
+    times = self.__dict__.setdefault("times", Counter())
 
     def change(request, earlier):
-        is_first = len(request.tokens) not in seen
+        times[request.key, tuple(request.tokens)] += 1
+        is_first = times[request.key, tuple(request.tokens)] % 2
         return evolve(request, seed=earlier.request.seed) if is_first else request
 
     submit_changed(original, self, requests, change)
-    seen.update(len(request.tokens) for request in requests)
 
 
 @planted(suite.episode_turns.sequence_can_be_continued_twice, FakeGenerator, "submit")
