@@ -62,7 +62,7 @@ def _exported(path: Path) -> dict[str, Tensor]:
 
 
 def export_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write `weights` into the directory `path` in the layout of a Hugging Face model."""
+    """Write `weights` into the directory `path`, for `initial_weights`. transformers has no such model."""
     from safetensors.torch import save_file
 
     path.mkdir(parents=True, exist_ok=True)
