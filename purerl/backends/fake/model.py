@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from purerl.batch import predicted_tokens
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
 from purerl.system.nesting import read_json
