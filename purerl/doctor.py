@@ -24,6 +24,7 @@ from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.models.cache import stored
 from purerl.plugins import names
+from purerl.system.devices.kinds import DEVICE_VARIABLES
 from purerl.system.installation import EXTRAS, REQUIRED, install_command
 from purerl.system.private_files import private_folder
 
@@ -328,7 +329,8 @@ def _score() -> str:
     return "a completion was scored in a worker process"
 
 
-_VARIABLES = ("CUDA", "GOMP", "HF_", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
+_LIBRARIES = ("GOMP", "HF_", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
+_VARIABLES = (*DEVICE_VARIABLES, *_LIBRARIES)
 """Beginnings of the names of variables that change what packages do."""
 
 

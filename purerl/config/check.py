@@ -53,6 +53,7 @@ from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.check import (
     DATA_FIELDS,
     ROLLOUT_FIELDS,
+    check_curriculum,
     check_rollout,
     check_source,
     check_workflow,
@@ -77,9 +78,14 @@ __all__ = [
 INITIAL_RUN = "initial_run"
 """The key of the requirements of an initial run."""
 
-_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "optimal_value", *DATA_FIELDS, *ROLLOUT_FIELDS}
+_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "draw_weight", "optimal_value"}
+_LOOP_FIELDS |= {*DATA_FIELDS, *ROLLOUT_FIELDS}
 
-_SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
+_SETTINGS_OF_FIELDS = {
+    "anchor": "environment.has_states=true",
+    "progress": "environment.has_scores=true",
+    "role": "environment.players",
+}
 
 
 def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:
@@ -160,6 +166,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_validation(config.validation, reads_of(algorithm), kind, is_sampling=rollout is not None)
     check_truncation(config.data, renders_messages=config.environment is not None or workflow is not None)
     check_evaluation(config.evaluation, config.data.validation_fraction, config.validation)
+    check_curriculum(config.data.curriculum, rollout, algorithm)
     _check_fields(needs, rollout, config.environment)
     check_routes(needs, rollout, config.generator)
     check_roles(config.roles, needs, rewards, is_sampling=rollout is not None or config.evaluate is not None)

@@ -14,9 +14,17 @@ from purerl.sampling import MAX_SAMPLES, MAX_TEMPERATURE, MIN_TEMPERATURE
 from purerl.settings import above_zero, at_least, boolean, check_strings, no_effect, one_of, setting
 
 if TYPE_CHECKING:
-    from purerl.algos.algebra import Algorithm
+    from purerl.algos.algebra import Algorithm, Objective
 
-__all__ = ["Order", "Overlong", "Rollout", "WorkflowSettings", "to_workflow", "with_length_penalty"]
+__all__ = [
+    "Order",
+    "Overlong",
+    "Rollout",
+    "WorkflowSettings",
+    "to_workflow",
+    "with_draw_weights",
+    "with_length_penalty",
+]
 
 Order = Literal["drawn", "finished"]
 
@@ -147,6 +155,18 @@ class Rollout:
         for name in ("max_staleness", "num_extra_groups"):
             if self.recorded is not None and getattr(self, name):
                 raise no_effect(name, getattr(self, name), "completions that are sampled; those of recorded are read")
+
+
+def with_draw_weights(algorithm: Algorithm) -> Algorithm:
+    """`algorithm` with the importance weight of a row's draw, `draw_weight`, as a factor of each loss of the row."""
+    from purerl.algos.parts.editing import add_reads, add_scales
+
+    def weighted(objective: Objective) -> Objective:
+        terms = tuple(add_scales(term, "draw_weight") for term in objective.terms)
+        return add_reads(objective._replace(terms=terms), "draw_weight")
+
+    before, objectives = (tuple(map(weighted, part)) for part in (algorithm.before, algorithm.objectives))
+    return algorithm._replace(before=before, objectives=objectives)
 
 
 def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:
