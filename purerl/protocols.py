@@ -296,6 +296,8 @@ class Trainer(Protocol):
 
         A policy that has the output `routes` records the experts of each token, and `step` uses them. The output is
         [rows]: the number of the row's record, which only this trainer understands; 0: none.
+
+        Raises: InputError for an output that is not in `capabilities.outputs`.
         """
         ...
 
@@ -341,7 +343,10 @@ class Trainer(Protocol):
         ...
 
     def export(self, path: Path) -> None:
-        """Write the model into the directory `path` in Hugging Face's format. Raises OSError as `save`."""
+        """Write the model into the directory `path`: in Hugging Face's format, if transformers has its architecture.
+
+        Raises: OSError as `save`.
+        """
         ...
 
     def close(self) -> None:

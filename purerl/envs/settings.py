@@ -59,7 +59,7 @@ class EnvironmentSettings:
         **boolean(),
     )
     images: bool = setting("whether observations have images, for a vision-language model", default=False, **boolean())
-    players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1))
+    players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1, 1024))
     max_turns: int = setting("maximum number of turns of an episode", unit="turns", default=8, **at_least(1))
     max_episode_tokens: int | None = setting(
         "maximum number of tokens of an episode after its prompt, of turns and of answers together; with several "

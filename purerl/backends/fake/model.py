@@ -16,12 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
-from purerl.batch import predicted_tokens
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
+from purerl.system.nesting import read_json
+from purerl.types import TensorDict
 
 __all__ = ["BIGRAM", "OUTPUTS", "compute_outputs", "export_weights", "initial_weights", "text_of"]
 
@@ -55,13 +56,13 @@ def _exported(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     config = path / "config.json"
-    if not config.is_file() or json.loads(config.read_text()).get("model_type") != _MODEL_TYPE:
+    if not config.is_file() or read_json(config.read_text()).get("model_type") != _MODEL_TYPE:
         return {}
     return load_file(path / "model.safetensors")
 
 
 def export_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write `weights` into the directory `path` in the layout of a Hugging Face model."""
+    """Write `weights` into the directory `path`, for `initial_weights`. transformers has no such model."""
     from safetensors.torch import save_file
 
     path.mkdir(parents=True, exist_ok=True)
