@@ -25,7 +25,7 @@ _PARALLEL = ("-n", str(min(8, (os.cpu_count() or 1) * 2)))
 # The tests of a file share expensive fixtures, so they run in one process. Slow files come first: tests/conftest.py.
 _BY_FILE = ("--dist", "loadfile", "--no-loadscope-reorder")
 # Tests that have sessions of their own.
-_NOT_OTHERS = "not training and not soak and not parallel and not families"
+_NOT_OTHERS = "not training and not soak and not parallel and not families and not real"
 # The ranks of a test wait for each other, so two tests at a time keep two cores busy.
 _WITH_RANKS = ("-n", str(min(8, os.cpu_count() or 1)), *_BY_FILE)
 # Folders of tests that start several ranks.
@@ -39,9 +39,9 @@ _QUICK = (
 )
 # Sessions of `nightly`, and their arguments, if they are not those by default.
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
-_NIGHTLY = dict.fromkeys(("lint", "checks", "laws", "slow", "docs", "build", "training", "soak"), ()) | {
+_NIGHTLY = dict.fromkeys(("lint", "checks", "laws", "slow", "docs", "build", "training", "real", "soak"), ()) | {
     "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": ["tests/ray"],
-    "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
+    "notebooks": (), "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
 }  # fmt: skip
 
 
@@ -126,6 +126,12 @@ def training(session: nox.Session) -> None:
 def families(session: nox.Session) -> None:
     """Every option of the trainer on every family of models in transformers: the same result, or a refusal."""
     _python(session, "pytest", *_WITH_RANKS[:2], "-m", "families", "tests/families", *session.posargs)
+
+
+@nox.session
+def real(session: nox.Session) -> None:
+    """SmolLM2-135M: SFT, DPO, GRPO and sampling against transformers and peft. It is downloaded once (93 MB)."""
+    _python(session, "pytest", *_WITH_RANKS, "-m", "real", "tests/real", *session.posargs)
 
 
 @nox.session
@@ -223,6 +229,15 @@ def sglang(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The documentation, in docs/_build; a warning is an error."""
     _python(session, "sphinx", "-q", "-W", "--keep-going", "docs", "docs/_build", *session.posargs)
+
+
+@nox.session(venv_backend="venv", reuse_venv=True)
+def notebooks(session: nox.Session) -> None:
+    """The notebooks in examples/notebooks, executed in an environment of their own, each in at most two minutes."""
+    session.install("-c", "constraints/default.txt", ".[lora]", "-r", "examples/notebooks/requirements.txt")
+    session.run("python", "-m", "purerl.recipes.smollm2", env=_ENVIRONMENT)  # made before the time is measured
+    paths = session.posargs or sorted(map(str, Path("examples/notebooks").glob("*.ipynb")))
+    session.run("python", "-m", "tests.execute_notebook", *paths, env=_ENVIRONMENT)
 
 
 @nox.session(venv_backend="venv")

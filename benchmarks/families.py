@@ -108,7 +108,7 @@ def configs(root: Path, seed: int) -> dict[str, RunConfig]:
     """The run of each family with `seed`. It starts from the model of the SFT run, which is done first."""
     recipe = addition(max_steps=240)
     rollout = evolve(recipe.rollout, samples_per_prompt=16)
-    recipe = evolve(recipe, seed=seed, batch_size=64, rollout=rollout)
+    recipe = evolve(recipe, seed=seed, batch_size=64, num_minibatches=4, rollout=rollout)
     start = root / f"start-{seed}"
     run(evolve(recipe.initial_run, prepare_data=recipe.prepare_data, seed=seed), start)
     base = evolve(

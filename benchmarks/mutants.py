@@ -43,7 +43,7 @@ MAX_TESTS = 400
 """The largest number of tests that one mutant runs."""
 
 _ARGUMENTS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-q", "-m"]
-_ARGUMENTS += ["not slow and not training and not soak and not parallel and not families"]
+_ARGUMENTS += ["not slow and not training and not soak and not parallel and not families and not real"]
 
 # --- mutants -----------------------------------------------------------------------------------------------------
 

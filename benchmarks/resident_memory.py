@@ -32,6 +32,13 @@ SHARED = (
 CONFIGURATIONS = {
     "float32": ("trainer.max_tokens_per_microbatch=2048", "trainer.mixed_precision=off"),
     "small micro-batches": ("trainer.max_tokens_per_microbatch=512", "trainer.mixed_precision=off"),
+    "LoRA": ("trainer.max_tokens_per_microbatch=2048", "trainer.mixed_precision=off", "trainer.lora.rank=32"),
+    "PPO": (
+        "trainer.max_tokens_per_microbatch=2048",
+        "trainer.mixed_precision=off",
+        "algorithm.kind=ppo",
+        "algorithm.kl_loss=0.01",
+    ),
 }
 
 

@@ -195,7 +195,7 @@ def main(arguments: Iterable[str], output: Path | None, rows: int) -> int:
 
 
 _OF_TESTS = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder", "-m"]
-_OF_TESTS += ["not slow and not training and not soak and not parallel and not families", "-q"]
+_OF_TESTS += ["not slow and not training and not soak and not parallel and not families and not real", "-q"]
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.plugins import find, kind_of
+from purerl.plugins import GROUPS, find, kind_of
 from purerl.settings import in_section, setting, with_key
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def definition(config: Any) -> Composition | None:
 def build_algorithm(composition: Composition) -> Algorithm:
     """The algorithm that `composition` describes.
 
-    Raises: ConfigError as `with_modifiers`.
+    Raises: ConfigError as `with_modifiers`, and if the module of the algorithm does not return one, or raises.
 
     >>> from purerl.algos import grpo
     >>> from purerl.algos.modifiers import kl_loss
@@ -84,8 +84,43 @@ def build_algorithm(composition: Composition) -> Algorithm:
     >>> [term.name for term in build_algorithm(composition).objectives[0].terms]
     ['policy', 'ref_kl']
     """
-    algorithm = find("algorithm", kind_of(composition.base)).algorithm(composition.base)
-    return with_modifiers(algorithm, *composition.modifiers)
+    kind = kind_of(composition.base)
+    return with_modifiers(_made("algorithm", kind, composition.base), *composition.modifiers)
+
+
+_FIELDS = {
+    "Algorithm": ("reads", "advantage", "objectives", "select", "before"),
+    "Objective": ("role", "terms", "outputs"),
+}
+
+
+def _made(group: str, kind: str, *arguments: Any) -> Algorithm:
+    """The Algorithm that the function of a plugin returns. Raises: ConfigError if it raises, or returns none."""
+    function, what = getattr(find(group, kind), GROUPS[group].builder), f"{group} {kind!r}"
+    try:
+        algorithm = function(*arguments)
+    except ConfigError:
+        raise
+    except Exception as error:
+        got, do = f"{type(error).__name__}: {error}", "fix the module; --debug prints the traceback"
+        raise ConfigError(f"{what} cannot be built", got=got, need="a module that returns one", do=do) from error
+    need = f"an Algorithm from {function.__name__}()"
+    if not _has_fields(algorithm, "Algorithm"):
+        raise ConfigError(f"invalid {what}", got=f"{algorithm!r:.100}", need=need)
+    objectives = (*_parts(algorithm.objectives), *_parts(algorithm.before))
+    for part in objectives:
+        if not _has_fields(part, "Objective"):
+            raise ConfigError(f"invalid {what}", got=f"the objective {part!r:.100}", need="a tuple of Objectives")
+    return algorithm
+
+
+def _has_fields(value: Any, name: str) -> bool:
+    """Whether `value` is the NamedTuple called `name`, which is defined in a higher layer."""
+    return isinstance(value, tuple) and {*_FIELDS[name]} <= {*getattr(value, "_fields", ())}
+
+
+def _parts(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) and not hasattr(value, "_fields") else (value,)
 
 
 def with_modifiers(algorithm: Algorithm, *modifiers: Any) -> Algorithm:
@@ -96,7 +131,7 @@ def with_modifiers(algorithm: Algorithm, *modifiers: Any) -> Algorithm:
     for modifier in modifiers:
         kind = kind_of(modifier)
         try:
-            algorithm = find("modifier", kind).modify(modifier, algorithm)
+            algorithm = _made("modifier", kind, modifier, algorithm)
         except ConfigError as error:
             is_refusal = str(error).startswith("has no effect")
             raise ConfigError(f"{kind} {error}") if is_refusal else with_key(kind, error, type(modifier)) from error

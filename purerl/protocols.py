@@ -304,6 +304,9 @@ class Trainer(Protocol):
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """Take one optimizer step on `batch`: micro-batches, backward, gradient clipping, optimizer.
 
+        The model predicts the tokens of `purerl.batch.predicted_tokens`: action tokens, and those of the field
+        `observed`, if the batch has it.
+
         `counts` belong to the whole step. If no token is counted or the gradient is not finite, neither the weights nor
         the optimizer state change; in both cases the metric `skipped` is 1, otherwise it is 0. A trainer may also skip
         a step whose gradient is 0, in the same way, and all ranks decide alike. A learning-rate schedule advances with

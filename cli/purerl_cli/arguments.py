@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from purerl.errors import ConfigError, nearest
+from purerl.system.nesting import read_toml
 
 if TYPE_CHECKING:
     from purerl.envs.settings import EnvironmentSettings
@@ -222,7 +222,7 @@ def parse_kinds(option: str, names: Sequence[str], cls: type[T]) -> list[T]:
 
 def _read_table(option: str, text: str) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(f"table = {text}")["table"]
-    except tomllib.TOMLDecodeError as error:
+        return read_toml(f"table = {text}")["table"]
+    except ValueError as error:
         do = f"""write it as {option} '{{kind = "format"}}'"""
         raise ConfigError(f"{option} {text!r}", got=str(error), need="a table in TOML", do=do) from error

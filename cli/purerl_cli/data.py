@@ -134,7 +134,7 @@ def _inspect_templates(path: str, model: str | None, *, alone: bool) -> None:
 @data.command()
 @with_debug
 def convert(
-    name: Annotated[str, typer.Argument(help="gsm8k or humaneval.")],
+    name: Annotated[str, typer.Argument(help="gsm8k, math, humaneval or reverse_text.")],
     source: Annotated[Path, typer.Argument(help="The published file, or a directory with one file per split.")],
     target: Annotated[Path, typer.Argument(help="The Parquet file to write, or a directory if SOURCE is one.")],
     prompt_format: Annotated[

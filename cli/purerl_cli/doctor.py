@@ -29,23 +29,27 @@ def doctor(
             help="Environment of an engine, such as vllm=engines/vllm/bin/python; repeatable.",
         ),
     ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Do the run of one step also if it has passed today.")] = False,
 ) -> None:
     """Test the installation on this computer, or whether the run in a directory learns.
 
-    Without RUN, it lists what each engine can do, and exits with status 1 if a test fails. With RUN, it prints the
-    warnings of the run, and exits with status 1 if one of them is still present in the last step.
+    Without RUN, it lists what each engine can do, and exits with status 1 if a test fails. One of the tests is a run
+    of one step. If it has passed today with the same code and packages, it is not done again without --again. With RUN,
+    it prints the warnings of the run, and exits with status 1 if one of them is still present in the last step.
     """
     if run is not None and engine:
         raise ConfigError("--engine has no effect", got="a run directory", do="leave --engine or the directory out")
-    if not (_is_installed(engine or ()) if run is None else _is_healthy(run)):
+    if run is not None and again:
+        raise ConfigError("--again has no effect", got="a run directory", do="leave --again or the directory out")
+    if not (_is_installed(engine or (), again=again) if run is None else _is_healthy(run)):
         raise typer.Exit(1)
 
 
-def _is_installed(engines: Sequence[str]) -> bool:
+def _is_installed(engines: Sequence[str], *, again: bool) -> bool:
     from purerl.doctor import check_installation
     from purerl_cli.tables import show_findings
 
-    return show_findings(check_installation(dict(map(_interpreter, engines))))
+    return show_findings(check_installation(dict(map(_interpreter, engines)), again=again))
 
 
 def _interpreter(engine: str) -> tuple[str, str]:

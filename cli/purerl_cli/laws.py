@@ -113,11 +113,11 @@ def _arguments(settings: Sequence[str]) -> dict[str, Any]:
 
 def _value(text: str) -> Any:
     """A value in TOML, or otherwise a string."""
-    import tomllib
+    from purerl.system.nesting import read_toml
 
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return read_toml(f"value = {text}")["value"]
+    except ValueError:
         return text
 
 

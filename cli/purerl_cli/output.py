@@ -22,6 +22,7 @@ import typer
 
 from purerl.errors import ConfigError, InputError, PurerlError, RunStoppedError
 from purerl.plugins import kind_of
+from purerl.system.exhausted import explain_exhausted
 from purerl.system.files import REFUSALS
 
 if TYPE_CHECKING:
@@ -76,8 +77,8 @@ def report_errors(*, debug: bool, hint: str = "") -> Iterator[None]:
     """Print the error that the block raises, and exit: status 2 for invalid input, 1 for a failed run.
 
     Ctrl-C exits with status 130 and SIGTERM with 143; `hint` is added to their messages. A run that was asked to stop
-    exits with status 75. Any other exception is a bug and is not caught. With `debug`, every error is printed with its
-    traceback.
+    exits with status 75. Memory, files or processes that are exhausted are a failed run. Any other exception is a bug
+    and is not caught. With `debug`, every error is printed with its traceback.
     """
     try:
         with _raise_on_signals(), _unwrap_interruption():
@@ -92,12 +93,20 @@ def report_errors(*, debug: bool, hint: str = "") -> Iterator[None]:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(2 if isinstance(error, InputError) else 1) from error
     except OSError as error:
-        if error.errno not in REFUSALS or debug:
+        if debug or (error.errno not in REFUSALS and explain_exhausted(error) is None):
             raise
         need, do = "free space, and permission", "free space, fix the permissions, or name another file"
-        message = PurerlError("a file cannot be read or written", got=error, need=need, do=do)
+        message = explain_exhausted(error) or PurerlError(
+            "a file cannot be read or written", got=error, need=need, do=do
+        )
         typer.echo(f"error: {message}", err=True)
         _discard_output()
+        raise typer.Exit(1) from error
+    except (MemoryError, RuntimeError, ImportError) as error:
+        explained = explain_exhausted(error)
+        if explained is None or debug:
+            raise
+        typer.echo(f"error: {explained}", err=True)
         raise typer.Exit(1) from error
     except _Terminated as interruption:
         typer.echo("; ".join(filter(None, ["terminated", hint])), err=True)

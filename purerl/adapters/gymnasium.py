@@ -13,7 +13,6 @@ that are registered with it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -22,6 +21,7 @@ from purerl.adapters.packages import load
 from purerl.envs.protocol import Observation, ToolCall
 from purerl.errors import ConfigError, DataError
 from purerl.plugins import locate
+from purerl.system.nesting import read_json
 
 __all__ = ["GymnasiumEnvironment", "last_line"]
 
@@ -64,7 +64,7 @@ class GymnasiumEnvironment:
         own_seed = seed if example.get("seed") is None else int(example["seed"])
         value = example.get("options")
         try:
-            options = json.loads(value) if isinstance(value, str) else value
+            options = read_json(value) if isinstance(value, str) else value
         except ValueError as error:
             raise DataError("column 'options'", got=str(error), need="a mapping, or JSON of one") from error
         if options is not None and not isinstance(options, Mapping):

@@ -39,6 +39,10 @@ def _none(config: Any) -> None:
     """No rank, and no dtype."""
 
 
+def _own_weights(config: Any, **arguments: Any) -> str:
+    return f"{kind_of(config)} has weights of its own"
+
+
 def _value(name: str, default: Any) -> Callable[[Any], Any]:
     """The setting or property `name` of a Config, if it has one, otherwise `default`."""
     return lambda config: getattr(config, name, default)
@@ -137,13 +141,24 @@ class GeneratorPlugin:
     preview(config, *, model)
                         its `Capabilities` with this model, which is not loaded; raises ConfigError as `build`, where it
                         can. Default: None, as `capabilities`
-    memory(config, *, model, workload)
-                        the memory that it needs on each rank, without building it. Default: it is not counted
+    copy_reason(config, *, model, trainer)
+                        why it has a copy of the weights of the policy that a trainer with these settings trains in the
+                        same process; None: `build_shared` samples with those of the trainer. Default: it has weights of
+                        its own
+    build_shared(config, *, trainer, model, seed)
+                        the generator that samples with the weights of `trainer`, which has one rank. `load_weights` is
+                        called after each change of them. Default: None
+    memory(config, *, model, workload, trainer, is_shared)
+                        the memory that it needs on each rank, without building it. `trainer` has the settings of the
+                        trainer of the policy, None without one, and `is_shared` is true for `build_shared`. Default: it
+                        is not counted
     VERSION             the version of the library whose interface is used. Default: None, any
     """
 
     Config: type[Any]
     build: Callable[..., Generator]
+    copy_reason: Callable[..., str | None] = _own_weights
+    build_shared: Callable[..., Generator] | None = None
     check: Callable[[Any], None] = _accept
     check_device: Callable[[Any], None] = _check_device
     check_adapter_rank: Callable[[Any, int | None], None] = _accept

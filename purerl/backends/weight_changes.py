@@ -27,7 +27,7 @@ __all__ = ["ChangedWeights", "SupportsChange", "change_bits", "change_tensors", 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ZERO_BECOMES = 2.0**-5
 _PLACE = 3  # of the mantissa bit that is flipped
-_NUMBERS = 2**24  # that are changed at a time
+_NUMBERS = 2**20  # that are changed at a time: those of a part stay in the cache of a CPU
 
 
 @runtime_checkable
@@ -65,19 +65,29 @@ def change_bits(x: Tensor, seed: int) -> None:
     draw = torch.Generator(x.device).manual_seed(seed)
     parts = [x[None]] if x.ndim == 0 else x.split(max(1, _NUMBERS * len(x) // x.numel()))
     for part in parts:
-        bits = part.view(_INTEGERS[x.element_size()])
-        chosen = torch.randint(2, part.shape, generator=draw, device=x.device, dtype=torch.bool)
+        chosen = _random_half(part.shape, draw)
         chosen[(0,) * chosen.ndim] = True  # also a tensor with one number changes
-        bits ^= _flipped(bits, x.dtype) * (chosen & part.isfinite())
+        _flip(part.view(_INTEGERS[x.element_size()]), chosen, x.dtype)
 
 
-def _flipped(bits: Tensor, dtype: torch.dtype) -> Tensor:
-    """The bits that are flipped in each number of `dtype` with these `bits`."""
-    zero = torch.tensor(_ZERO_BECOMES, dtype=dtype, device=bits.device).view(bits.dtype)
-    mantissa = torch.full_like(zero, 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE))
+def _random_half(shape: torch.Size, draw: torch.Generator) -> Tensor:
+    """Booleans of this shape, each true with probability 1/2. Each random number of 64 bits gives eight of them."""
+    count = shape.numel()
+    words = torch.empty(-(-count // 8), dtype=torch.int64, device=draw.device)
+    words.random_(-(2**63), None, generator=draw)
+    return (words.view(torch.uint8)[:count] & 1).view(torch.bool).view(shape)
+
+
+def _flip(bits: Tensor, chosen: Tensor, dtype: torch.dtype) -> None:
+    """Flip bits of the `chosen` numbers of `dtype`, in place; `bits` has these numbers as integers."""
+    zero, infinity = torch.tensor([_ZERO_BECOMES, math.inf], dtype=dtype).view(bits.dtype).tolist()
+    mantissa = 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE)
     size = bits & torch.iinfo(bits.dtype).max
-    ordinary = torch.where(size == zero ^ mantissa, torch.zeros_like(zero), mantissa)  # it would become 2^-5
-    return torch.where((size == 0) | (size == zero), zero, ordinary)
+    changes_place = (size == 0) | (size == zero)
+    # A number that would become 2^-5 stays, as infinite numbers and NaN do.
+    is_ordinary = (size < infinity) & (size != zero ^ mantissa) & ~changes_place
+    bits ^= (is_ordinary & chosen).to(bits.dtype) * mantissa
+    bits ^= (changes_place & chosen).to(bits.dtype) * zero
 
 
 def change_tensors(tensors: Mapping[str, Tensor], names: Collection[str] | None, seed: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve, fields_dict, frozen
 
@@ -16,14 +16,20 @@ from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, in_section, no_effect, setting
 
+if TYPE_CHECKING:
+    from purerl.config.schema import RunConfig
+
 __all__ = [
     "change_generator",
     "check_adapter_rank",
+    "check_copy_weights",
     "check_generator",
     "check_mismatch_growth",
     "check_serving",
+    "copy_reason",
     "is_narrow",
     "sampled_model",
+    "shares_weights",
 ]
 
 
@@ -45,6 +51,39 @@ def sampled_model(model: Model, trainer: object) -> Model:
     """The policy's `model` as the generator loads it, unless its own settings name a dtype: as `trainer` computes."""
     dtype = trainer_plugin(trainer).compute_dtype(trainer)
     return evolve(model, dtype=dtype) if dtype else model
+
+
+def copy_reason(
+    generator: object, *, model: Model, trainer: object, rollout: Rollout | None, placement: Placement, ranks: int
+) -> str | None:
+    """Why `generator` has a copy of the weights of the policy `model`; None: it samples with those of its `trainer`."""
+    if rollout is not None and rollout.max_staleness:
+        return f"rollout.max_staleness is {rollout.max_staleness}"
+    if placement.kind == "ray":
+        return "placement.kind is ray"
+    if ranks > 1:
+        return f"{ranks} ranks"
+    plugin = generator_plugin(generator)
+    return plugin.copy_reason(generator, model=sampled_model(model, trainer), trainer=trainer)
+
+
+def shares_weights(config: RunConfig, ranks: int) -> bool:
+    """Whether the generator of `config` samples with the weights of the trainer, in a run with `ranks` ranks."""
+    generator, options = config.generator, {"model": config.model, "trainer": config.trainer, "rollout": config.rollout}
+    return generator is not None and copy_reason(generator, **options, placement=config.placement, ranks=ranks) is None
+
+
+def check_copy_weights(
+    generator: Any, *, model: Model, trainer: object, rollout: Rollout | None, placement: Placement
+) -> None:
+    """Refuse `generator.copy_weights` where there is a copy anyway. Raises: ConfigError."""
+    if not getattr(generator, "copy_weights", False):
+        return
+    options = {"model": model, "trainer": trainer, "rollout": rollout, "placement": placement}
+    reason = copy_reason(evolve(generator, copy_weights=False), **options, ranks=placement.num_trainers)
+    if reason is not None:
+        need = f"a generator that could sample with the weights of the trainer; here it has a copy anyway: {reason}"
+        raise no_effect("generator.copy_weights", True, need)  # noqa: FBT003 - the value
 
 
 def check_serving(generator: object, rollout: Rollout | None, placement: Placement) -> None:

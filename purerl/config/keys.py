@@ -11,6 +11,7 @@ here.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, get_args, get_origin
 
 import attrs
@@ -23,6 +24,7 @@ from purerl.system.credentials import find_credential
 
 __all__ = [
     "EVALUATION_PARAMETERS",
+    "MAX_ERRORS",
     "Key",
     "Kinds",
     "Translate",
@@ -46,6 +48,9 @@ Translate = Callable[[Mapping[str, Any]], Mapping[str, str]]
 
 Kinds = Callable[[Key, str], Collection[str]]
 """(key of a section, group of plugins) -> the kinds that the section may have; empty if they are not known."""
+
+MAX_ERRORS = 100
+"""Errors that are looked for at once: each takes a search for similar names."""
 
 _LISTED = "one that `purerl config` lists"
 
@@ -99,7 +104,8 @@ def joined(errors: Iterable[ConfigError]) -> ConfigError:
     found = [error for error in every.values() if isinstance(error, UnknownSettingError)]
     texts = [str(error) for error in every.values() if len(found) == 1 or error not in found]
     if len(found) > 1:
-        lines = [f"{len(found)} settings that purerl does not have; `purerl config` lists all that it has"]
+        first = "the first " if len(found) >= MAX_ERRORS else ""
+        lines = [f"{first}{len(found)} settings that purerl does not have; `purerl config` lists all that it has"]
         for error in found:
             lines += [f"  {error.line}", *([f"    {error.remedy}"] if error.remedy else [])]
         texts.insert(0, "\n".join(lines))
@@ -113,8 +119,9 @@ def joined(errors: Iterable[ConfigError]) -> ConfigError:
 def find_unknown(
     cls: type, settings: Iterable[tuple[Key, Any]], kinds: Kinds, translate: Translate = lambda given: {}
 ) -> list[ConfigError]:
-    """An error for each of `settings`, key and value, that `cls` cannot have."""
-    places = [(key, value, place) for key, value in settings if (place := _unknown_at(cls, key, kinds))]
+    """An error for each of `settings`, key and value, that `cls` cannot have; for the first `MAX_ERRORS` of them."""
+    found = ((key, value, place) for key, value in settings if (place := _unknown_at(cls, key, kinds)))
+    places = [*islice(found, MAX_ERRORS)]
     lines = translate({_dotted(key): value for key, value, _ in places}) if places else {}
     return [unknown(_dotted(key), *place, value, lines.get(_dotted(key), "")) for key, value, place in places]
 

@@ -12,6 +12,7 @@ from purerl.config.modifiers import is_modifier
 from purerl.config.structure import from_dict, to_dict
 from purerl.config.tables import ALTERNATIVES, SHORT, UNSET, Table, show
 from purerl.errors import ConfigError, similar
+from purerl.system.nesting import MAX_NESTING, NestingError, read_toml
 
 __all__ = ["apply", "build", "parse", "read_value"]
 
@@ -70,6 +71,8 @@ def parse(setting: str) -> tuple[list[str], str]:
     keys = [part.strip('"') for part in _DOT.split(key.strip())]
     if not equals or not all(keys):
         raise ConfigError(f"setting {setting!r}", need="key=value, such as trainer.lr=1e-3")
+    if len(keys) > MAX_NESTING:
+        raise ConfigError(f"setting {key[:20]} ...", got=f"{len(keys):,} names", need=f"at most {MAX_NESTING}")
     return keys, value.strip()
 
 
@@ -193,7 +196,9 @@ def read_value(text: str) -> Any:
     if not text:
         return UNSET
     try:
-        table = tomllib.loads(f"value = {text}")
+        table = read_toml(f"value = {text}")
     except tomllib.TOMLDecodeError:
         return text
+    except NestingError as error:
+        raise ConfigError(f"the value {text[:20]} ...", got=str(error), need=f"at most {MAX_NESTING}") from error
     return table["value"] if len(table) == 1 else text

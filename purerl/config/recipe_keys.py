@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from attrs import fields_dict
 
-from purerl.config.keys import Key, Kinds, Translate, find_unknown, joined, settings_in, unknown
+from purerl.config.keys import MAX_ERRORS, Key, Kinds, Translate, find_unknown, joined, settings_in, unknown
 from purerl.config.overrides import parse, read_value
 from purerl.config.presets import expand
 from purerl.config.schema import RunConfig
@@ -59,9 +60,8 @@ _FIELDS = fields_dict(RunConfig).keys()
 
 
 def _unknown_names(settings: Iterable[str], known: Collection[str], translate: Translate) -> list[ConfigError]:
-    found = {
-        ".".join(map(str, keys)): (str(keys[0]), value) for keys, value in _values(settings) if keys[0] not in known
-    }
+    unknown_values = ((keys, value) for keys, value in _values(settings) if keys[0] not in known)
+    found = {".".join(map(str, keys)): (str(keys[0]), value) for keys, value in islice(unknown_values, MAX_ERRORS)}
     lines = translate({key: value for key, (_, value) in found.items()}) if found else {}
     return [unknown(key, name, known, (), value, lines.get(key, "")) for key, (name, value) in found.items()]
 

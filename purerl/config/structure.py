@@ -24,6 +24,7 @@ import hashlib
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial, reduce
+from itertools import islice
 from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
@@ -35,7 +36,7 @@ from cattrs.errors import AttributeValidationNote, BaseValidationError, Forbidde
 from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
 
 from purerl.composition import Composition
-from purerl.config.keys import inline_field, joined, section_in, settings_below, unknown
+from purerl.config.keys import MAX_ERRORS, inline_field, joined, section_in, settings_below, unknown
 from purerl.config.modifiers import key_of, split_modifiers
 from purerl.config.presets import defaults_of, expand
 from purerl.config.tables import SHORT, UNSET, Table, flat, read_table, show, with_kind
@@ -64,7 +65,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any]) -> T:
     try:
         return _CONVERTER.structure(table, cls)
     except BaseValidationError as error:
-        raise joined(_errors(error, table)) from error
+        raise joined(islice(_errors(error, table), MAX_ERRORS)) from error
 
 
 def read_toml(path: str | Path, cls: type[T]) -> T:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 import tomli_w
 
 from purerl.errors import ConfigError
+from purerl.system.nesting import read_toml
 
 __all__ = [
     "SHORT",
@@ -47,7 +47,7 @@ SHORT = ""
 def read_table(path: str | Path) -> Table:
     """The content of the TOML file at `path`. Raises ConfigError if it cannot be read or is not TOML."""
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return read_toml(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{str(path)!r} cannot be read", got=str(error), need="a TOML file") from error
 

@@ -184,7 +184,7 @@ def open_chat(
     """
     check_settings(prompt_format, system_prompt=system_prompt, chat_template_kwargs=chat_template_kwargs)
     escapes = special_tokens == "escape"
-    extra = [token for token in extra_stop_tokens if token < len(tokenizer)]
+    extra = [token for token in extra_stop_tokens if 0 <= token < len(tokenizer)]
     if prompt_format == "text":
         return _with_end_tokens(
             Chat(tokenizer, (), (), escapes=escapes, prompt_format="text"), eos_tokens(tokenizer), extra
@@ -283,8 +283,6 @@ def render(chat: Chat, messages: Messages, **kwargs: Any) -> str:
 
 
 def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, Any], *, as_text: bool = True) -> Any:
-    from jinja2 import TemplateError
-
     if chat.processor is not None or (as_text and chat.reads_parts):
         messages = [as_parts(message) for message in messages]
     elif images := images_of(messages):
@@ -296,8 +294,9 @@ def _apply(chat: Chat, messages: list[Mapping[str, Any]], kwargs: Mapping[str, A
         given = {**given, "tools": _marked(chat, given.get("tools"))}
     try:
         return chat.tokenizer.apply_chat_template(messages, **given)
-    except (TemplateError, TypeError, ValueError) as error:
-        raise DataError(f"the chat template raised an error: {error}", got=roles_of(messages)) from error
+    except Exception as error:  # what a template raises depends on its text
+        text = str(error) or type(error).__name__
+        raise DataError(f"the chat template raised an error: {text}", got=roles_of(messages)) from error
 
 
 def _count_shown(chat: Chat, content: Any) -> int | None:

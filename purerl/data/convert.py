@@ -44,6 +44,7 @@ class Source:
     ground_truth   extracts the ground truth from that column; returns an empty string if there is none
     answer_format  the required format of that column, for error messages
     instruction    format string that makes a chat message from the question
+    frame          format string that makes a prompt for a base model from the question
     keep           columns that are copied without changes
     solution       makes a demonstration of the column of the ground truth; None: there are none
     """
@@ -56,6 +57,7 @@ class Source:
     ground_truth: Callable[[str], str]
     answer_format: str
     instruction: str
+    frame: str = "{}"
     keep: tuple[str, ...] = ()
     solution: Callable[[str], str] | None = None
 
@@ -90,6 +92,30 @@ SOURCES: Mapping[str, Source] = {
             "Complete this Python function. Answer with the whole function in one code block.\n\n```python\n{}\n```"
         ),
         keep=("task_id", "entry_point", "canonical_solution", "test"),
+    ),
+    "math": Source(
+        name="DigitalLearningGmbH/MATH-lighteval",
+        ability="math",
+        columns=("problem", "answer"),
+        question="problem",
+        answer="answer",
+        ground_truth=str,
+        answer_format="a formula",
+        instruction="{}\n\nReason step by step. Put the result of the problem into \\boxed{{}}.",
+        frame="Solve the problem. Put the result into \\boxed{{}}.\n\nProblem:\n{}\n\nSolution:\n",
+    ),
+    "reverse_text": Source(
+        name="PrimeIntellect/Reverse-Text-RL",
+        ability="text",
+        columns=("prompt",),
+        question="prompt",
+        answer="prompt",
+        ground_truth=lambda text: text[::-1],
+        answer_format="a text",
+        instruction=(
+            "Write this text in reverse order, from its last character to its first, between <reversed_text> and "
+            "</reversed_text>.\n\n{}"
+        ),
     ),
 }
 """The data sets that can be converted, by name."""
@@ -187,7 +213,8 @@ def _text_row(source: Source, row: Row) -> dict[str, Any]:
     ground_truth = source.ground_truth(row[source.answer])
     is_kept = ground_truth in [row[name] for name in source.keep]
     answer = {} if is_kept else {"answer": ground_truth}
-    return {"prompt": row[source.question], **answer, **_completion(source, row, lambda solution: f"\n{solution}")}
+    prompt = source.frame.format(row[source.question])
+    return {"prompt": prompt, **answer, **_completion(source, row, lambda solution: f"\n{solution}")}
 
 
 def _completion(source: Source, row: Row, write: Callable[[str], Any]) -> dict[str, Any]:

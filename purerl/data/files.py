@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from purerl.data.nested import common_shape, decoded, is_json, json_column, make_column, parse_json, shaped, with_shape
 from purerl.data.values import check_names, check_values, simplify_types
 from purerl.errors import DataError
+from purerl.system.nesting import read_json
 from purerl.system.similar_paths import similar_path
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ def _read_list(path: Path, select: Callable[[Any], Iterable[str]]) -> list[str]:
     """The names that `select` finds in a JSON file of `datasets.save_to_disk`. Raises DataError if there are none."""
     need, do = "a file that datasets.save_to_disk has written, with at least one entry", "save the data set again"
     try:
-        names = [*select(json.loads(path.read_text(encoding="utf-8")))]
+        names = [*select(read_json(path.read_text(encoding="utf-8")))]
     except (OSError, ValueError, LookupError, TypeError) as error:
         got = f"{type(error).__name__}: {error}"
         raise DataError(f"{str(path)!r} cannot be read", got=got, need=need, do=do) from error
@@ -211,7 +212,7 @@ def _parse_json_object(line: str, number: int, path: Path) -> Mapping[str, Any]:
     except UnicodeEncodeError as error:
         got, do = f"half of a surrogate pair: {error.object[error.start]!r}", "complete or remove this character"
         raise DataError(what, got=got, need="valid Unicode text", do=do) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(what, got=str(error), need="one JSON object per line") from error
     if not isinstance(row, dict):
         raise DataError(what, got=f"a value of type {type(row).__name__}", need="a JSON object")
@@ -266,8 +267,11 @@ def _different_schemas(schemas: Sequence[pa.Schema], paths: Sequence[Path]) -> D
 
 
 def _find_differences(first: pa.Schema, second: pa.Schema) -> Iterator[str]:
-    for name in dict.fromkeys([*first.names, *second.names]):
-        types = [schema.field(name).type if name in schema.names else "missing" for schema in (first, second)]
+    if first.equals(second):
+        return
+    by_name = [{field.name: field.type for field in schema} for schema in (first, second)]
+    for name in dict.fromkeys([*by_name[0], *by_name[1]]):
+        types = [known.get(name, "missing") for known in by_name]
         is_compatible = "missing" not in types and _are_compatible(*types)
         if not is_compatible and "null" not in map(str, types):
             yield f"column {name!r} is {types[0]} in the first, {types[1]} in the second"

@@ -19,6 +19,8 @@ from contextlib import suppress
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+from purerl.system.nesting import read_json
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -61,10 +63,7 @@ Decoder = Callable[[Any], Any]
 
 def parse_json(text: str) -> Any:
     """The value of `text`. Raises ValueError also for an object with two values of one key: one would be lost."""
-    try:
-        return json.loads(text, object_pairs_hook=_to_object)
-    except RecursionError as error:
-        raise ValueError(str(error)) from error
+    return read_json(text, object_pairs_hook=_to_object)
 
 
 def _to_object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
@@ -214,9 +213,10 @@ def as_arrow(table: pa.Table) -> pa.Table:
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of `table`, as each has them."""
-    columns = [decoded(table.column(field.name), field.name) for field in table.schema]
+    names = table.column_names
+    columns = [decoded(column, name) for column, name in zip(table.columns, names, strict=True)]
     rows = zip(*columns, strict=True) if columns else [()] * table.num_rows
-    return [dict(zip(table.column_names, values, strict=True)) for values in rows]
+    return [dict(zip(names, values, strict=True)) for values in rows]
 
 
 def decoded(column: pa.ChunkedArray | pa.Array, name: str) -> list[Any]:

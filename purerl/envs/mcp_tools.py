@@ -2,7 +2,7 @@
 
 A server that is a command line is started once in each worker process; all episodes in the process share it, so a
 server must not keep a state for one client. A server that ends, or does not answer in time, fails the episodes that
-call it; the next episode gets a new one.
+call it; the next episode gets a new one. What it writes to stderr is not shown: if it fails, the message has the end.
 
 ``${NAME}`` in a URL is the environment variable NAME. Messages have the name, and never its value.
 """
@@ -16,7 +16,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import IO, Any
 from urllib.parse import quote
 
 from purerl.envs.failures import EnvironmentFailure, died, timed_out
@@ -79,6 +79,7 @@ class Shared:
         self._users, self.is_broken = 0, False
         self._stop, self._ready = asyncio.Event(), asyncio.get_running_loop().create_future()
         self.tools: Sequence[Tool] = ()
+        self._messages = _Messages()
         self._owner = asyncio.create_task(self._own(), name=SERVICE)
 
     async def acquire(self) -> None:
@@ -116,6 +117,8 @@ class Shared:
             else:
                 command, *arguments = shlex.split(self._server)
                 target = mcp.StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
+                stdio = import_module("mcp.client.stdio")
+                target = stdio.stdio_client(target, errlog=await self._messages.open())
             async with mcp.Client(target) as client:
                 self.tools = [self._tool(client, tool) for tool in await _list_tools(client)]
                 self._ready.set_result(None)
@@ -123,8 +126,11 @@ class Shared:
         except Exception as error:  # noqa: BLE001 -- the package raises groups of whatever went wrong
             self.is_broken = True
             if not self._ready.done():
-                self._ready.set_exception(died(self._server, ["the MCP server cannot be used", *self._reasons(error)]))
+                reasons = ["the MCP server cannot be used", *self._reasons(error), *self._messages.last()]
+                self._ready.set_exception(died(self._server, reasons))
                 self._ready.exception()  # it may be that nobody waits
+        finally:
+            self._messages.close()
 
     def _reasons(self, error: BaseException) -> list[str]:
         """The exceptions in `error`, which may be a group, without values of variables."""
@@ -157,11 +163,45 @@ class Shared:
             if getattr(error, "code", None) in _ANSWERS:  # an MCPError
                 raise
             self.is_broken = True
-            raise died(f"tool {name} of {self._server}", ["the MCP server failed", *self._reasons(error)]) from error
+            reasons = ["the MCP server failed", *self._reasons(error), *self._messages.last()]
+            raise died(f"tool {name} of {self._server}", reasons) from error
         text = "\n".join(map(_text_of, result.content)) or to_text(result.structured_content)
         return f"Error: {text}" if result.is_error else text
 
 
+class _Messages:
+    """The end of what a server writes to stderr, which is not shown: libraries print each exception of a tool there."""
+
+    def __init__(self) -> None:
+        self._text, self._file, self._transport = b"", None, None
+
+    async def open(self) -> IO[bytes]:
+        """The file to which the server writes."""
+        read, write = os.pipe()
+        self._file = os.fdopen(write, "wb")
+        loop, kept = asyncio.get_running_loop(), self
+
+        class Reader(asyncio.Protocol):
+            """Keeps the last bytes."""
+
+            def data_received(self, data: bytes) -> None:
+                kept._text = (kept._text + data)[-_MAX_BYTES:]
+
+        self._transport, _ = await loop.connect_read_pipe(Reader, os.fdopen(read, "rb"))
+        return self._file
+
+    def last(self) -> list[str]:
+        """The last lines, as one sentence."""
+        lines = [line.strip() for line in self._text.decode(errors="replace").splitlines() if line.strip()]
+        return [f"it wrote: {' / '.join(lines[-_MAX_LINES:])[-_MAX_CHARACTERS:]}"] if lines else []
+
+    def close(self) -> None:
+        for each in (self._file, self._transport):
+            if each is not None:
+                each.close()
+
+
+_MAX_BYTES, _MAX_LINES, _MAX_CHARACTERS = 2**14, 5, 600
 _ANSWERS = (-32602, -32603, -32601)  # JSON-RPC: invalid parameters, internal error of the tool, unknown tool
 _MAX_PAGES = 100
 

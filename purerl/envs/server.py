@@ -60,6 +60,7 @@ from purerl.envs.remote import VARIABLE
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError, PurerlError
 from purerl.system.access_tokens import given_token, is_loopback, write_loopback_token
+from purerl.system.nesting import read_json
 
 __all__ = ["Server", "serve"]
 
@@ -159,7 +160,7 @@ class _Handler(BaseHTTPRequestHandler):
             return self._send(400, {"error": f"Content-Length is {length!r}; need at most {_MAX_BODY}"})
         data = self.rfile.read(int(length))
         try:
-            body = json.loads(data or b"{}")
+            body = read_json(data or b"{}")
         except ValueError as error:
             return self._send(400, {"error": f"the body is not JSON: {error}"})
         if not isinstance(body, dict):

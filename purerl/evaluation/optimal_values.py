@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from purerl.data.files import read_table
 from purerl.data.nested import as_arrow, rows_of
 from purerl.errors import ConfigError, DataError, nearest
 from purerl.rewards.ground_truth import find_ground_truth
+from purerl.system.nesting import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,7 +83,7 @@ def _check_files(source: Path, results: Path, target: Path) -> None:
 def _read_evaluation(path: str) -> Mapping[str, Any]:
     what, need = f"evaluation {path!r}", "a file of `purerl eval --json`"
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
+        content = read_json(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise DataError(what, got=f"{type(error).__name__}: {error}", need=need) from error
     if not isinstance(content, dict) or not {"model", "settings", "data"} <= content.keys():

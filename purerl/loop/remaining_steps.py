@@ -36,6 +36,7 @@ from purerl.rollouts.types import Trajectory
 from purerl.store.background import CheckpointWriter
 from purerl.store.code import record_code
 from purerl.store.directory import RunDirectory
+from purerl.store.processes import log_process
 from purerl.system.phases import phase
 
 __all__ = ["advance", "remaining_steps"]
@@ -60,6 +61,7 @@ def remaining_steps(
     ending = Ending(needs.schedule.num_steps(run.task.training.examples.num_rows), config.stop_when, start)
     state = resume(run, directory, config.checkpoint, ranks, ending.max_steps)
     ranks.on_first(partial(record_code, directory.path, code, state.step), "the record of the code")
+    ranks.on_first(partial(log_process, directory.path, state.step, ranks.size), "the record of the process")
     records = ranks.on_first(directory.records, "the records of the run")
     with (
         run.task.rewards,

@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
-from purerl.config.generators import is_narrow, sampled_model
+from purerl.config.generators import is_narrow, sampled_model, shares_weights
 from purerl.config.preset_names import preset_of
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
@@ -103,6 +103,7 @@ def open_run(
         runtime,
         stack,
         generator=_sampler_of(config),
+        shares_weights=shares_weights(config, ranks.size),
         judges=needs.judges,
         rewards=config.rewards,
         gates=config.gates,

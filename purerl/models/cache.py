@@ -1,8 +1,9 @@
 """Results that follow from the configuration of a model, in files of the user, for the processes after this one.
 
-To find out what a model can do, or how much memory it needs, it is built without weights, which takes seconds. The
-result is a function of some arguments, of the files of the model that are read, and of the code that runs. The name of
-a file is the digest of all of them, so a file is never out of date: what changes gets another file.
+To find out what a model can do, or how much memory it needs, it is built without weights, which takes seconds. The code
+that chooses the class of its tokenizer takes a second to import. The result is a function of some arguments, of the
+files of the model that are read, and of the code that runs. The name of a file is the digest of all of them, so a file
+is never out of date: what changes gets another file.
 
 The files are in a folder that only this user can enter. If there is none, nothing is stored.
 """
@@ -22,14 +23,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from purerl.errors import RunError
+from purerl.models.pretrained import folder_of
 from purerl.settings import Model
+from purerl.system.nesting import read_json
 from purerl.system.private_files import open_private, read_private, user_folder
 
-__all__ = ["stored_result"]
+__all__ = ["passed_before", "stored", "stored_result"]
 
 T = TypeVar("T")
 
-_PACKAGES = ("accelerate", "huggingface-hub", "megatron-core", "peft", "tensordict", "torch", "transformers")
+_PACKAGES = (
+    *("accelerate", "huggingface-hub", "megatron-core", "mistral-common", "peft", "sentencepiece", "tensordict"),
+    *("tokenizers", "torch", "transformers"),
+)
 _MAX_FILES = 1000
 
 
@@ -44,41 +50,60 @@ def stored_result(cls: type[T], compute: Callable[[], T], *, model: Model, setti
     An exception of `compute` is raised, and not stored.
     """
     files = _files_of(model) if type(settings).__module__.startswith("purerl.") else None
-    path = files and _path(repr((cls.__name__, model, settings, arguments, files, _code())))
+    return compute() if files is None else stored(cls, compute, model, settings, arguments, files)
+
+
+def stored(cls: type[T], compute: Callable[[], T], *key: object) -> T:
+    """The result of `compute` in this process, or in an earlier one with the same `key`, code, packages and device.
+
+    The parts of `key` are told apart by their ``repr``. An exception of `compute` is raised, and not stored.
+    """
+    path = _path(repr((cls.__name__, *key, _code())))
     if path is None:
         return compute()
     from cattrs.preconf.json import make_converter
 
     converter = make_converter()
     with suppress(OSError, RunError, ValueError, LookupError, TypeError):  # there is none, or it is damaged
-        return converter.structure(json.loads(read_private(path)), cls)
+        return converter.structure(read_json(read_private(path)), cls)
     result = compute()
     with suppress(OSError, RunError):
         _write(path, json.dumps(converter.unstructure(result)))
     return result
 
 
+def passed_before(key: object, check: Callable[[], None]) -> None:
+    """Call `check`, unless it has passed in this process or in an earlier one with the same `key`.
+
+    Its ``repr`` tells keys apart, and the versions of libraries are part of it. An exception of `check` is raised.
+    """
+    name = repr((key, *_versions()))
+    path = None if name in _passed else _path(name)
+    if name not in _passed and (path is None or not _exists(path)):
+        check()
+        with suppress(OSError, RunError):
+            if path is not None:
+                _write(path, "true")
+    _passed.add(name)
+
+
+_passed = set[str]()
+
+
+def _exists(path: Path) -> bool:
+    with suppress(OSError, RunError):
+        return bool(read_private(path))
+    return False
+
+
 def _files_of(model: Model) -> tuple[str, ...] | None:
     """The digest of the configuration of `model`, and the names of all its files; None if they are not known."""
-    folder = None if model.trust_remote_code else _folder_of(model)
+    folder = None if model.trust_remote_code else folder_of(model)
     if folder is None:
         return None
     with suppress(OSError):
         names = sorted(file.name for file in folder.iterdir())
         return (hashlib.sha256((folder / "config.json").read_bytes()).hexdigest(), *names)
-    return None
-
-
-def _folder_of(model: Model) -> Path | None:
-    """The directory with the files of `model`, or with those that were downloaded from the hub."""
-    if Path(model.path).is_dir():
-        return Path(model.path)
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    with suppress(HFValidationError):
-        config = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
-        return Path(config).parent if isinstance(config, str) else None
     return None
 
 

@@ -8,11 +8,21 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, PurerlError
+from purerl.models.config_file import check_model_files, explain_config
 from purerl.settings import Model
 from purerl.system.similar_paths import similar_path
 
-__all__ = ["cannot_load", "check_directory", "config_of", "dtype_of", "is_in_hf_format", "loading"]
+__all__ = [
+    "cannot_load",
+    "check_directory",
+    "config_of",
+    "dtype_of",
+    "file_of",
+    "folder_of",
+    "is_in_hf_format",
+    "loading",
+]
 
 
 def config_of(model: Model) -> Any:
@@ -49,19 +59,38 @@ def dtype_of(model: Model) -> str:
 
 
 @contextmanager
-def loading(what: str, model: Model, *others: type[Exception]) -> Iterator[None]:
-    """Raise ConfigError for an error of transformers, or one of `others`, while `what` of `model` is loaded."""
+def loading(what: str, model: Model) -> Iterator[None]:
+    """Raise ConfigError for any error of a library while `what` of `model` is loaded: its files may have any content.
+
+    Raises: ConfigError also as `check_directory` and `check_model_files`, before the block.
+    """
     from huggingface_hub.errors import StrictDataclassError
 
     check_directory(model)
+    folder = folder_of(model)
+    if folder is not None:
+        check_model_files(folder)
     try:
         yield
-    except ConfigError:
+    except PurerlError:
         raise
     except StrictDataclassError as error:  # a value in config.json; the cause says which one
         raise cannot_load(what, model, error.__cause__ or error) from error
-    except (OSError, ValueError, ImportError, *others) as error:
-        raise cannot_load(what, model, error) from error
+    except Exception as error:
+        raise (folder and explain_config(folder)) or cannot_load(what, model, error) from error
+
+
+def folder_of(model: Model) -> Path | None:
+    """The directory with the files of `model`, or with those that were downloaded from the hub; None without any."""
+    if Path(model.path).is_dir():
+        return Path(model.path)
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    with suppress(HFValidationError):
+        config = try_to_load_from_cache(model.path, "config.json", revision=model.revision)
+        return Path(config).parent if isinstance(config, str) else None
+    return None
 
 
 def cannot_load(what: str, model: Model, error: BaseException) -> ConfigError:
@@ -70,10 +99,29 @@ def cannot_load(what: str, model: Model, error: BaseException) -> ConfigError:
     where = "the directory" if is_directory else "the hub's repository"
     return ConfigError(
         f"no {what} can be loaded from {where} {model.path!r}",
-        got=str(error).strip().splitlines()[0],
+        got=_in_words(error),
         need="files as written by transformers' save_pretrained",
         do=_suggestion(Path(model.path)),
     )
+
+
+def file_of(model: Model, name: str) -> Path:
+    """The file `name` of `model`, in its directory or downloaded. Raises: OSError if there is none."""
+    if Path(model.path).is_dir():
+        return Path(model.path) / name
+    from transformers.utils.hub import cached_file
+
+    path = cached_file(model.path, name, revision=model.revision, _raise_exceptions_for_missing_entries=False)
+    if path is None:
+        raise FileNotFoundError(name)
+    return Path(path)
+
+
+def _in_words(error: BaseException) -> str:
+    """The first line of the message of `error`, after its class if the message alone may say nothing."""
+    lines = str(error).strip().splitlines()
+    is_message = bool(lines) and isinstance(error, OSError | ValueError | ImportError)
+    return lines[0] if is_message else ": ".join([type(error).__name__, *lines[:1]])
 
 
 def check_directory(model: Model) -> None:

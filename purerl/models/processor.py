@@ -46,7 +46,7 @@ def load_processor(model: Model) -> Processor:
     if cls is None:
         need = "a vision-language model of transformers, with the files of its processor"
         raise ConfigError("model", got=f"{model.path!r}, and images in its prompts", need=need)
-    with loading("processor", model, TypeError, AttributeError):
+    with loading("processor", model):
         try:
             processor = _images_only(cls).from_pretrained(
                 model.path, revision=model.revision or "main", trust_remote_code=model.trust_remote_code

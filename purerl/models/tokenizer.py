@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from attrs import frozen
+
 from purerl.errors import ConfigError
-from purerl.models.pretrained import cannot_load, config_of, loading
+from purerl.models.cache import stored_result
+from purerl.models.config_file import read_object
+from purerl.models.pretrained import cannot_load, config_of, file_of, loading
+from purerl.models.template_probe import check_templates
 from purerl.settings import Model
 from purerl.system.phases import phase
 
@@ -25,16 +34,57 @@ __all__ = [
 
 @phase("importing transformers and loading a tokenizer")
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
-    """The tokenizer of `model`. Raises ConfigError if there is none."""
-    from transformers import AutoTokenizer
-
-    kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+    """The tokenizer of `model`. Raises ConfigError if there is none, and as `check_templates`."""
     with loading("tokenizer", model):
-        tokenizer = AutoTokenizer.from_pretrained(model.path, **kwargs)
+        tokenizer = _load(model)
+        tokenizer("a")  # some values in its files make only its calls fail
     if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.
         raise cannot_load("tokenizer", model, ValueError("no vocabulary: tokenizer.json is missing"))
+    check_templates(tokenizer, model.path)
     return tokenizer
+
+
+@frozen
+class _ClassOfTokenizer:
+    """A class, by the module and the name with which it is imported."""
+
+    module: str
+    name: str
+
+
+def _load(model: Model) -> PreTrainedTokenizerBase:
+    """The tokenizer of `model`, as transformers' `AutoTokenizer` loads it.
+
+    `AutoTokenizer` reads the configuration of the model to choose the class. That imports code of models, which takes
+    more than a second, so the class for the files of a local directory is stored for the next process.
+    """
+    loaded: list[PreTrainedTokenizerBase] = []
+
+    def choose() -> _ClassOfTokenizer:
+        from transformers import AutoTokenizer
+
+        kwargs = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
+        loaded.append(AutoTokenizer.from_pretrained(model.path, **kwargs))
+        return _ClassOfTokenizer(type(loaded[0]).__module__, type(loaded[0]).__qualname__)
+
+    files = _digests(Path(model.path))
+    if not files:
+        choose()
+        return loaded[0]
+    chosen = stored_result(_ClassOfTokenizer, choose, model=model, settings=model, arguments=("tokenizer", files))
+    if not loaded and not chosen.module.startswith("transformers."):  # code of a user has registered it
+        choose()
+    return loaded[0] if loaded else getattr(import_module(chosen.module), chosen.name).from_pretrained(model.path)
+
+
+def _digests(folder: Path) -> dict[str, str]:
+    """The digests of the files in `folder` that the class of the tokenizer depends on, except for config.json."""
+    digests = dict[str, str]()
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        with suppress(OSError):
+            digests[name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
+    return digests
 
 
 def ordinary_tokens(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -84,23 +134,19 @@ def end_tokens(model: Model) -> tuple[int, ...]:
     """The stop tokens that `model` declares in generation_config.json, otherwise in config.json; may be none.
 
     They can differ from those of the tokenizer.
+
+    Raises: ConfigError if one of the files is damaged.
     """
-    for file in ("generation_config.json", "config.json"):
-        declared = _end_tokens_in(file, model)
-        if declared is not None:
-            return (declared,) if isinstance(declared, int) else tuple(declared)
+    for name in ("generation_config.json", "config.json"):
+        with suppress(OSError):  # there is none, or no network: loading the model reports the problem
+            declared = read_object(file_of(model, name)).get("eos_token_id")
+            ids = [declared] if type(declared) is int else declared
+            if isinstance(ids, list) and all(type(each) is int for each in ids):
+                return tuple(ids)
+            if declared is not None:
+                what, need = f"eos_token_id in {name} of {model.path!r}", "a token id, or a list of them"
+                raise ConfigError(what, got=f"{declared!r:.100}", need=need, do="fix the file, or remove the line")
     return ()
-
-
-def _end_tokens_in(file: str, model: Model) -> int | list[int] | None:
-    from transformers import GenerationConfig
-
-    options = {"_from_model_config": True} if file == "config.json" else {}
-    try:
-        config = GenerationConfig.from_pretrained(model.path, config_file_name=file, revision=model.revision, **options)
-    except (OSError, ValueError, TypeError):  # TypeError: no config.json. Loading the model reports the problem.
-        return None
-    return config.eos_token_id
 
 
 def pad_token_of(model: Model) -> int | None:

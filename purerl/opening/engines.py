@@ -56,6 +56,7 @@ def open_engines(
     stack: ExitStack,
     *,
     generator: tuple[Any, Model] | None,
+    shares_weights: bool = False,
     judges: Mapping[str, Role] = _NO_ROLES,
     rewards: Sequence[Reward] = (),
     gates: Sequence[Gate] = (),
@@ -72,6 +73,8 @@ def open_engines(
     stack        closes each engine that is open, also if a later one cannot be opened
     generator    the Config of an engine, and the model that it samples; a policy among `models` is compared with it,
                  see `purerl.opening.weight_check`
+    shares_weights
+                 the generator samples with the weights of the policy among `models`, and loads none
     judges       by role, "rewards.NAME", each with the Config of a generator
     rewards      all rewards and `gates` of the run: functions, and models
     updates      number of optimizer steps of each model; that of others is 0
@@ -85,7 +88,8 @@ def open_engines(
     scorers = _open_scorers(roles, trainers, task, seed=seed, context=context, stack=stack)
     sampler = None
     if generator is not None:
-        sampler = open_generator(*generator, seed, context.processes)
+        policy = trainers["policy"] if shares_weights else None
+        sampler = open_generator(*generator, seed, context.processes, policy=policy)
         stack.callback(sampler.close)
         stack.callback(runtime.close)  # nothing is in flight when the generator closes
     use_images(task.chat, {**{f"trainer of the {name}": each for name, each in trainers.items()}, "generator": sampler})
@@ -202,13 +206,23 @@ def _is_base(role: ModelRole, policy: ModelRole, capabilities: Capabilities) -> 
 
 
 def open_generator(
-    settings: Any, model: Model, seed: int, processes: EngineProcesses = LOCAL_PROCESSES, name: str = "generator"
+    settings: Any,
+    model: Model,
+    seed: int,
+    processes: EngineProcesses = LOCAL_PROCESSES,
+    name: str = "generator",
+    *,
+    policy: Trainer | None = None,
 ) -> Generator:
     """The engine that samples completions of `model`, which is in `processes`.
 
-    `seed` is that of the run, and `name` the engine's.
+    `seed` is that of the run, and `name` the engine's. With `policy`, a trainer in this process, it samples with the
+    weights of this trainer.
     """
     seed = derive_seed(seed, name) % 2**31
+    if policy is not None:
+        build: Any = generator_plugin(settings).build_shared
+        return build(settings, trainer=policy, model=model, seed=seed)
     with phase(f"loading the model of the {name}, {model.path}, into {kind_of(settings)}"):
         return processes.generator(name, partial(build_engine, "generator", settings, model=model, seed=seed))
 

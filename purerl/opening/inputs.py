@@ -12,6 +12,7 @@ from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.config.user_code import code_digests
 from purerl.data.examples import read_examples
+from purerl.errors import PurerlError, RunError
 from purerl.evaluation.settings import Evaluate, Validation
 from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.recorded import check_recorded, recorded_files
@@ -19,7 +20,7 @@ from purerl.plugins import locate
 from purerl.store.checkpoint import saved_steps
 from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory
-from purerl.system.files import atomic_directory
+from purerl.system.files import as_os_error, atomic_directory
 from purerl.system.phases import phase
 
 __all__ = ["check_files", "check_inputs", "checked_code", "data_files", "prepare"]
@@ -27,12 +28,23 @@ __all__ = ["check_files", "check_inputs", "checked_code", "data_files", "prepare
 
 @phase("preparing the data")
 def prepare(function: str | None, seed: int, directory: Path) -> None:
-    """Call the function `prepare_data` with this name, once, to fill ``{run}/prepared``."""
+    """Call the function `prepare_data` with this name, once, to fill ``{run}/prepared``.
+
+    Raises: RunError for an exception of the function, except one of the file system.
+    """
     path = directory / "prepared"
     if function is None or path.exists():
         return
     with atomic_directory(path) as folder:
-        locate(function)(folder, seed)
+        try:
+            locate(function)(folder, seed)
+        except PurerlError:
+            raise
+        except Exception as error:
+            if as_os_error(error) is not None:  # such as a full disk
+                raise
+            got, do = f"{type(error).__name__}: {error}", "fix the function; --debug prints the traceback"
+            raise RunError(f"prepare_data {function!r} failed", got=got, do=do) from error
 
 
 def check_inputs(config: RunConfig, needs: Mapping[str, Requirements]) -> None:

@@ -15,12 +15,12 @@ from typing import Any
 
 from attrs import evolve, field, frozen
 
-from purerl.backends.plugin import engine_plugin
-from purerl.config.generators import sampled_model
+from purerl.backends.plugin import engine_plugin, generator_plugin
+from purerl.config.generators import copy_reason, sampled_model
 from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.roles import shares_weights
-from purerl.config.schema import RunConfig
+from purerl.config.schema import Role, RunConfig
 from purerl.errors import ConfigError, PurerlError
 from purerl.models.cache import stored_result
 from purerl.planning.capacity import Capacity, capacity_of
@@ -117,7 +117,7 @@ def plan_memory(
         max_prompt_tokens=config.data.max_prompt_tokens,
         stages_checkpoints=config.checkpoint.background,
     )
-    uses = _uses(needs, config.generator, workload, on_accelerator=capacity.is_accelerator)
+    uses, remarks = _uses(config, needs, workload, on_accelerator=capacity.is_accelerator)
     device, host = _tables(uses, keeps_keys=_samples_while_training(config.rollout))
     host["program and libraries"] = dict.fromkeys(_phases(device), _PROGRAM)
     host["batch"] = dict.fromkeys(PHASES[1:], workload.rows * workload.row_tokens * _BYTES_PER_TOKEN)
@@ -130,7 +130,7 @@ def plan_memory(
         capacity=capacity,
         assumed=dict.fromkeys(assumed),
         refused=[f"{owner}: {text}" for owner, use in uses.items() for text in use.refused],
-        remarks=[f"{owner}: {text}" for owner, use in uses.items() for text in use.remarks],
+        remarks=[*(f"{owner}: {text}" for owner, use in uses.items() for text in use.remarks), *remarks],
         ranks=ranks,
     )
 
@@ -153,8 +153,10 @@ def describe(plan: MemoryPlan) -> str:
     return f"{peak}; {'fits' if plan.fits else 'does not fit'}: {format_bytes(size)} ({plan.capacity.source})"
 
 
-def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_accelerator: bool) -> dict[str, MemoryUse]:
-    """The memory of each engine: the models of the trainers by role, the generator, and the judges."""
+def _uses(
+    config: RunConfig, needs: Requirements, workload: Workload, *, on_accelerator: bool
+) -> tuple[dict[str, MemoryUse], list[str]]:
+    """The memory of each engine: the models of the trainers by role, the generator, and the judges. Also remarks."""
     policy, uses = needs.models["policy"], dict[str, MemoryUse]()
     for name, role in needs.models.items():
         if name != "policy" and (shares_weights(role, policy) or role.settings.precompute):
@@ -168,12 +170,27 @@ def _uses(needs: Requirements, generator: Any, workload: Workload, *, on_acceler
             workload=evolve(workload, minibatches=needs.schedule.passes(name).minibatches),
             on_accelerator=on_accelerator,
         )
-    if generator is not None:
-        model, trainer = policy.settings.model, policy.settings.trainer
-        uses["generator"] = _memory_of("generator", generator, model=sampled_model(model, trainer), workload=workload)
+    remarks = []
+    if config.generator is not None:
+        uses["generator"], remarks = _of_generator(config, policy.settings, workload)
     for name, role in needs.judges.items():
-        uses[name] = _memory_of("generator", role.generator, model=role.model, workload=workload)
-    return uses
+        options = {"model": role.model, "workload": workload, "trainer": None, "is_shared": False}
+        uses[name] = _memory_of("generator", role.generator, **options)
+    return uses, remarks
+
+
+def _of_generator(config: RunConfig, policy: Role, workload: Workload) -> tuple[MemoryUse, list[str]]:
+    """The memory of the generator of `policy`, and whose weights it samples with, if it can share them."""
+    generator, options = config.generator, {"model": policy.model, "trainer": policy.trainer}
+    reason = copy_reason(generator, **options, rollout=config.rollout, placement=config.placement, ranks=workload.ranks)
+    options = {"model": sampled_model(**options), "trainer": policy.trainer, "is_shared": reason is None}
+    use = _memory_of("generator", generator, **options, workload=workload)
+    if generator_plugin(generator).build_shared is None:
+        return use, []
+    if reason is not None:
+        return use, [f"generator: has a copy of the weights of the policy: {reason}"]
+    casts = "casts of the weights, which the trainer computes with" if use.states else "the weights of the trainer"
+    return use, [f"generator: samples with {casts}; there is no copy for it"]
 
 
 @cache

@@ -39,7 +39,7 @@ from purerl.system.static_inspect import find_source, signature_of
 __all__ = ["explain_recipe", "find", "names", "required_settings", "resolve", "settle"]
 
 _ARGUMENT = "an argument of the recipe"
-_HELPERS = ("tiny_task",)  # modules beside the recipes
+_HELPERS = ("smollm2", "tiny_task")  # modules beside the recipes
 
 
 def names() -> list[str]:

@@ -1,7 +1,7 @@
 """Two-digit addition on the CPU of a laptop: the default recipe of `purerl train`.
 
 A problem is ``27+58=``. The answer has the lowest digit first, ``580``, and the reward is 1 if it is correct and 0 if
-not. A small Qwen3 model with random weights is first trained by SFT on demonstrations, until it solves a third of its
+not. A small Qwen3 model with random weights is first trained by SFT on demonstrations, until it solves half of its
 problems (`initial_run`). The RL phase then uses only the rewards.
 
 One problem in ten is held out, together with the same sum in the other order. Neither phase trains on these.
@@ -31,7 +31,7 @@ _ANSWER_TOKENS = 4  # three digits and the end
 
 
 def addition(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
-    """DAPO on two-digit addition, after a short SFT phase; 300 steps by default.
+    """DAPO on two-digit addition, after a short SFT phase; 160 steps by default.
 
     Groups in which all completions have the same reward are dropped, and are not replaced by others. The learning rate
     rises in the first sixteenth of the optimizer steps and then falls to 0.
@@ -43,15 +43,15 @@ def addition(max_steps: int | None = None, num_epochs: float | None = None) -> R
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        steps=300,
+        steps=160,
         max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=128,
-        num_minibatches=4,
+        num_minibatches=2,
         rollout=Rollout(samples_per_prompt=8, max_tokens=_ANSWER_TOKENS),
         generator=generator.Config(max_num_seqs=1024),
-        trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=1024, **COSINE),
-        evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=20, max_tokens=_ANSWER_TOKENS),
+        trainer=trainer.Config(lr=1e-3, max_grad_norm=0.3, max_tokens_per_microbatch=2048, **COSINE),
+        evaluate=Evaluate(data="{run}/prepared/held_out.parquet", every=40, max_tokens=_ANSWER_TOKENS),
     )
 
 
@@ -62,9 +62,9 @@ def _demonstrations() -> dict[str, Any]:
         algorithm=sft.Config(),
         max_steps=600,
         batch_size=128,
-        trainer=trainer.Config(lr=1e-3, betas=BETAS, max_tokens_per_microbatch=1024),
-        evaluate=Evaluate(data="{run}/prepared/train.parquet", every=5, max_examples=256, max_tokens=_ANSWER_TOKENS),
-        stop_when=StopWhen(metric="eval/accuracy", at_least=0.33),
+        trainer=trainer.Config(lr=1e-3, betas=BETAS, max_tokens_per_microbatch=2048),
+        evaluate=Evaluate(data="{run}/prepared/train.parquet", every=10, max_examples=256, max_tokens=_ANSWER_TOKENS),
+        stop_when=StopWhen(metric="eval/accuracy", at_least=0.5),
     )
 
 

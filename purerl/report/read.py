@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -19,6 +18,7 @@ from purerl.report.completions import evenly_spaced
 from purerl.report.numbers import round_number
 from purerl.store.code import code_changes
 from purerl.store.lines import read_lines
+from purerl.system.nesting import read_json, read_toml
 
 __all__ = ["check_runs", "max_steps", "read_run", "run_labels"]
 
@@ -74,7 +74,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
     """
     file = path / "config.toml"
     try:
-        config = tomllib.loads(file.read_text(encoding="utf-8"))
+        config = read_toml(file.read_text(encoding="utf-8"))
     except ValueError as error:
         raise DataError(f"cannot parse {str(file)!r}", got=error, need="valid TOML", do="fix the file") from error
     records = _read_metrics(path / "metrics.jsonl")
@@ -100,7 +100,7 @@ def read_run(path: Path, *, max_records: int) -> dict[str, Any]:
 def _fact(path: Path, name: str) -> str | None:
     """The text `name` in data.json: `accuracy`, when a completion is correct, or `preset`; None if it has none."""
     try:
-        text = json.loads((path / "data.json").read_text(encoding="utf-8"))[name]
+        text = read_json((path / "data.json").read_text(encoding="utf-8"))[name]
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return text if isinstance(text, str) else None
@@ -127,7 +127,7 @@ def max_steps(path: Path, config: dict[str, Any]) -> int:
     if isinstance(config.get("max_steps"), int):
         return config["max_steps"]
     try:
-        return int(json.loads((path / "data.json").read_text(encoding="utf-8"))["max_steps"])
+        return int(read_json((path / "data.json").read_text(encoding="utf-8"))["max_steps"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         got, need = repr(config.get("max_steps")), "an integer; data.json has it if config.toml has num_epochs instead"
         raise DataError(f"max_steps of {str(path / 'config.toml')!r}", got=got, need=need, do="fix the file") from error

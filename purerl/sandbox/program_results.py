@@ -11,7 +11,8 @@ Status = Literal["ok", "error", "killed", "timeout", "memory", "processes", "out
 
     ok         with exit code 0
     error      with another exit code
-    killed     by a signal that was not sent from outside, such as SIGSEGV, or by itself
+    killed     by a signal that was not sent from outside, such as SIGSEGV, or by itself; a session also because it has
+               written to the socket of its turns
     timeout    it exceeded `Limits.timeout` or `Limits.cpu_time`
     memory     it exceeded `Limits.max_memory`
     processes  it exceeded `Limits.max_processes`

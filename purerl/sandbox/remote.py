@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import math
 import re
 import shlex
 from collections.abc import Mapping, Sequence
@@ -150,7 +151,8 @@ def _to_result(answer: Any, limits: Limits) -> Result:
         is_result = answer["status"] in ("Success", "Failed") and part["status"] in ("Finished", "TimeLimitExceeded")
         stdout, stderr = (to_bytes(part.get(name) or "") for name in ("stdout", "stderr"))
         seconds, code = float(part.get("execution_time") or 0.0), part.get("return_code")
-    except (AttributeError, KeyError, TypeError, ValueError):
+        is_result = is_result and 0 <= seconds < math.inf and (code is None or type(code) is int)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError):
         is_result = False
     if not is_result:
         raise SandboxError("the remote sandbox could not run a program", got=str(answer)[:1000])

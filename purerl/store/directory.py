@@ -7,6 +7,7 @@ data.json            number of steps, name of the preset, whether the algorithm 
                      correct, number of training rows, number of rows left out, digests of the data files, and
                      fingerprints of the models that the run started from
 code.json            digests of the files of the user's code, and the steps that were done with them
+processes.jsonl      the processes that worked on the run: commit, versions, computer, CPU seconds before the first step
 tokenizer/           the tokenizer in Hugging Face's format
 metrics.jsonl        one line per step; step 0 is before the first update
 images/              the images of rows, by their content ids; only if there are any
@@ -41,7 +42,7 @@ from attrs import define, field, frozen
 
 from purerl.errors import InputError, RunDirectoryError
 from purerl.store.lines import read_lines
-from purerl.store.lock import is_lock_of, lock_directory
+from purerl.store.lock import check_lock_file, is_lock_of, lock_directory
 from purerl.store.objects import DATA_DO, damaged, read_facts, read_origin, read_summary
 from purerl.store.records import sync_records
 from purerl.store.step_files import step_path, stored_steps
@@ -51,9 +52,9 @@ from purerl.system.strict_json import to_json
 __all__ = ["CONTENT", "RunDirectory", "check_directory", "claim", "is_started_run", "unlocked"]
 
 CONTENT = (
-    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "code.json", "tokenizer",
-    "metrics.jsonl", "images", "precomputed", "routes", "rollouts", "evaluations", "failures.jsonl", "trackers",
-    "profile", "stacks.txt", "ranks", "identity", "final", "config.toml",
+    "summary.json", "checkpoints", "origin.json", "prepared", "initial_run", "data.json", "code.json",
+    "processes.jsonl", "tokenizer", "metrics.jsonl", "images", "precomputed", "routes", "rollouts", "evaluations",
+    "failures.jsonl", "trackers", "profile", "stacks.txt", "ranks", "identity", "final", "config.toml",
 )  # fmt: skip
 """The files that a run creates, in the order of their removal: those that mark it as finished or resumable first."""
 
@@ -269,6 +270,7 @@ def unlocked(path: Path) -> RunDirectory:
 def check_directory(path: Path, document: str, digest: str, *, changes: Changes, fresh: bool) -> None:
     """Refuse what `claim` with these arguments would refuse. Nothing is created or locked."""
     _check_entries(path)
+    check_lock_file(path)
     _check_folders(path)
     if path.exists() and not fresh:
         _check_stored(path, _content(document, digest), changes)

@@ -24,6 +24,7 @@ from purerl.rewards.outcomes import Failure
 from purerl.rewards.results import RewardResult
 from purerl.rollouts.types import Group, Trajectory
 from purerl.system.digests import DigestWriter
+from purerl.system.nesting import read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -143,7 +144,7 @@ def _read_heads(path: Path, table: pa.Table) -> list[Any]:
     stored = (table.schema.metadata or {}).get(_METADATA_KEY)
     if stored is None:
         raise _unreadable(path, "a Parquet file without groups")
-    content = json.loads(stored)
+    content = read_json(stored)
     if content["version"] != _VERSION:
         raise _unreadable(path, f"version {content['version']} of its format; this one is {_VERSION}")
     heads = content["groups"]
@@ -163,7 +164,7 @@ def _to_groups(heads: Sequence[Any], trajectories: Sequence[Trajectory]) -> list
 def _to_trajectories(table: pa.Table) -> list[Trajectory]:
     names = [name.removeprefix(_PREFIX) for name in table.column_names if name.startswith(_PREFIX)]
     columns = {name: _to_values(table[_PREFIX + name].combine_chunks()) for name in names}
-    json_rows = zip(*(map(json.loads, table[name].to_pylist()) for name in _JSON_COLUMNS), strict=True)
+    json_rows = zip(*(map(read_json, table[name].to_pylist()) for name in _JSON_COLUMNS), strict=True)
     return [
         Trajectory({name: columns[name][k] for name in fields}, texts, _to_result(result), metrics)
         for k, (fields, texts, result, metrics) in enumerate(json_rows)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from purerl.errors import DataError
+from purerl.system.nesting import read_json
 
 __all__ = ["read_lines"]
 
@@ -22,7 +22,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 def _read(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
-        record = json.loads(line)
+        record = read_json(line)
     except ValueError:
         record = None
     if not isinstance(record, dict) or not isinstance(record.get("step"), int):

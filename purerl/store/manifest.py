@@ -16,6 +16,7 @@ from attrs import asdict, frozen
 from purerl.errors import EngineError
 from purerl.system.digests import digest_of
 from purerl.system.files import remove, write_atomically
+from purerl.system.nesting import read_json
 
 __all__ = ["LOOP_FILE", "find_damage", "has_all_files", "is_committed", "uncommit", "write_manifest"]
 
@@ -105,7 +106,7 @@ def find_damage(path: Path) -> str | None:
 def _read(path: Path) -> dict[str, _File]:
     """The files in the manifest at `path`, whose step must be the name of the directory."""
     try:
-        manifest = json.loads((path / _NAME).read_text(encoding="utf-8"))
+        manifest = read_json((path / _NAME).read_text(encoding="utf-8"))
         if isinstance(manifest, dict) and manifest.keys() in ({"step", "files"}, {"step", "ranks"}):
             raise _DamageError(_OTHER_VERSION)
         files = {name: _File(**file) for rank in manifest["ranks"].values() for name, file in rank.items()}

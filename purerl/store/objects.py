@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from purerl.errors import RunDirectoryError
+from purerl.system.nesting import read_json
 
 __all__ = ["DATA_DO", "damaged", "read_facts", "read_object", "read_origin", "read_summary"]
 
@@ -48,7 +48,7 @@ def read_object(file: Path, do: str) -> dict[str, Any]:
     """The JSON object in `file`. Raises RunDirectoryError with the remedy `do` if there is none."""
     text = file.read_text(encoding="utf-8", errors="replace")
     try:
-        value = json.loads(text)
+        value = read_json(text)
     except ValueError:
         value = None
     if not isinstance(value, dict):

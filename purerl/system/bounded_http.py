@@ -3,7 +3,7 @@
 Judges, classifiers, remote environments and remote sandboxes are asked by this client.
 
 - An answer has at most `MAX_BYTES`, before and after decompression. More is not read, and not decompressed.
-- JSON has at most `MAX_NESTING` lists and objects inside of each other.
+- JSON has at most `purerl.system.nesting.MAX_NESTING` lists and objects inside of each other.
 - A deadline is that of the whole answer, however slowly it arrives, and of all attempts together.
 - Redirects are not followed, and a server of this host is asked without a proxy, so nobody else gets what is sent.
 """
@@ -11,7 +11,6 @@ Judges, classifiers, remote environments and remote sandboxes are asked by this 
 from __future__ import annotations
 
 import asyncio
-import json
 import zlib
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
@@ -21,13 +20,13 @@ from urllib.parse import urlsplit
 from attrs import frozen
 
 from purerl.system.access_tokens import is_loopback
+from purerl.system.nesting import NestingError, read_json
 
 if TYPE_CHECKING:
     import httpx
 
 __all__ = [
     "MAX_BYTES",
-    "MAX_NESTING",
     "Answer",
     "AnswerError",
     "BoundedClient",
@@ -37,7 +36,6 @@ __all__ = [
 ]
 
 MAX_BYTES = 2**24
-MAX_NESTING = 100
 
 _ENCODING = "gzip"  # the only one that is asked for
 _NO_HEADERS: Mapping[str, str] = MappingProxyType({})
@@ -83,14 +81,12 @@ class Answer:
     def json(self) -> Any:
         """The body as JSON. Raises: AnswerError if it is none, or if it is nested too deeply."""
         try:
-            value = json.loads(self.text)
-        except RecursionError as error:
-            raise _too_deep() from error
+            return read_json(self.text)
+        except NestingError as error:
+            raise AnswerError(f"an answer of {error}") from error
         except ValueError as error:
             kind = self.headers.get("content-type", "no type")
             raise AnswerError(f"an answer that is no JSON ({kind})") from error
-        _check_nesting(value)
-        return value
 
 
 class BoundedClient:
@@ -205,19 +201,3 @@ def _unpacked(unpacker: Any, raw: bytes, room: int) -> bytes:
     if unpacker.unused_data:
         raise AnswerError("a compressed answer that continues after its end")
     return part
-
-
-def _check_nesting(value: Any) -> None:
-    level = [value]
-    for _ in range(MAX_NESTING + 1):
-        children = [
-            each.values() if isinstance(each, dict) else each for each in level if isinstance(each, dict | list)
-        ]
-        if not children:
-            return
-        level = [child for each in children for child in each]
-    raise _too_deep()
-
-
-def _too_deep() -> AnswerError:
-    return AnswerError(f"an answer of more than {MAX_NESTING} lists and objects inside of each other")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -11,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from purerl.errors import RunDirectoryError
+from purerl.errors import PurerlError, RunDirectoryError
 
 __all__ = [
     "REFUSALS",
+    "as_os_error",
     "atomic_directory",
     "create",
     "follow_umask",
@@ -35,6 +37,10 @@ _NO_DIRECTORY = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", 
 
 _REPLACED = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELOOP", "ENOTEMPTY"))
 """Error numbers of a file of the run in whose place there is something else, such as a directory."""
+
+
+_ARCHIVE = "inline_container.cc"
+"""The source file that torch names if it cannot write an archive."""
 
 
 def create(path: Path) -> BinaryIO:
@@ -102,10 +108,29 @@ def translate_os_errors(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except OSError as error:
-        if (explained := _explain(path, error)) is None:
+    except Exception as error:
+        found = as_os_error(error)
+        if found is None or (explained := _explain(path, found)) is None:
             raise
         raise explained from error
+
+
+def as_os_error(error: Exception) -> OSError | None:
+    """The error of the operating system that `error` is, or from which a library has made it; None if it is another.
+
+    safetensors and tokenizers raise exceptions of their own, with a number in the text. torch closes its archive, which
+    fails too if the disk is full, or it writes the archive without an error of the system.
+    """
+    if isinstance(error, OSError):
+        return error
+    if isinstance(error, PurerlError):
+        return None
+    if found := re.search(r"\(os error (\d+)\)", str(error)):
+        number = int(found[1])
+        return OSError(number, os.strerror(number))
+    if _ARCHIVE in str(error):
+        return OSError(errno.EIO, str(error).partition("\n")[0])
+    return error.__context__ if isinstance(error.__context__, OSError) else None
 
 
 def _explain(path: Path, error: OSError) -> RunDirectoryError | None:

@@ -1,4 +1,4 @@
-"""The command that adds an extra to this installation of purerl.
+"""The packages that purerl uses, and the command that adds an extra to this installation of purerl.
 
 purerl is on no package index, so the command names the source that pip has recorded in direct_url.json (PEP 610).
 """
@@ -15,7 +15,51 @@ from shlex import quote
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-__all__ = ["command_from", "install_command"]
+__all__ = ["EXTRAS", "REQUIRED", "command_from", "install_command"]
+
+REQUIRED = {
+    "attrs": "settings",
+    "cattrs": "reading and writing settings",
+    "httpx": "connections to the hub and to remote environments",
+    "huggingface-hub": "uploading models",
+    "jinja2": "chat templates",
+    "mpmath": "values of formulas in rewards for mathematics",
+    "numpy": "arrays between libraries",
+    "pyarrow": "data and rollouts as Parquet",
+    "pyyaml": "configurations of TRL and verl",
+    "rich": "the console",
+    "safetensors": "weights on disk",
+    "tensordict": "batches",
+    "tokenizers": "tokenizers",
+    "tomli-w": "configurations as TOML",
+    "torch": "tensors, gradients, devices",
+    "transformers": "models",
+    "typer": "the command line",
+}
+"""Required package -> what purerl uses it for."""
+EXTRAS = {
+    "docs": ("sphinx", "builds the documentation"),
+    "images": ("pillow", "decodes images in prompts"),
+    "json": ("jsonschema", "checks answers against JSON Schemas"),
+    "lora": ("peft", "trains adapters"),
+    "mcp": ("mcp", "calls tools of MCP servers"),
+    "megatron": ("megatron-core", "trains models that are divided by tensors, layers and experts"),
+    "gymnasium": ("gymnasium", "environments that are registered with it"),
+    "ray": ("ray", "engines in actors, on one host or many"),
+    "reasoning-gym": ("reasoning-gym", "data sets and their scores"),
+    "textarena": ("textarena", "games"),
+    "trl": ("trl", "algorithms in TRL"),
+    "verifiers": ("verifiers", "environments with agents"),
+    "mlflow": ("mlflow-skinny", "logs runs to an MLflow server; pip install mlflow for a local database"),
+    "renderers": ("renderers", "exact tokens of conversations for known model families"),
+    "serving": ("aiohttp", "talks to servers of vLLM and SGLang"),
+    "swanlab": ("swanlab", "logs runs to SwanLab"),
+    "tensorboard": ("tensorboard", "logs runs to TensorBoard"),
+    "testing": ("hypothesis", "laws of algorithms, conformance tests of engines"),
+    "trackio": ("trackio", "logs runs to Trackio"),
+    "wandb": ("wandb", "logs runs to Weights & Biases"),
+}
+"""Extra -> its package, and what purerl uses it for."""
 
 
 @cache

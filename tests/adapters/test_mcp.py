@@ -64,6 +64,34 @@ else:
 """
 
 
+def test_exception_of_a_tool_is_one_answer(command: str) -> None:
+    code = f"""
+import asyncio
+from purerl.envs.hosts import episode, open_host
+from purerl.envs.protocol import ToolCall
+from purerl.envs.settings import EnvironmentSettings
+
+async def ask():
+    host = open_host(EnvironmentSettings(mcp=({command!r},), timeout=300))
+    async with episode(host) as opened:
+        await opened.reset({{}}, 0)
+        answer = await opened.step("", [ToolCall(id="a", name="divide", arguments={{"first": 1, "second": 0}})])
+    await host.close()
+    print(answer.messages[0]["content"])
+
+asyncio.run(ask())
+"""
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert (process.stdout, process.stderr) == ("Error: Error executing tool divide\n", "")
+
+
+def test_server_that_does_not_start_is_one_message_with_what_it_wrote() -> None:
+    command = shlex.join([sys.executable, "-c", "import no_such_package_of_mine"])
+    failure = hosted(lambda host: failure_of(host.open()), servers(command))
+    assert "it wrote: " in failure.traceback
+    assert failure.traceback.rstrip().endswith("ModuleNotFoundError: No module named 'no_such_package_of_mine'")
+
+
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("mcp") / "calculator_server.py"

@@ -187,7 +187,9 @@ def gradients_do_not_add_up(true, self, *args):
 
 @mutant(STEPS, engine, "clear_gradients")
 def gradients_are_never_cleared(true, parameters):
-    true(parameter for parameter in parameters if parameter.grad is None)
+    true(parameters := list(parameters))
+    for parameter in parameters:
+        parameter.grad = parameter.left = getattr(parameter, "left", parameter.grad)
 
 
 @mutant(STEPS, engine, "merge")

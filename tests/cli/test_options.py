@@ -114,7 +114,7 @@ OPTIONS = {
         "toml": ["--toml"],
         "debug": ["--debug"],
     },
-    "doctor": {"run": ["run"], "engine": ["--engine"], "debug": ["--debug"]},
+    "doctor": {"run": ["run"], "engine": ["--engine"], "again": ["--again"], "debug": ["--debug"]},
     "sandbox": {},
     "sandbox run": {
         "file": ["file"],

@@ -182,7 +182,7 @@ def test_settings_of_the_same_number_exclude_each_other(settings: tuple[str, ...
 
 
 def test_number_of_mini_batches() -> None:
-    assert addition().minibatches == 4
+    assert addition().minibatches == 2
     assert apply(addition(), ["num_minibatches="]).minibatches == 1
     assert apply(addition(), ["num_minibatches=", "minibatch_size=16"]).minibatches == 8
 
@@ -250,11 +250,11 @@ def test_optimizer_steps_of_a_role_are_checked(settings: tuple[str, ...], messag
             ),
         ),
         (
-            ("algorithm.kind=ppo", "critic_warmup=300"),
-            "critic_warmup\n  got:  300\n  need: less than the 300 steps of the run",
+            ("algorithm.kind=ppo", "critic_warmup=160"),
+            "critic_warmup\n  got:  160\n  need: less than the 160 steps of the run",
         ),
     ],
 )
 def test_critic_warmup_needs_a_critic_and_further_steps(settings: tuple[str, ...], message: str) -> None:
     assert error_of(*settings) == message
-    check(resolve("addition", ["algorithm.kind=ppo", "critic_warmup=299", "trainer.warmup_ratio=0"]))
+    check(resolve("addition", ["algorithm.kind=ppo", "critic_warmup=159", "trainer.warmup_ratio=0"]))

@@ -17,14 +17,14 @@ def test_plan_has_the_totals_of_both_runs() -> None:
     correct = "a completion is correct if purerl.rewards.exact:exact_match gives at least 1"
     assert lines[7] == f"  accuracy     {correct}"
     assert lines[10:] == [
-        "addition: dapo, 300 steps",
+        "addition: dapo, 160 steps",
         "  prepare data  purerl.recipes.addition:prepare",
         "  data          {run}/prepared/train.parquet",
         "  models        policy (hf)",
         "  generator     hf",
-        "  step          128 prompts x 8 completions of at most 4 tokens: 1,024 rows; optimizer steps: 4",
-        "  total         at most 307,200 rows; optimizer steps: 1,200",
-        "  evaluation    every 20 steps: all problems of {run}/prepared/held_out.parquet",
+        "  step          128 prompts x 8 completions of at most 4 tokens: 1,024 rows; optimizer steps: 2",
+        "  total         at most 163,840 rows; optimizer steps: 320",
+        "  evaluation    every 40 steps: all problems of {run}/prepared/held_out.parquet",
         f"  accuracy      {correct}",
         "  checkpoints   every 20 steps; the newest 2 are kept",
     ]
@@ -43,8 +43,8 @@ def test_plan_names_every_model_and_its_engine() -> None:
 
 def test_plan_has_the_optimizer_steps_of_each_model_if_they_differ() -> None:
     lines = plan(apply(addition(), ["algorithm=ppo", "roles.critic.ppo_epochs=2"])).splitlines()
-    assert lines[-5].endswith("1,024 rows; optimizer steps: 8 of the critic, 4 of the policy")
-    assert lines[-4].endswith("optimizer steps: 2,400 of the critic, 1,200 of the policy")
+    assert lines[-5].endswith("1,024 rows; optimizer steps: 4 of the critic, 2 of the policy")
+    assert lines[-4].endswith("optimizer steps: 640 of the critic, 320 of the policy")
 
 
 def test_plan_names_the_model_of_an_adapter_once() -> None:
@@ -62,4 +62,4 @@ def test_plan_describes_mixtures_and_the_validation_set() -> None:
     config = apply(addition(), ["data.validation_fraction=0.05", "evaluate.data={}", "evaluate.max_examples=100"])
     lines = plan(config).splitlines()
     assert "  data          {run}/prepared/train.parquet; 5.0% for validation" in lines
-    assert "  evaluation    every 20 steps: the first 100 problems of the validation set" in lines
+    assert "  evaluation    every 40 steps: the first 100 problems of the validation set" in lines

@@ -35,9 +35,9 @@ WITHOUT_ADVANTAGE = {
 }
 OWN = "tests.config.own_algorithms"
 STEPS = {
-    "num_minibatches=2": ("num_minibatches", "2 optimizer steps with the rows of a step: num_minibatches = 2"),
+    "num_minibatches=4": ("num_minibatches", "4 optimizer steps with the rows of a step: num_minibatches = 4"),
     "minibatch_size=64": ("minibatch_size", "2 optimizer steps with the rows of a step: minibatch_size = 64"),
-    "ppo_epochs=3": ("ppo_epochs", "12 optimizer steps with the rows of a step: ppo_epochs = 3, num_minibatches = 4"),
+    "ppo_epochs=3": ("ppo_epochs", "6 optimizer steps with the rows of a step: ppo_epochs = 3, num_minibatches = 2"),
 }
 STALE = ("num_minibatches=1", "rollout.max_staleness=1")
 CORRECTED = {"decoupled_ppo", "icepop"}

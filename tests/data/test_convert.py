@@ -54,6 +54,29 @@ def test_gsm8k_as_text_has_prompt_answer_and_completion(tmp_path: Path) -> None:
     ]
 
 
+def test_math_as_messages_and_as_text_says_where_the_result_goes(tmp_path: Path) -> None:
+    row = {"problem": "What is $\\frac{1}{2}+\\frac{1}{2}$?", "answer": "1", "level": 1}
+    source = write(tmp_path / "test.jsonl", [row])
+    convert("math", source, str(tmp_path / "messages.parquet"))
+    [message] = read_table(tmp_path / "messages.parquet").to_pylist()
+    assert message["prompt"] == [
+        user(f"{row['problem']}\n\nReason step by step. Put the result of the problem into \\boxed{{}}.")
+    ]
+    assert message["data_source"] == "DigitalLearningGmbH/MATH-lighteval"
+    assert message["reward_model"] == {"style": "rule", "ground_truth": "1"}
+    convert("math", source, str(tmp_path / "text.parquet"), prompt_format="text")
+    [text] = read_table(tmp_path / "text.parquet").to_pylist()
+    frame = "Solve the problem. Put the result into \\boxed{}.\n\nProblem:\n"
+    assert (text["prompt"], text["answer"]) == (f"{frame}{row['problem']}\n\nSolution:\n", "1")
+
+
+def test_ground_truth_of_reverse_text_is_the_reversed_prompt(tmp_path: Path) -> None:
+    convert("reverse_text", write(tmp_path / "train.jsonl", [{"prompt": "a {b} c"}]), str(tmp_path / "t.parquet"))
+    [row] = read_table(tmp_path / "t.parquet").to_pylist()
+    assert row["reward_model"]["ground_truth"] == "c }b{ a"
+    assert row["prompt"][0]["content"].endswith("</reversed_text>.\n\na {b} c")
+
+
 @pytest.mark.parametrize("prompt_format", ["messages", "text"])
 def test_humaneval_keeps_the_columns_that_its_tests_need(prompt_format: Any, tmp_path: Path) -> None:
     convert(

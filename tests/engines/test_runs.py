@@ -36,11 +36,11 @@ def _short() -> RunConfig:
 
 @pytest.mark.parametrize(
     ("config", "rise", "end"),
-    [(_short(), 0.05, 0.0), pytest.param(addition(), 0.5, 0.95, marks=pytest.mark.soak)],
+    [(_short(), 0.05, 0.0), pytest.param(addition(), 0.25, 0.9, marks=pytest.mark.soak)],
     ids=["short", "whole"],
 )
 def test_run_learns_and_trainer_and_engine_agree(tmp_path: Path, config: RunConfig, rise: float, end: float) -> None:
-    """The default recipe begins with an accuracy between .3 and .4, and ends above .95."""
+    """The default recipe begins with an accuracy of about a half, and ends above .9."""
     evaluate = evolve(config.evaluate, every=config.max_steps)
     config = evolve(config, generator=settings(tmp_path, max_num_seqs=512), evaluate=evaluate)
     summary = train(config, directory=tmp_path / "run")

@@ -22,14 +22,18 @@ from purerl.backends.fake.model import OUTPUTS
 from purerl.backends.logits import FILTERS
 from purerl.backends.plugin import TrainerPlugin
 from purerl.config.check import check
-from purerl.doctor import EXTRAS, REQUIRED, Finding, check_installation
+from purerl.doctor import Finding, check_installation
+from purerl.errors import SandboxError
+from purerl.models import cache
 from purerl.plugins import find, names
 from purerl.protocols import Capabilities
 from purerl.recipes import resolve
 from purerl.rewards.workers import WorkerPool
+from purerl.sandbox import layers
 from purerl.sandbox.failures import LAYERS, REMEDIES
+from purerl.sandbox.layers import Layer, find_devices
 from purerl.settings import Model
-from purerl.system.installation import install_command
+from purerl.system.installation import EXTRAS, REQUIRED, install_command
 from purerl_cli.main import app
 from tests.sandbox.hosts import run_where
 
@@ -123,6 +127,7 @@ def test_interpreter_of_an_engine_that_does_not_exist(tmp_path: Path) -> None:
         ),
         (["--engine", "vllm"], "error: --engine\n  got:  'vllm'\n  need: KIND=PYTHON"),
         (["runs/a", "--engine", "vllm=python"], "error: --engine has no effect\n  got:  a run directory\n"),
+        (["runs/a", "--again"], "error: --again has no effect\n  got:  a run directory\n"),
     ],
 )
 def test_interpreter_without_effect_is_refused(arguments: list[str], words: str) -> None:
@@ -130,13 +135,41 @@ def test_interpreter_without_effect_is_refused(arguments: list[str], words: str)
     assert (result.exit_code, words in result.stderr) == (2, True)
 
 
+def test_file_in_the_place_of_a_device_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    (folder / "null").write_text("once it was a device")
+    (folder / "zero").mkdir()
+    (folder / "full").symlink_to("/dev/null")
+    (folder / "random").symlink_to("/dev/random")
+    found = {device.name: device for device in find_devices(str(tmp_path))}
+    assert [name for name, device in found.items() if device.is_active] == ["/dev/random"]
+    assert found["/dev/null"].text == found["/dev/zero"].text == "no device, but a file or a directory"
+    assert found["/dev/full"].text == "another device: 1:3 in place of 1:7"
+    assert found["/dev/urandom"].text == "No such file or directory"
+    assert found["/dev/null"].do == "as root: rm -f /dev/null; mknod -m 666 /dev/null c 1 3"
+
+
+def test_broken_device_and_broken_sandbox_fail_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Layer("/dev/null", is_active=False, text="no device, but a file or a directory", do="as root: ...")
+
+    def fail() -> None:
+        raise SandboxError("a sandbox", got="something else")
+
+    monkeypatch.setattr(layers, "find_devices", lambda: [broken])
+    monkeypatch.setattr(layers, "find_layers", fail)
+    states = {finding.name: finding.state for finding in doctor._sandbox()}
+    assert states == {"/dev/null": "bad", "a program": "bad"}
+
+
 def test_layers_of_the_sandbox_are_listed_and_a_missing_one_is_no_error() -> None:
     findings = {finding.name: finding for finding in doctor._sandbox()}
-    assert list(findings) == [name.removesuffix(" namespace") for name in LAYERS]
+    assert list(findings) == ["devices", *(name.removesuffix(" namespace") for name in LAYERS)]
     assert {finding.state for finding in findings.values()} == {"good"}
     assert ", by " in findings["accounting"].text
     code = "from purerl import doctor\nfor f in doctor._sandbox(): print(f.name, f.state, f.do, sep='|')"
     outputs = {name: run_where(name, code).splitlines() for name in ("user namespaces", "landlock")}
+    assert [lines.pop(0) for lines in outputs.values()] == ["devices|good|"] * 2
     assert outputs["user namespaces"] == [f"user|missing|{REMEDIES['user namespace']}"]
     first, *others = outputs["landlock"]
     assert first == f"landlock|missing|{REMEDIES['landlock']}"
@@ -229,6 +262,54 @@ def test_small_temporary_directory_is_replaced_by_the_working_directory(
     _with_free_bytes({str(tmp_path / "small"): 10**6, str(tmp_path): 10**6}, monkeypatch)
     finding = doctor._timed("tests", "a run", doctor._run, do=doctor._TRACEBACK)
     assert (finding.state, finding.do) == ("bad", doctor._TEMPORARY)
+
+
+# --- a run that has passed ---------------------------------------------------------------------------------------
+
+
+def _runs_of(
+    results: list[str | Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, again: bool = False
+) -> list[Finding]:
+    """The findings of calls with an empty cache, in which the run has each of the `results` that is still there."""
+
+    def run() -> str:
+        result = results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    (tmp_path / "cache").mkdir(mode=0o700)
+    monkeypatch.setattr(cache, "user_folder", lambda: tmp_path / "cache")
+    monkeypatch.setattr(doctor, "_run", run)
+    return [doctor._run_of_today(again=again) for _ in range(2)]
+
+
+def test_run_that_has_passed_today_is_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = _runs_of(["saved"], tmp_path, monkeypatch)
+    assert re.fullmatch(r"saved, \d+\.\d s", first.text)
+    past = r", at \d\d:\d\d today with the same code and packages; --again does it again"
+    assert re.fullmatch(re.escape(first.text) + past, second.text)
+    assert evolve(second, text=first.text) == first
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    with pytest.raises(IndexError):
+        doctor._run()  # no result is left
+    assert "IndexError" in doctor._run_of_today(again=False).text, "another variable needs another run"
+
+
+def test_run_is_done_again_on_request_and_on_another_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[str | Exception] = ["first", "second", "third"]
+    texts = [finding.text.split(",")[0] for finding in _runs_of(results, tmp_path, monkeypatch, again=True)]
+    assert texts == ["first", "second"]
+    assert doctor._run_of_today(again=False).text.startswith("third, ")
+    monkeypatch.setattr(doctor.time, "strftime", lambda form: f"other {form}")
+    assert "IndexError" in doctor._run_of_today(again=False).text
+
+
+def test_run_that_has_failed_is_done_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results: list[str | Exception] = [ValueError("a bug"), "saved"]
+    first, second = _runs_of(results, tmp_path, monkeypatch)
+    assert (first.state, first.text, first.do) == ("bad", "ValueError: a bug", doctor._TRACEBACK)
+    assert (second.state, second.text.split(",")[0]) == ("good", "saved")
 
 
 # --- circumstances that are no problem ---------------------------------------------------------------------------

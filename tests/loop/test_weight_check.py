@@ -34,12 +34,6 @@ pytestmark = pytest.mark.slow
 TOKENS = range(VOCAB_SIZE)
 
 
-@pytest.fixture
-def short_probes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Completions of 4 tokens instead of 16, in tests that send weights many times. They show the same."""
-    monkeypatch.setattr("purerl.opening.weight_check._NEW", 4)
-
-
 class Partly:
     """`weights` with the values `old` in place of those of the same names."""
 
@@ -117,7 +111,6 @@ STALE = [
 ]
 
 
-@pytest.mark.usefixtures("short_probes")
 @pytest.mark.parametrize(("family", "stale", "named"), STALE)
 def test_a_stale_tensor_of_any_kind_is_named(tmp_path: Path, family: str, stale: str, named: str) -> None:
     with pytest.raises(EngineError, match="does not use new values of") as raised:
@@ -126,7 +119,6 @@ def test_a_stale_tensor_of_any_kind_is_named(tmp_path: Path, family: str, stale:
     assert str(raised.value).splitlines()[0] == f"the generator does not use new values of {named} ({of_all})"
 
 
-@pytest.mark.usefixtures("short_probes")
 def test_stale_experts_are_named(tmp_path: Path) -> None:
     """The model has the experts of a layer in one tensor, and its files have one for each."""
     model = tiny_model(tmp_path, "qwen3_moe")
@@ -136,7 +128,6 @@ def test_stale_experts_are_named(tmp_path: Path) -> None:
         check(model, set(files))
 
 
-@pytest.mark.usefixtures("short_probes")
 def test_several_stale_kinds_are_named(tmp_path: Path) -> None:
     norms = {f"model.layers.{layer}.self_attn.q_norm.weight" for layer in (0, 1)}
     with pytest.raises(EngineError) as raised:
@@ -145,7 +136,6 @@ def test_several_stale_kinds_are_named(tmp_path: Path) -> None:
     assert str(raised.value).splitlines()[0] == f"the generator does not use new values of {kinds}"
 
 
-@pytest.mark.usefixtures("short_probes")
 def test_a_generator_that_takes_no_weights_at_all_is_found(tmp_path: Path) -> None:
     model = tiny_model(tmp_path)
     names = set(policy_of(model).weights().metadata) - {"model.norm.weight"}
@@ -153,7 +143,6 @@ def test_a_generator_that_takes_no_weights_at_all_is_found(tmp_path: Path) -> No
         check(model, names)
 
 
-@pytest.mark.usefixtures("short_probes")
 def test_a_stale_matrix_of_an_adapter_is_named(tmp_path: Path) -> None:
     model, lora = tiny_model(tmp_path), Lora(rank=2, target_modules=("q_proj", "v_proj"))
     assert check(model, lora=lora) is not None

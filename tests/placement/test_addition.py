@@ -13,7 +13,7 @@ from tests.placement.forked_launcher import run_forked
 pytestmark = pytest.mark.parallel
 
 
-@pytest.mark.parametrize("accuracy", [0.6, pytest.param(0.9, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("accuracy", [0.75, pytest.param(0.9, marks=pytest.mark.slow)])
 def test_the_default_recipe_learns(accuracy: float, tmp_path: Path) -> None:
     """Until the accuracy that tests/recipes/test_addition.py requires of one process, or half of the way."""
     limit = f"stop_when.at_least={accuracy + 0.01:g}"
@@ -21,5 +21,5 @@ def test_the_default_recipe_learns(accuracy: float, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "purerl_cli", "train", "addition", "--directory", str(tmp_path / "run")]
     run_forked([*command, *(f"--set={setting}" for setting in settings)], check=True, timeout=1500)
     steps = records(tmp_path / "run")
-    assert steps[0]["eval/accuracy"] < 0.4
+    assert steps[0]["eval/accuracy"] < 0.65
     assert steps[-1]["eval/accuracy"] > accuracy

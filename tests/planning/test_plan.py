@@ -54,7 +54,38 @@ def test_phases_are_sums_and_the_largest_is_the_peak(config: RunConfig) -> None:
     assert plan.assumed == ()
     parameters = plan.device["policy: parameters"]["training"]
     assert plan.device["policy: AdamW's moments"]["training"] == pytest.approx(2 * parameters, rel=0.01)
-    assert plan.device["generator: parameters"]["training"] == parameters
+    assert "generator: parameters" not in plan.device
+    assert plan.device["policy: gradients"].keys() == {"training", "optimizer"}
+    assert plan.device["policy: gradients"]["training"] == pytest.approx(parameters, rel=0.01)
+
+
+def test_a_plan_says_and_counts_whether_the_generator_has_a_copy(config: RunConfig) -> None:
+    shared, stale = plan_memory(config), evolve(config, rollout=evolve(config.rollout, max_staleness=1))
+    parameters = shared.device["policy: parameters"]["training"]
+    assert shared.remarks == ("generator: samples with the weights of the trainer; there is no copy for it",)
+    copied = plan_memory(stale)
+    assert copied.remarks == ("generator: has a copy of the weights of the policy: rollout.max_staleness is 1",)
+    assert copied.device["generator: parameters"] == dict.fromkeys(copied.phases, parameters)
+    assert plan_memory(config, ranks=2).remarks == ("generator: has a copy of the weights of the policy: 2 ranks",)
+    mixed = plan_memory(evolve(config, trainer=evolve(config.trainer, mixed_precision="bfloat16")))
+    (remark,) = mixed.remarks
+    assert remark == (
+        "generator: samples with casts of the weights, which the trainer computes with; there is no copy for it"
+    )
+    assert mixed.device["generator: parameters"]["training"] == pytest.approx(parameters / 2, rel=0.01)
+
+
+def test_a_merged_copy_and_the_weights_without_adapter_are_counted_with_lora(config: RunConfig) -> None:
+    lora = evolve(config, trainer=evolve(config.trainer, lora=Lora(rank=4)))
+    shared, copied = (plan_memory(each) for each in (lora, apply(lora, ["generator.copy_weights=true"])))
+    added = {*copied.device} - {*shared.device}
+    assert added == {"generator: parameters", "generator: weights without adapter"}
+    assert (
+        0
+        < copied.device["generator: weights without adapter"]["training"]
+        < copied.device["generator: parameters"]["training"]
+    )
+    assert shared.peak < copied.peak
 
 
 def test_arguments_in_a_table_do_not_prevent_a_plan(config: RunConfig) -> None:
@@ -76,7 +107,6 @@ def test_the_reference_of_an_adapter_shares_the_weights_of_the_policy(config: Ru
     settings = evolve(config.trainer, lora=Lora(rank=4))
     plan = plan_memory(evolve(config, algorithm=algorithm, trainer=settings))
     assert not any(name.startswith("reference") for name in plan.device)
-    assert "policy: weights without adapter" in plan.device
 
 
 def test_asynchronous_runs_keep_keys_and_values_while_they_train(config: RunConfig) -> None:

@@ -18,7 +18,6 @@ SETTINGS = (
     "placement.generators.count=1",
     "rollout.max_staleness=1",
     "algorithm.bypass=true",
-    "num_minibatches=2",  # with the 4 of the recipe, stale completions make the accuracy fall on some CPUs
     "stop_when.metric=eval/accuracy",
     "stop_when.at_least=0.91",
 )
@@ -30,6 +29,6 @@ def test_the_default_recipe_reaches_the_accuracy_of_one_process(tmp_path: Path) 
     settings = [argument for setting in SETTINGS for argument in ("--set", setting)]
     subprocess.run([*command, *settings], check=True, timeout=1500)
     steps = records(tmp_path / "run")
-    assert steps[0]["eval/accuracy"] < 0.4
+    assert steps[0]["eval/accuracy"] < 0.65
     assert steps[-1]["eval/accuracy"] > 0.9
     assert max(record.get("rollout/staleness_max", 0) for record in steps) == 1

@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -101,6 +102,13 @@ def test_a_busy_server_is_asked_again(status: int, sandbox: Sandbox, server: Fus
 
 
 _SANDBOX_ERROR = {"status": "SandboxError", "message": "no more memory", "run_result": None}
+
+
+def _finished(**values: Any) -> str:
+    result = {"status": "Finished", "stdout": "", "stderr": "", "execution_time": 0.1, "return_code": 0}
+    return json.dumps({"status": "Success", "message": "", "run_result": result | values})
+
+
 _ERROR_OF_RUN = {"status": "Success", "message": "", "run_result": {"status": "Error", "stderr": "no python"}}
 
 
@@ -114,6 +122,11 @@ _ERROR_OF_RUN = {"status": "Success", "message": "", "run_result": {"status": "E
         (200, json.dumps(_ERROR_OF_RUN), "no python"),
         (200, "{}", "could not run a program"),
         (200, "[]", "could not run a program"),
+        (200, _finished(return_code="1"), "could not run a program"),
+        (200, _finished(return_code=True), "could not run a program"),
+        (200, _finished(execution_time="nan"), "could not run a program"),
+        (200, _finished(execution_time=-1.0), "could not run a program"),
+        (200, _finished(execution_time="1e400"), "could not run a program"),
     ],
 )
 def test_failures_of_the_server_are_no_results(

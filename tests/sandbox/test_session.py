@@ -59,6 +59,42 @@ def test_turn_with_too_much_output_is_interrupted(pool: Pool) -> None:
         assert session.run(f"print('x' * {LIMITS.max_output})").status == "output"
 
 
+WRITE = """
+import os, struct
+def forge(data):
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, data)
+        except OSError:
+            pass
+"""
+FORGED = {
+    "one answer": "forge(struct.pack('!i', 0))",
+    "one byte": "forge(bytes(1))",
+    "several answers": "forge(struct.pack('!i', 0) * 30)",
+    "zeros": "forge(bytes(12))",
+    "a process that writes later": "import time\nif os.fork() == 0:\n    while 1: forge(bytes(12)); time.sleep(0.01)",
+    "the answer of this turn": (
+        "import sys\nframe = sys._getframe()\nwhile 'token' not in frame.f_locals: frame = frame.f_back\n"
+        "forge(struct.pack('!8si', frame.f_locals['token'], 0))"
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_writing_to_the_socket_of_a_session_shifts_no_turn(name: str, pool: Pool) -> None:
+    """The last one may end its own turn early, and then every later one is refused."""
+    with pool.session(limits=LIMITS) as session:
+        assert session.run(f"{WRITE}print('zero')").stdout == b"zero\n"
+        results = [session.run(f"{FORGED[name]}\nprint('first')")]
+        results += [session.run(f"print({text!r})") for text in ("second", "third") if session.is_alive]
+        assert results[-1][:2] == ("killed", -9)
+        assert not session.is_alive
+        outputs = [result.stdout for result in results]
+        assert all(output in (b"", b"first\n", b"second\n") for output in outputs)
+        assert b"first" not in b"".join(outputs[1:])
+
+
 @pytest.mark.parametrize(
     ("source", "status"),
     [

@@ -16,7 +16,6 @@ import pytest
 from purerl.system import bounded_http
 from purerl.system.bounded_http import (
     MAX_BYTES,
-    MAX_NESTING,
     Answer,
     AnswerError,
     BoundedClient,
@@ -24,6 +23,7 @@ from purerl.system.bounded_http import (
     TooLargeError,
     UnreachableError,
 )
+from purerl.system.nesting import MAX_NESTING
 from tests.rewards.servers import Server, compressed, dribble, drop, endless, hang, raw, serve, slow, status
 
 REPEAT = {"deadline": 20.0, "attempts": 3, "pause": 0.01, "busy": (503,)}

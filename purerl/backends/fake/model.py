@@ -16,11 +16,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
-from tensordict import TensorDict
 from torch import Tensor
 
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
+from purerl.system.nesting import read_json
+from purerl.types import TensorDict
 
 __all__ = ["BIGRAM", "OUTPUTS", "compute_outputs", "export_weights", "initial_weights", "text_of"]
 
@@ -54,7 +56,7 @@ def _exported(path: Path) -> dict[str, Tensor]:
     from safetensors.torch import load_file
 
     config = path / "config.json"
-    if not config.is_file() or json.loads(config.read_text()).get("model_type") != _MODEL_TYPE:
+    if not config.is_file() or read_json(config.read_text()).get("model_type") != _MODEL_TYPE:
         return {}
     return load_file(path / "model.safetensors")
 
@@ -95,7 +97,7 @@ def compute_outputs(
     for name in names:
         if name not in outputs:
             raise InputError(f"output {name!r}", need="an output of this model", do=nearest(name, outputs))
-    action = batch["action"]
+    action = predicted_tokens(batch)
     return {name: outputs[name].where(_expanded(action, outputs[name]), 0) for name in names}
 
 

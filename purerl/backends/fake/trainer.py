@@ -11,7 +11,6 @@ import torch
 from attrs import frozen
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Counts, Objective, compute_loss
@@ -26,6 +25,7 @@ from purerl.kernels.partition import assign_ranks, tokens_needed
 from purerl.protocols import Capabilities, Metrics, Weights
 from purerl.ranks import Ranks, current_ranks
 from purerl.settings import Model
+from purerl.types import TensorDict
 
 __all__ = ["Config", "FakeTrainer", "build", "capabilities", "conformance", "depends_on_length"]
 
@@ -56,6 +56,8 @@ class FakeTrainer:
 
     @torch.no_grad()
     def score(self, batch: TensorDict, outputs: Sequence[str]) -> TensorDict:
+        from tensordict import TensorDict
+
         check_call(self._ranks, "score", batch, tuple(outputs))
         rows = self._rows(batch, "row")
         local = compute_outputs(self._weights, batch[rows], outputs, top_k=self._config.top_k)

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attrs import evolve
 
 from purerl.backends.hf.settings import GeneratorConfig as Config
-from purerl.backends.hf.settings import with_dtype
+from purerl.backends.hf.settings import TrainerConfig, same_device, with_dtype
 from purerl.settings import Model
 
 if TYPE_CHECKING:
     from purerl.backends.hf.sampling.engine import HFGenerator
+    from purerl.backends.hf.training.engine import HFTrainer
     from purerl.protocols import Capabilities
-    from purerl.system.memory_use import MemoryUse, Workload
+    from purerl.system.memory_use import MemoryUse
 
-__all__ = ["Config", "build", "capabilities", "memory", "preview"]
+__all__ = ["Config", "build", "build_shared", "capabilities", "copy_reason", "memory", "preview"]
 
 
 def capabilities() -> Capabilities:
@@ -36,7 +37,42 @@ def build(config: Config, *, model: Model, seed: int) -> HFGenerator:
     from purerl.system.devices.accelerator import device_of
 
     device_of(config.device)
-    generator = HFGenerator(config, load_model(with_dtype(config, model)), model)
+    causal = load_model(with_dtype(config, model)).requires_grad_(requires_grad=False)
+    generator = HFGenerator(config, causal, model)
+    generator.probe()
+    return generator
+
+
+def copy_reason(config: Config, *, model: Model, trainer: Any) -> str | None:
+    """Why a generator has a copy of the weights of the policy; None: it can sample with those of the trainer.
+
+    model    as the generator loads it
+    trainer  settings of the trainer
+    """
+    if not isinstance(trainer, TrainerConfig):
+        return "the trainer is another engine"
+    dtype, device, routes = config.dtype, config.device, trainer.replay_routes
+    reasons = {
+        "generator.copy_weights is true": config.copy_weights,
+        f"generator.dtype is {dtype}, and the trainer computes in {model.dtype}": dtype not in (None, model.dtype),
+        f"generator.device is {device}, and trainer.device is {trainer.device}": not same_device(
+            device, trainer.device
+        ),
+        "trainer.compile is true": trainer.compile,
+        f"trainer.replay_routes is {routes}": routes != "off",
+    }
+    return next((reason for reason, applies in reasons.items() if applies), None)
+
+
+def build_shared(config: Config, *, trainer: HFTrainer, model: Model, seed: int) -> HFGenerator:
+    """A generator that samples with the weights of `trainer`. The other arguments are those of `build`.
+
+    Raises: ConfigError as `build`.
+    """
+    from purerl.backends.hf.sampling.engine import HFGenerator
+    from purerl.backends.hf.weights.shared import SharedWeights
+
+    generator = HFGenerator(config, trainer.decoding_model(), model, SharedWeights(trainer.parameters))
     generator.probe()
     return generator
 
@@ -57,8 +93,8 @@ def preview(config: Config, *, model: Model) -> Capabilities:
     return evolve(capabilities(), max_sequence_length=limit, images=images, routes=config.return_routes)
 
 
-def memory(config: Config, *, model: Model, workload: Workload) -> MemoryUse:
-    """The memory of a generator of `model` on each rank, which is not built. Raises ConfigError as `preview`."""
+def memory(config: Config, **arguments: Any) -> MemoryUse:
+    """The memory of a generator on each rank, which is not built; the arguments are those of `memory_of_generator`."""
     from purerl.backends.hf.memory.generator import memory_of_generator
 
-    return memory_of_generator(config, model=model, workload=workload)
+    return memory_of_generator(config, **arguments)

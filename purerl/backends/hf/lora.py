@@ -5,7 +5,6 @@ This file imports no torch, so that a mistake in a configuration is reported qui
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -17,6 +16,7 @@ from attrs import frozen
 from purerl.errors import ConfigError, PurerlError
 from purerl.settings import above_zero, at_least, boolean, one_of, setting
 from purerl.system.installation import install_command
+from purerl.system.nesting import read_json
 
 __all__ = ["ALL_LINEAR", "CONFIG_FILE", "WEIGHTS_FILE", "Lora", "check_lora", "check_supported", "notes_of", "scale_of"]
 
@@ -87,7 +87,7 @@ def check_lora(lora: Lora, *, role: str, outputs: Sequence[str]) -> None:
 def _read_settings(path: Path) -> dict[str, Any]:
     """The settings of the adapter in the directory `path`. Raises ConfigError if there is none."""
     try:
-        return json.loads((path / CONFIG_FILE).read_text())
+        return read_json((path / CONFIG_FILE).read_text())
     except (OSError, ValueError) as error:
         need = f"a directory with {CONFIG_FILE} and {WEIGHTS_FILE}, as peft writes them"
         raise ConfigError("lora.initial", got=str(error), need=need) from error

@@ -24,6 +24,7 @@ __all__ = [
     "check_rounding",
     "check_settings",
     "check_together",
+    "same_device",
     "to_optimizer",
     "with_dtype",
 ]
@@ -226,11 +227,23 @@ class GeneratorConfig:
         default=None,
         **one_of("float32", "bfloat16", "float16"),
     )
+    copy_weights: bool = switch(
+        "keep a copy of the weights of the policy where it could sample with those of the trainer; with trainer.lora "
+        "the adapter is merged into the copy, which samples faster"
+    )
     return_routes: bool = setting(
         "record the experts of each token, for trainer.replay_routes=generator", default=False, **boolean()
     )
     max_mismatch_growth: float | None = growth_setting()
     device: str = setting(DEVICE, default="auto", may_change="rounding")
+
+
+def same_device(first: str, second: str) -> bool:
+    """Whether two settings name one device: they are equal, or one of them is the default device."""
+    from purerl.system.devices.accelerator import default_device
+
+    names = {default_device().type if name == "auto" else name for name in (first, second)}
+    return first == second or len(names) == 1
 
 
 def with_dtype(config: GeneratorConfig, model: Model) -> Model:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -17,6 +17,7 @@ from purerl.backends.weights import in_buckets
 from purerl.errors import ConfigError
 from purerl.models.pretrained import loading
 from purerl.settings import Model
+from purerl.system.nesting import read_json
 
 __all__ = ["WeightFiles", "write_files"]
 
@@ -40,9 +41,9 @@ class WeightFiles:
         from transformers.utils.hub import cached_files
 
         options: dict[str, Any] = {"revision": self._model.revision, "_raise_exceptions_for_missing_entries": False}
-        with loading("model", self._model, SafetensorError):
+        with loading("model", self._model):
             index = cached_files(self._model.path, [_INDEX], **options)
-            names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values())) if index else None
+            names = sorted(set(read_json(Path(index[0]).read_text())["weight_map"].values())) if index else None
             files = cached_files(self._model.path, names or ["model.safetensors"], **options) or []
             if not files or len(files) < len(names or ()):
                 raise OSError(f"no {', '.join(names or ['model.safetensors'])}: megatron reads safetensors files only")

@@ -13,13 +13,13 @@ httpx needs no extra, because huggingface-hub depends on it. aiohttp comes with 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from purerl.backends.transfer.engine.purerl_lease import HEADER, LOCKED
 from purerl.backends.transfer.engine.purerl_server import OWN_TOKEN
 from purerl.errors import EngineError
+from purerl.system.nesting import read_json
 
 if TYPE_CHECKING:
     from aiohttp import ClientSession
@@ -120,7 +120,7 @@ class Http:
                 async with session.request(method, self.url + path, **options) as response:
                     answer = await response.text()
                     if response.status < 300:
-                        return json.loads(answer) if response.content_type == "application/json" else answer
+                        return read_json(answer) if response.content_type == "application/json" else answer
                     if response.status == LOCKED:
                         raise LockedError(self.url, _holder_in(answer))
                     text = self._without_secrets(f"{call}: {response.status} {answer}")[:_MAX_TEXT]
@@ -145,7 +145,7 @@ class Http:
 
 def _holder_in(answer: str) -> Mapping[str, Any]:
     try:
-        holder = json.loads(answer)
+        holder = read_json(answer)
         return {"name": str(holder["name"]), **{name: float(holder[name]) for name in ("idle", "expires_in")}}
     except (KeyError, TypeError, ValueError):
         return {}

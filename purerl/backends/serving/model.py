@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,9 @@ import torch
 from attrs import frozen
 
 from purerl.errors import ConfigError
-from purerl.models.pretrained import config_of
+from purerl.models.pretrained import config_of, loading
 from purerl.settings import Model
+from purerl.system.nesting import read_json
 
 __all__ = ["FileWeights", "ServedModel"]
 
@@ -93,11 +93,12 @@ class ServedModel:
         from transformers.utils.hub import cached_files
 
         kwargs: dict[str, Any] = {"revision": self._model.revision, "_raise_exceptions_for_missing_entries": False}
-        index = cached_files(self._model.path, ["model.safetensors.index.json"], **kwargs)
         names = ["model.safetensors"]
-        if index:
-            names = sorted(set(json.loads(Path(index[0]).read_text())["weight_map"].values()))
-        files = cached_files(self._model.path, names, **kwargs) or []
+        with loading("model", self._model):
+            index = cached_files(self._model.path, ["model.safetensors.index.json"], **kwargs)
+            if index:
+                names = sorted(set(read_json(Path(index[0]).read_text())["weight_map"].values()))
+            files = cached_files(self._model.path, names, **kwargs) or []
         return FileWeights(tuple(map(Path, files)), frozenset(self.shapes)) if len(files) == len(names) else None
 
 

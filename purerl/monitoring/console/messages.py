@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from purerl.errors import DataError
 from purerl.images import is_hex_id
+from purerl.system.nesting import read_json
 
 __all__ = ["Call", "Message", "parse_messages"]
 
@@ -58,7 +59,7 @@ def parse_messages(text: str) -> list[Message]:
     Message(role='assistant', content='2', calls=(), reward=1.0, name=None, player=None, images=())
     """
     try:
-        messages = json.loads(text)
+        messages = read_json(text)
     except ValueError as error:
         raise _invalid(f"no JSON: {error}") from error
     if not isinstance(messages, list):

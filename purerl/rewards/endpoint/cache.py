@@ -7,13 +7,13 @@ the same file, and one of them wins. A file that cannot be read is written again
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from purerl.system.nesting import read_json
 from purerl.system.strict_json import to_json
 
 __all__ = ["AnswerCache", "key_of"]
@@ -38,7 +38,7 @@ class AnswerCache:
         if self._directory is None:
             return None
         try:
-            return json.loads(self._file(self._directory, key).read_text(encoding="utf-8"))
+            return read_json(self._file(self._directory, key).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
 

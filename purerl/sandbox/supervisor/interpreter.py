@@ -30,8 +30,7 @@ PROGRAM = "program.py"
 
 _STREAMS = (("stdin", "rb", "surrogateescape"), ("stdout", "wb", "strict"), ("stderr", "wb", "backslashreplace"))
 _FLUSH_FAILED = 120  # the exit code of Python in this case
-_LENGTH = struct.Struct("!I")
-_CODE = struct.Struct("!i")
+_SOURCE, _ANSWER = struct.Struct("!I8s"), struct.Struct("!8si")  # see purerl.sandbox.supervisor.monitor
 
 
 def prepare(task: Task, turns: int | None) -> Callable[[], None]:
@@ -127,7 +126,7 @@ def _serve(names: dict[str, Any], turns: int) -> NoReturn:
 
     signal.signal(signal.SIGINT, interrupt)
     for number in itertools.count(1):
-        (size,) = _LENGTH.unpack(_read(turns, _LENGTH.size))
+        size, token = _SOURCE.unpack(_read(turns, _SOURCE.size))
         source = _read(turns, size)
         try:
             is_running = True
@@ -139,7 +138,7 @@ def _serve(names: dict[str, Any], turns: int) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        os.write(turns, _CODE.pack(code))
+        os.write(turns, _ANSWER.pack(token, code))
     raise AssertionError
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -19,6 +20,8 @@ __all__ = ["Channels", "Monitor"]
 
 _INTERVAL_WITH_CGROUP, _INTERVAL = 0.05, 0.01  # seconds between two measurements
 _CHUNK, _MAX_CHUNKS = 2**16, 32
+_SOURCE, _ANSWER = struct.Struct("!I8s"), struct.Struct("!8si")
+"""A turn is its length, its token, and its code; the answer is the token, and the exit code."""
 
 
 class Channels(NamedTuple):
@@ -59,6 +62,7 @@ class Monitor:
         self._waiting: dict[int, tuple[RawIOBase | socket.socket, memoryview]] = {}
         self.message: Mapping[str, Any] = {}
         self.code, self.memory, self._cpu_seconds = 0, 0, 0.0
+        self._token, self._answered = b"", b""
         self.has_overflowed, self._has_ended = False, False
 
     @property
@@ -71,6 +75,14 @@ class Monitor:
         for kept in self._outputs.values():
             kept.clear()
         self.has_overflowed = False
+
+    def feed_turn(self, turns: socket.socket, source: bytes) -> None:
+        """Start the next turn on the socket `turns`. Its answer has a token that nobody could know before.
+
+        The program has the socket too. What it writes there in an earlier turn is no answer to this one.
+        """
+        self._token = os.urandom(8)
+        self.feed(turns, _SOURCE.pack(len(source), self._token) + source)
 
     def feed(self, end: RawIOBase | socket.socket, data: bytes) -> None:
         """Write `data` as fast as the program reads it; a pipe is closed after it."""
@@ -93,9 +105,9 @@ class Monitor:
     def wait(self, seconds: float, cpu_seconds: float, max_output: int, *, is_ending: bool = False) -> str:
         """Wait until something ends the run, or a turn of it.
 
-        "exit": process 1 has sent a message; "turn": the session has answered; "gone": the owner has closed its end;
-        otherwise what was exceeded: "timeout", "memory", "processes", "output". If the turn `is_ending`, because it was
-        interrupted, more output is read and not kept.
+        "exit": process 1 has sent a message; "turn": the session has answered; "forged": the program has written to the
+        socket of the session; "gone": the owner has closed its end; otherwise what was exceeded: "timeout", "memory",
+        "processes", "output". If the turn `is_ending`, because it was interrupted, more output is read and not kept.
         """
         if self._has_ended:
             return "exit"
@@ -137,12 +149,17 @@ class Monitor:
     def _answer(self, turns: socket.socket) -> str | None:
         data = b""
         with suppress(OSError):
-            data = turns.recv(4)
+            data = turns.recv(_CHUNK)
         if not data:
             self._poll.unregister(turns)  # the program is ending; process 1 says how
             return None
-        self.code = int.from_bytes(data, "big", signed=True)
-        return "turn"
+        self._answered += data
+        if len(self._answered) < _ANSWER.size:
+            return None
+        token, self.code = _ANSWER.unpack_from(self._answered)
+        is_right = token == self._token and len(self._answered) == _ANSWER.size
+        self._answered = b""
+        return "turn" if is_right else "forged"
 
     def _write(self, descriptor: int) -> None:
         end, data = self._waiting[descriptor]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,7 +25,6 @@ from purerl.sandbox.supervisor.spawners import Spawners
 __all__ = ["supervise"]
 
 _INTERRUPT_SECONDS = 3.0  # from KeyboardInterrupt in a session until it is killed
-_LENGTH = struct.Struct("!I")
 
 
 def supervise(owner: socket.socket, spawner: Spawner) -> NoReturn:
@@ -83,6 +81,8 @@ def _status(task: Task, monitor: Monitor, outcome: str) -> tuple[str, int | None
     """The status of a run or a turn, and its exit code if it ended by itself."""
     if exceeded := monitor.exceeded():
         return exceeded, None
+    if outcome == "forged":
+        return "killed", -signal.SIGKILL
     if outcome not in ("exit", "turn"):
         return outcome, None
     if monitor.has_overflowed:
@@ -128,7 +128,7 @@ def _serve_turn(
     """Run one turn. Returns whether there can be another one."""
     monitor.forget_output()
     start = time.monotonic()
-    monitor.feed(sandbox.channels.turns, _LENGTH.pack(len(source)) + source)
+    monitor.feed_turn(sandbox.channels.turns, source)
     outcome = monitor.wait(limits["seconds"], limits["cpu_seconds"], limits["output"])
     is_alive = outcome == "turn" and not monitor.exceeded()
     if outcome in ("timeout", "output"):
@@ -141,6 +141,8 @@ def _serve_turn(
     if not is_alive:
         sandbox.end()
     monitor.drain(limits["output"])
+    if outcome == "forged":
+        monitor.forget_output()  # some of it may be that of an earlier turn
     status, code = _status(task, monitor, outcome)
     with suppress(OSError):
         send(owner, _result(sandbox, monitor, status, code, seconds, is_alive=is_alive))

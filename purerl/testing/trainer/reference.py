@@ -16,7 +16,7 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Largest, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import select_fields, with_fields
+from purerl.batch import predicted_tokens, select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import Layout, example_batch
 from purerl.testing.suite import shown
@@ -107,9 +107,20 @@ def _entropies(batch: TensorDict) -> dict[str, Weighted]:
     return {"entropy": Weighted(value.sum(), count), "entropy_max": Largest(largest, (count > 0).to(value.dtype))}
 
 
+def _with_observed(batch: TensorDict) -> TensorDict:
+    """`batch` with further tokens that the trainer has to predict: of counted rows, those between action tokens."""
+    action, is_counted = batch["action"], batch["mask"].any(-1, keepdim=True)
+    return with_fields(batch, observed=batch["attention_mask"] & ~action & (action.cumsum(-1) > 0) & is_counted)
+
+
+def _likelihood(batch: TensorDict) -> Tensor:
+    return -batch["logp"]
+
+
 _READS = ("old_logp", "advantage")
 _POLICY = Term("policy", _surrogate, token_mean)
 _ALL = Term("all", _surrogate, token_mean, where="action")
+_ANSWERS = Term("answers", _likelihood, token_mean, where="observed", weight=0.2)
 _BONUS = Term("bonus", _entropy, sequence_mean_of_token_mean, weight=-0.3)
 _GROUP = Term("group", _group_variance, token_sum, weight=0.1)
 
@@ -117,8 +128,16 @@ OBJECTIVES = (
     Objective("policy", _READS, ("logp",), (_POLICY, _ALL), metric_outputs=("entropy",), metrics=_entropies),
     Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_entropies),
     Objective("policy", _READS, ("logp",), (_GROUP,), metric_outputs=("entropy",), metrics=_entropies, unit="group"),
-    # A term of an output that is only watched: it has no gradient.
-    Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), metric_outputs=("entropy",), metrics=_entropies),
+    # A term of an output that is only watched: it has no gradient. Another one of tokens that are no action.
+    Objective(
+        "policy",
+        (*_READS, "observed"),
+        ("logp",),
+        (_POLICY, _BONUS, _ANSWERS),
+        metric_outputs=("entropy",),
+        metrics=_entropies,
+        prepare=_with_observed,
+    ),
 )
 TOKENWISE = OBJECTIVES[1]
 """An objective whose rows are independent."""
@@ -144,7 +163,7 @@ def reference_outputs(
     """The outputs of the language model, by a forward pass over everything."""
     temperature = torch.where(batch["temperature"] == 0, 1, batch["temperature"])
     log_p = (case.logits(weights, batch["tokens"]) / temperature[:, None, None]).log_softmax(-1)
-    before, tokens, action = log_p[:, :-1], batch["tokens"][:, 1:], batch["action"][:, 1:]
+    before, tokens, action = log_p[:, :-1], batch["tokens"][:, 1:], predicted_tokens(batch)[:, 1:]
     choices = batch.get("teacher_topk_tokens", None)
     top = before.topk(top_k).indices if choices is None else choices[:, 1:]
     outputs = {

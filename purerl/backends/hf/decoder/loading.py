@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pickle import UnpicklingError
 from typing import TYPE_CHECKING, Any
 
 from purerl.backends.hf.decoder.architecture import CAUSAL, Architecture
@@ -37,12 +36,10 @@ def load_model(
 
     Raises: ConfigError if the model cannot be loaded, and if weights are missing or have another shape in the files.
     """
-    from safetensors import SafetensorError
-
     source = {"revision": model.revision, "trust_remote_code": model.trust_remote_code}
     # Weights of another shape are reported like missing ones. Otherwise transformers' error would not name them.
     kwargs = {**source, **architecture.options, **options, "output_loading_info": True, "ignore_mismatched_sizes": True}
-    with loading("model", model, SafetensorError, EOFError, UnpicklingError), attention_errors(model):
+    with loading("model", model), attention_errors(model):
         cls = cls or architecture.auto(config_of(model))
         with no_progress_bars(), _no_report_of_new_heads(architecture):
             loaded: Any = cls.from_pretrained(

@@ -12,9 +12,10 @@ from attrs import evolve
 
 from purerl.backends.hf.decoder.limits import limits_of
 from purerl.backends.hf.memory.simulation import Simulation, fake_model, over_layers
+from purerl.backends.hf.memory.trainer import adapted_size
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.sampling.logits import WideHead
-from purerl.backends.hf.settings import GeneratorConfig, with_dtype
+from purerl.backends.hf.settings import GeneratorConfig, TrainerConfig, with_dtype
 from purerl.protocols import Request, Sampling
 from purerl.settings import Model
 from purerl.system.memory_use import MemoryUse, Workload
@@ -31,8 +32,18 @@ __all__ = ["memory_of_generator"]
 KEYS = "keys and values"
 
 
-def memory_of_generator(config: GeneratorConfig, *, model: Model, workload: Workload) -> MemoryUse:
+def memory_of_generator(
+    config: GeneratorConfig,
+    *,
+    model: Model,
+    workload: Workload,
+    trainer: object = None,
+    is_shared: bool = False,
+) -> MemoryUse:
     """The memory of a generator of `model` on each rank, with the rows of `workload` that a rank samples.
+
+    trainer    settings of the trainer of the policy; None: there is none
+    is_shared  it samples with the weights of this trainer, or with their casts, which are counted here
 
     Raises: ConfigError if the configuration of the model cannot be read, or if the generator cannot run the model.
     """
@@ -43,11 +54,16 @@ def memory_of_generator(config: GeneratorConfig, *, model: Model, workload: Work
     layers = whole.config.get_text_config(decoder=True).num_hidden_layers
 
     def measure(number: int) -> dict[str, dict[str, int]]:
-        return {"sampling": _sampling(config, fake_model(model, num_layers=number), model, rows, workload)}
+        causal = fake_model(model, num_layers=number).requires_grad_(requires_grad=False)
+        return {"sampling": _sampling(config, causal, model, rows, workload)}
 
     transient = over_layers(layers, measure)
-    states = {"parameters": sum(tensor.nbytes for tensor in (*whole.parameters(), *whole.buffers()))}
-    return MemoryUse(states=states, transient=transient)
+    is_copy = not is_shared or (isinstance(trainer, TrainerConfig) and trainer.mixed_precision != "off")
+    states = {"parameters": sum(tensor.nbytes for tensor in (*whole.parameters(), *whole.buffers()))} if is_copy else {}
+    host = dict[str, int]()
+    if isinstance(trainer, TrainerConfig) and trainer.lora is not None and not is_shared:
+        host["weights without adapter"] = adapted_size(trainer, model)  # see `weights/merge.py`
+    return MemoryUse(states=states, transient=transient, host=host)
 
 
 def _sampling(

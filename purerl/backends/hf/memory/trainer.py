@@ -44,7 +44,7 @@ from purerl.system.tensor_tracker import MemoryTracker
 if TYPE_CHECKING:
     from purerl.backends.hf.settings import TrainerConfig
 
-__all__ = ["memory_of_trainer", "microbatches_to_plan", "probe_objective"]
+__all__ = ["adapted_size", "memory_of_trainer", "microbatches_to_plan", "probe_objective"]
 
 _NO_IMAGES = "prompts without images: what the vision tower computes is not counted"
 _ACTIVATIONS = "activations and temporary tensors"
@@ -87,6 +87,8 @@ def _transient(trainer: _SimulatedTrainer, outputs: Sequence[str], workload: Wor
         for name, tensors in _states(trainer).items():
             tracker.label(name, tensors)
         for batch in microbatches_to_plan(trainer, workload):
+            _create_gradients(trainer)
+            tracker.label(GRADIENTS, _states(trainer)[GRADIENTS])
             with count_gathered(trainer.module, trainer.config, tracker):
                 with tracker.phase("scoring"):
                     trainer.score(batch, outputs)
@@ -207,16 +209,28 @@ def probe_objective(outputs: Sequence[str]) -> Objective:
     return Objective("policy", (), tuple(learned), tuple(terms))
 
 
+def adapted_size(config: TrainerConfig, model: Model) -> int:
+    """Bytes of the weights of `model` that get an adapter, in the dtype of `model`."""
+    whole = _simulated_trainer(config, model, ("logp",), is_trained=True)
+    return _size(layer.base_layer.weight for layer in whole.adapter.layers.values())
+
+
 # --- states --------------------------------------------------------------------------------------------------------
 
 
 def _create_states(trainer: HFTrainer) -> None:
-    """Create what the first step does: AdamW's moments, and gradients."""
+    """Create AdamW's moments, as the first step does, and gradients."""
+    _create_gradients(trainer)
     for parameter in trainer.trained.values():
         moments = {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
         if trainer.rounding.keeps and is_narrow(parameter):
             moments[REMAINDER] = torch.zeros_like(parameter, dtype=torch.int16)
         trainer.optimizer.state[parameter] = {"step": torch.zeros(()), **moments}
+
+
+def _create_gradients(trainer: HFTrainer) -> None:
+    """Create gradients, which each step frees at its end."""
+    for parameter in trainer.trained.values():
         parameter.grad = torch.zeros_like(parameter)
 
 
@@ -251,7 +265,7 @@ def _with_logits(
 def _on_one_rank(
     config: TrainerConfig, trainer: HFTrainer, transient: Mapping[str, Mapping[str, int]], workload: Workload
 ) -> MemoryUse:
-    """The states as the ranks of the mesh divide them. An adapter is not divided."""
+    """The states as the ranks of the mesh divide them, and gradients. An adapter is not divided."""
     ranks = config.mesh.shard * config.mesh.sequence * config.mesh.tensor
     adapter = {id(tensor) for tensor in trainer.adapter.tensors.values()} if trainer.adapter else set[int]()
     states = dict[str, int]()
@@ -262,13 +276,14 @@ def _on_one_rank(
     states = {name: size for name, size in states.items() if size}
     assumed = (_NO_IMAGES,) if reads_images(trainer.module.model) else ()
     phases = {**transient, "weight sync": _gathered(trainer, ranks)}
-    adapted = [layer.base_layer.weight for layer in trainer.adapter.layers.values()] if trainer.adapter else []
-    host = {"weights without adapter": _size(adapted)} if adapted else {}  # which the generator keeps (`merge.py`)
+    host = dict[str, int]()
     if workload.stages_checkpoints and trainer.optimizer is not None:
         trained = _size(trainer.adapter.tensors.values()) if trainer.adapter else states[PARAMETERS]
         host |= {"copy for the checkpoint": trained + states.get(MOMENTS, 0)}
     if config.cpu_offload:
         return MemoryUse(states={}, transient=phases, host=host | states, assumed=assumed)
+    gradients = {GRADIENTS: size} if (size := states.pop(GRADIENTS, 0)) else {}
+    phases |= {phase: {**phases[phase], **gradients} for phase in ("training", "optimizer") if phase in phases}
     return MemoryUse(states=states, transient=phases, host=host, assumed=assumed)
 
 

@@ -189,11 +189,12 @@ def refused_by_code(config: TrainerConfig, cls: type) -> Iterator[None]:
     """
     try:
         yield
-    except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError) as error:
+    except (AssertionError, AttributeError, NotImplementedError, RuntimeError, TypeError, ConfigError) as error:
         axis = next((name for name, size in (*_sizes(config.mesh),)[::-1] if size > 1), None)
-        if axis is None or isinstance(error, PurerlError) or not re.search(OF_DIVISION, str(error)):
+        cause = error.__cause__ if isinstance(error, ConfigError) else error  # while a model is loaded
+        if axis is None or cause is None or isinstance(cause, PurerlError) or not re.search(OF_DIVISION, str(cause)):
             raise
-        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        first = (str(cause).strip() or type(cause).__name__).splitlines()[0]
         need = "a model whose code can compute with divided parameters"
         got = f"{getattr(config.mesh, axis)}, and {cls.__name__}: {first}"
         raise ConfigError(f"mesh.{axis}", got=got, need=need, do=f"leave mesh.{axis} out") from error

@@ -7,7 +7,6 @@ whole model at any time.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from purerl.backends.hf.decoder.architecture import Architecture, architecture_o
 from purerl.backends.hf.decoder.loading import load_model
 from purerl.backends.hf.decoder.preview import without_weights
 from purerl.backends.hf.mesh import RankMesh
+from purerl.backends.hf.model.casts import wide_names
 from purerl.backends.hf.model.fit import check_shapes, joined, refused_by_code
 from purerl.backends.hf.model.parallel import parallelize
 from purerl.backends.hf.model.token_model import TokenModel
@@ -125,8 +125,7 @@ def _load_part(
 
 def _set_wide(model: PreTrainedModel) -> None:
     """Give the parameters of `model`, on the meta device, that are always loaded in float32 this dtype."""
-    plan: Any = model._get_dtype_plan(model.dtype)  # noqa: SLF001 - transformers has no public name for it
-    kept = re.compile("|".join(pattern.replace("*", ".*") for pattern in plan) or "(?!)")
+    kept = wide_names(model, model.dtype)
     for name, parameter in model.named_parameters():
         if kept.search(name):
             parameter.data = parameter.data.float()

@@ -17,7 +17,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from itertools import compress
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import torch
 from attrs import evolve
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-__all__ = ["HFGenerator"]
+__all__ = ["HFGenerator", "WeightLoader"]
 
 _MAX_DELAY = 8
 """Decoding steps that a request waits for others, so that several are read in one forward pass."""
@@ -57,15 +57,25 @@ _OWN_PLANES = ("ids", "logp")
 """Planes of the table that do not belong to the model."""
 
 
+class WeightLoader(Protocol):
+    """The way in which a generator gets new weights."""
+
+    def load(self, weights: Weights) -> None:
+        """Let the model have `weights`. Raises: EngineError for others than it can have; nothing has changed then."""
+        ...
+
+
 class HFGenerator:
     """A `Generator` of `causal`, which is moved to `config.device` and used in evaluation mode.
 
-    `model` says where it was loaded from.
+    `model` says where it was loaded from. `loader` gives `causal` new weights; by default they are copied into it.
     """
 
     _head_type: ClassVar[type[WideHead]] = WideHead
 
-    def __init__(self, config: GeneratorConfig, causal: PreTrainedModel, model: Model) -> None:
+    def __init__(
+        self, config: GeneratorConfig, causal: PreTrainedModel, model: Model, loader: WeightLoader | None = None
+    ) -> None:
         from purerl.backends.hf.sampling.attention import decode_faster
 
         check_layers(causal)
@@ -77,10 +87,11 @@ class HFGenerator:
         self._config, self._source, self._stop_strings, self._version = config, model, StopStrings(model), 0
         self._images: ImageReader | None = None
         self._device = device_of(config.device)
-        self._model = causal.eval().requires_grad_(requires_grad=False).to(self._device)
+        self._model = causal.eval().to(self._device)
         decode_faster(decoder_of(self._model))
         self._routes = RouteRecorder(self._model) if config.return_routes else None
-        self._merger, self._head = AdapterMerger(self._model), self._head_type(self._model)
+        self._loader = AdapterMerger(self._model) if loader is None else loader
+        self._head = self._head_type(self._model)
         self._keys: set[str] = set()
         self._waiting = WaitingRequests()
         self._finished: list[Completion] = []
@@ -137,24 +148,24 @@ class HFGenerator:
         return []
 
     def load_weights(self, weights: Weights, *, version: int) -> None:
-        """Copy `weights` into the model, or merge them if they are those of an adapter.
+        """Let the model have `weights`: copy them into it, or merge them if they are those of an adapter.
 
         Rows in the table return to the front of the queue, with their tokens. Their keys and values were computed with
         the old weights, so they are computed again, as those of finished sequences. The log-probability of each token
         equals a plain forward pass with the weights of its version.
 
-        Raises: EngineError as `AdapterMerger.load`.
+        Raises: EngineError as the `load` of `AdapterMerger` or `SharedWeights`.
         """
         self._waiting.add_first(self._read(range(len(self._slots))))
         self._slots = []
         self._table.remove_rows([], [], rows=0, start=self._table.now)
         self._prefixes.clear()
-        self._merger.load(weights)
+        self._loader.load(weights)
         self._head.follow_weights()
         self._version = version
 
     def close(self) -> None:
-        del self._model, self._merger, self._head, self._table, self._prefixes
+        del self._model, self._loader, self._head, self._table, self._prefixes
 
     # --- a decoding step -------------------------------------------------------------------------------------------
 

@@ -27,9 +27,11 @@ from purerl.backends.hf.decoder.images import ImageReader
 from purerl.backends.hf.decoder.limits import CHOICES, check_rows
 from purerl.backends.hf.lora import notes_of
 from purerl.backends.hf.mesh import RankMesh
+from purerl.backends.hf.model.casts import Casts
 from purerl.backends.hf.model.parallel import fsdp_parts, restore_shards, sum_undivided
 from purerl.backends.hf.model.self_test import verify_images
 from purerl.backends.hf.model.token_model import Extras, TokenModel
+from purerl.backends.hf.model.twin import twin_of
 from purerl.backends.hf.moe.replay import ROUTES, changed_choices
 from purerl.backends.hf.moe.router import LOAD, balance_loss
 from purerl.backends.hf.training.adapter import Adapter, BaseTrainer
@@ -37,7 +39,7 @@ from purerl.backends.hf.training.expert_records import open_records
 from purerl.backends.hf.training.extras import ExtraReader
 from purerl.backends.hf.training.flops import peak_of_ranks, training_flops
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs, check_built_for, zero_score
-from purerl.backends.hf.training.optimizer import build_optimizer, clear_gradients, clip_gradients
+from purerl.backends.hf.training.optimizer import build_optimizer, clear_gradients, clip_gradients, release_gradients
 from purerl.backends.hf.training.optimizer_state import OPTIMIZER, load_state, state_like, state_of
 from purerl.backends.hf.training.rounding import drop_remainders, rounding_of
 from purerl.backends.hf.weights.checkpoint import WEIGHTS, SavePlans, ShardFiles, StagedTensors, kind_of
@@ -45,6 +47,7 @@ from purerl.backends.hf.weights.gather import full_tensors
 from purerl.backends.hf.weights.model_weights import ModelWeights, copy_into, trained_in
 from purerl.backends.hf.weights.shard_files import os_errors
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.weight_changes import change_tensors
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
@@ -56,6 +59,8 @@ from purerl.protocols import Capabilities, Metrics, Trainer, Weights
 from purerl.settings import Model
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from purerl.backends.hf.settings import TrainerConfig
 
 __all__ = ["HFTrainer"]
@@ -84,6 +89,7 @@ class HFTrainer:
     ) -> None:
         self.config, self.module, self.updates, self.mesh, self.share = config, module, updates, mesh, share
         self.model, self.router_coefficient, self.adapter = model, router_coefficient, adapter
+        self.casts: Casts | None = None  # if a generator samples with them
         self.position, self.replaced = 0, False  # optimizer steps so far, and whether `load_weights` has been called
         self.fsdp = fsdp_parts(module)
         restore_shards(self.fsdp)  # `verify` has read the model
@@ -153,12 +159,17 @@ class HFTrainer:
         not trained, and for an output that this trainer was not built for.
         """
         metrics = self._accumulate("step", batch, objective, counts, router_coefficient=self.router_coefficient)
-        return self._optimize(metrics, counts)
+        metrics = self._optimize(metrics, counts)
+        release_gradients(self.trained.values())
+        return metrics
 
     def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
         """The gradient that `step` would clip, without that of the loss of the router. Raises as `step`."""
         self._accumulate("gradient", batch, objective, counts, router_coefficient=0.0)
-        return {name: total.clone() for name, total in full_tensors({n: p.grad for n, p in self.trained.items()})}
+        gradients = full_tensors({name: p.grad for name, p in self.trained.items()})
+        found = {name: total.clone() for name, total in gradients}
+        release_gradients(self.trained.values())
+        return found
 
     def _accumulate(
         self,
@@ -188,7 +199,7 @@ class HFTrainer:
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[MicroBatch]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
-        tokens, action = self.module.read_positions(batch["tokens"], batch["action"])
+        tokens, action = self.module.read_positions(batch["tokens"], predicted_tokens(batch))
         batch = with_fields(batch.select("group"), tokens=tokens, action=action, **self.module.image_field(batch))
         options: dict[str, Any] = {"unit": unit, "budget": self.config.budget}
         if self.config.packing:
@@ -205,7 +216,7 @@ class HFTrainer:
     ) -> dict[str, Tensor]:
         return self.module(
             rows["tokens"],
-            rows["action"],
+            predicted_tokens(rows),
             rows["temperature"],
             tuple(outputs),
             prefixes=part.prefixes and part.prefixes.to(self.mesh.device),
@@ -267,12 +278,29 @@ class HFTrainer:
             for group in self.optimizer.param_groups:
                 group["lr"] = rate
             lost = self.rounding.step(self.optimizer, self.position, self.mesh.all)
+            self._refresh_casts()
             if self.position == 0 and self.config.optimizer is not None:
                 self._optimizer_state()  # refuses what cannot be stored, before the first checkpoint
         self.position += 1
         return {**metrics, **step_metrics(norm, reason, learning_rate=rate, update_lost=lost)}
 
     # --- weights and files -------------------------------------------------------------------------------------------
+
+    def decoding_model(self) -> PreTrainedModel:
+        """The model for a generator that samples with the weights of this trainer, which has no other rank.
+
+        With mixed precision its weights are casts. From now on they are the ones that the trainer computes with, too.
+        """
+        model, dtype = self.module.model, self.module.autocast
+        if dtype is not None and self.casts is None:
+            self.casts = Casts(model, dtype)
+            self.casts.use_in(self.module.decoder)
+        return twin_of(model, self.casts.of if self.casts else {}, attention=self.module.attention)
+
+    def _refresh_casts(self) -> None:
+        """The weights have changed."""
+        if self.casts is not None:
+            self.casts.refresh()
 
     def weights(self) -> Weights:
         """The trained weights of the language model under Hugging Face's names; those of an adapter under peft's."""
@@ -285,15 +313,20 @@ class HFTrainer:
     def load_weights(self, weights: Weights, *, mix: float = 1.0) -> None:
         if self.adapter is not None:
             self.adapter.load_weights(weights, mix=mix)
+            self._refresh_casts()
             return
         check_adapter(weights, self.capabilities)
         copy_into(self.module.model, weights, mix=mix)
+        self._refresh_casts()
         if self.optimizer is not None:
             drop_remainders(self.optimizer)
         self.replaced = True
 
     def change_weights(self, names: Collection[str] | None, seed: int) -> list[str]:
-        return change_tensors(self.adapter.tensors if self.adapter else trained_in(self.module.model), names, seed)
+        tensors = self.adapter.tensors if self.adapter else trained_in(self.module.model)
+        changed = change_tensors(tensors, names, seed)
+        self._refresh_casts()
+        return changed
 
     def save(self, path: Path) -> dict[str, str]:
         return self.stage(copy=False).write(path, self.mesh.all)
@@ -315,6 +348,7 @@ class HFTrainer:
         for name, parameter in self.parameters.items():
             if f"{WEIGHTS}{name}" in loaded:
                 parameter.copy_(loaded[f"{WEIGHTS}{name}"])
+        self._refresh_casts()
         if self.optimizer is not None:
             load_state(self.optimizer, self.trained, loaded)
 

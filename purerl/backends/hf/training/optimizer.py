@@ -20,7 +20,7 @@ from purerl.errors import ConfigError
 if TYPE_CHECKING:
     from purerl.backends.hf.settings import TrainerConfig
 
-__all__ = ["Combined", "build_optimizer", "clear_gradients", "clip_gradients"]
+__all__ = ["Combined", "build_optimizer", "clear_gradients", "clip_gradients", "release_gradients"]
 
 
 class Combined:
@@ -132,6 +132,12 @@ def _norm(gradients: Sequence[Tensor]) -> Tensor:
         if not placement.is_replicate():
             dist.all_reduce(square, group=first.device_mesh.get_group(dimension))
     return square.sqrt()
+
+
+def release_gradients(parameters: Iterable[Tensor]) -> None:
+    """Free every gradient: its memory is for what other models, and the generator, do until the next step."""
+    for parameter in parameters:
+        parameter.grad = None
 
 
 def clear_gradients(parameters: Iterable[Tensor]) -> None:

@@ -1,0 +1,1 @@
+"""purerl with a real language model, compared with transformers and peft: `nox -s real`."""
