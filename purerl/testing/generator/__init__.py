@@ -80,9 +80,9 @@ ALWAYS = (
 """The checks that every generator must pass, in the order in which they run."""
 
 SAMPLING = {
+    parameters.min_tokens_delays_the_end: ("min_tokens",),
     parameters.sampling_parameters_change_probabilities: (),
     parameters.top_k_of_one_is_greedy_decoding: ("top_k",),
-    parameters.min_tokens_delays_the_end: ("min_tokens",),
     parameters.completion_matches_regex: ("regex",),
 }
 """The checks that follow, each with what a generator must have in `capabilities.sampling` for it."""

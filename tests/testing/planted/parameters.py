@@ -22,8 +22,10 @@ def parameters_that_the_generator_lacks_are_ignored(original, requests, in_use, 
 
 
 @planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
-def parameters_are_ignored(original, logits, filters):
-    return logits
+def top_p_top_k_and_min_p_are_ignored(original, logits, filters):
+    whole = torch.full_like(filters.top_k, logits.shape[-1])
+    ones, zeros = torch.ones_like(filters.top_p), torch.zeros_like(filters.min_p)
+    return original(logits, filters._replace(top_p=ones, top_k=whole, min_p=zeros))
 
 
 @planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
@@ -59,15 +61,15 @@ def logp_is_not_renormalized(original, self, finish):
     return evolve(full, logp=[each - 0.1 for each in full.logp]) if sampling.min_p else full
 
 
-@planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+@planted(suite.distribution.logp_equals_forward_pass, fake, "filter_logits")
 def greedy_decoding_is_renormalized(original, logits, filters):
     result = original(logits, filters)
     return result.where((result >= result.amax(-1, keepdim=True)) | (filters.temperature > 0)[:, None], -torch.inf)
 
 
 @planted(suite.parameters.top_k_of_one_is_greedy_decoding, fake, "filter_logits")
-def one_token_too_many_is_kept(original, logits, filters):
-    return original(logits, filters._replace(top_k=filters.top_k + 1))
+def top_k_of_one_keeps_two_tokens(original, logits, filters):
+    return original(logits, filters._replace(top_k=filters.top_k.clamp(min=2)))
 
 
 @planted(suite.parameters.min_tokens_delays_the_end, fake, "filter_logits")

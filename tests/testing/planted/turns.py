@@ -36,8 +36,8 @@ def submit_changed(original, self, requests, change):
 
     def changed(request):
         earlier = (e for e in known if e.pending.tokens and tuple(request.tokens[: len(e.tokens)]) == e.tokens)
-        match = next(earlier, None)
-        return change(request, match) if match else request
+        longest = max(earlier, key=lambda each: len(each.tokens), default=None)
+        return change(request, longest) if longest else request
 
     original(self, [changed(request) for request in requests])
     weights = {name: weight.clone() for name, weight in self._weights.items()}
