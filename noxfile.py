@@ -41,7 +41,7 @@ _QUICK = (
 _LONG_ENGINE = ["--kills", "16", "tests/engines"]
 _NIGHTLY = dict.fromkeys(("lint", "checks", "laws", "slow", "docs", "build", "training", "real", "soak"), ()) | {
     "families": (), "parallel": ["-m", "parallel"], "oracle": (), "adapters": (), "megatron": (), "ray": ["tests/ray"],
-    "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
+    "notebooks": (), "vllm": _LONG_ENGINE, "sglang": _LONG_ENGINE,
 }  # fmt: skip
 
 
@@ -143,7 +143,10 @@ def parallel(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """Runs of 20 kinds, killed 200 times in total (-- --kills N: another number), and one killed at random times."""
+    """Runs of 20 kinds, killed 200 times in total (-- --kills N: another number), at random events and times.
+
+    Also in each phase, with one rank or a server of an engine that is killed or stopped, and on a disk that is full.
+    """
     _python(session, "pytest", *_PARALLEL, "-m", "soak", "tests/loop/test_kill.py", "--kills", "200", *session.posargs)
 
 
@@ -226,6 +229,15 @@ def sglang(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """The documentation, in docs/_build; a warning is an error."""
     _python(session, "sphinx", "-q", "-W", "--keep-going", "docs", "docs/_build", *session.posargs)
+
+
+@nox.session(venv_backend="venv", reuse_venv=True)
+def notebooks(session: nox.Session) -> None:
+    """The notebooks in examples/notebooks, executed in an environment of their own, each in at most two minutes."""
+    session.install("-c", "constraints/default.txt", ".[lora]", "-r", "examples/notebooks/requirements.txt")
+    session.run("python", "-m", "purerl.recipes.smollm2", env=_ENVIRONMENT)  # made before the time is measured
+    paths = session.posargs or sorted(map(str, Path("examples/notebooks").glob("*.ipynb")))
+    session.run("python", "-m", "tests.execute_notebook", *paths, env=_ENVIRONMENT)
 
 
 @nox.session(venv_backend="venv")

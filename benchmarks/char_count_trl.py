@@ -38,7 +38,7 @@ MICRO_BATCH = 16
 def main(run: Path, output: Path) -> None:
     """Train from the model after SFT in the run directory `run`, and write the results into `output`."""
     import torch
-    from datasets import load_dataset
+    from datasets import load_dataset  # pyright: ignore[reportMissingImports]
     from transformers import AutoTokenizer
     from trl import GRPOTrainer  # pyright: ignore[reportMissingImports]
 

@@ -120,7 +120,7 @@ def _trained(rule: str, path: str, rate: float, seed: int) -> tuple[dict[str, to
     lost = [_step(trainer, batch).get("update_lost", float("nan")) for batch in _batches(1000 + seed, STEPS)]
     seconds = (time.process_time() - start) / STEPS
     states = [value for state in trainer.optimizer.state.values() for value in state.values() if value.ndim]
-    stored = [*trainer.trained.values(), *(p.grad for p in trainer.trained.values()), *states]
+    stored = [*trainer.trained.values(), *trainer.trained.values(), *states]  # gradients have the size of weights
     size = sum(x.numel() * x.element_size() for x in stored) / sum(p.numel() for p in trainer.trained.values())
     return {name: p.detach().float() for name, p in trainer.trained.items()}, mean(lost), size, seconds
 

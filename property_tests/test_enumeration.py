@@ -108,7 +108,8 @@ def row_fields(logits: Tensor, rollout_logits: Tensor) -> dict[str, Tensor]:
         reward=at_last_action(REWARD, ACTION), score=REWARD, greedy_score=GREEDY_REWARD.expand(row_zeros.shape),
         optimal_value=OPTIMAL_VALUE.expand(row_zeros.shape),
         components=torch.stack([REWARD, REWARD.square()], -1), role=row_zeros, example=row_zeros,
-        turn=TOKEN, anchor=PREFIX,
+        turn=TOKEN, anchor=PREFIX, progress=at_last_action(REWARD.square(), ACTION),
+        correctness=(REWARD > 0).double(), ranking=REWARD.square(), hack=(REWARD > 1).double(),
     )  # fmt: skip
 
 

@@ -79,9 +79,14 @@ def _scored(name: str, unit: str, meaning: str, role: str, output: str, axes: st
     return Field(name, axes, _I if unit == "id" else _F, unit, "score", meaning, (role, output))
 
 
-def _observed(name: str, axes: str, unit: str, meaning: str) -> Field:
+def _observed(name: str, axes: str, unit: str, meaning: str, dtype: str = _I) -> Field:
     """A field that an environment provides."""
-    return Field(name, axes, _I, unit, "an environment", meaning, requires="environment")
+    return Field(name, axes, dtype, unit, "an environment", meaning, requires="environment")
+
+
+def _named(name: str, meaning: str) -> Field:
+    """The component of the reward with this name, without its weight."""
+    return Field(name, _ROW, _F, "", "rewards", meaning, requires=f"the reward component {name}")
 
 
 # Python's floats have 64 bits.
@@ -102,6 +107,7 @@ SCHEMA: tuple[Field, ...] = (
     _observed("role", _ROW, "index", "player of the row; with several environments, both as one number"),
     _observed("turn", _TOKEN, "index", "turn of the token, in its episode"),
     _observed("anchor", _TOKEN, "label", "state of the environment when the turn started"),
+    _observed("progress", _TOKEN, "reward", "at a turn's last token: the change of the state's score", _F),
     Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair", requires="pairs"),
     Field("margin", _ROW, _F, "reward", "data", "how much higher the chosen row should score", requires="margins"),
     Field("desirable", _ROW, _B, "", "data", "the label of a completion", requires="labels"),
@@ -109,8 +115,12 @@ SCHEMA: tuple[Field, ...] = (
     Field("optimal_value", _ROW, _F, "reward", "data", "optimal value of the prompt", requires="values"),
     Field("reward", _TOKEN, _F, "reward", "rewards", "an outcome reward is on the last action token"),
     Field("components", "rows k", _F, "reward", "rewards", "k rewards; NaN: it has none", requires="several rewards"),
+    _named("correctness", "whether the row is correct, at least 1/2"),
+    _named("ranking", "rank of the row in its group, higher is better; NaN: it has none"),
+    _named("hack", "whether the row is a confirmed hack, at least 1/2"),
     Field("greedy_score", _ROW, _F, "reward", "rewards", "reward of the greedy completion of the row's prompt"),
     Field("score", _ROW, _F, "reward", "rewards", "the sum of the rewards of the row's episode, for objectives"),
+    Field("draw_weight", _ROW, _F, "", "loop", "importance weight of the row's prompt, relative to uniform draws"),
     Field("teacher_index", _ROW, _I, "index", "loop", "which of several teachers scores the row"),
     Field("rollout_logp", _TOKEN, _F, "nats", "generator", "under the generator, at the sampling temperature"),
     Field("version", _TOKEN, _I, "version", "generator", "version of the weights that sampled the token"),
@@ -142,6 +152,9 @@ SCHEMA: tuple[Field, ...] = (
     Field("dropped", _TOKEN, _B, "", "prepare", "the token has no policy loss"),
     Field("margin_shift", _ROW, _F, "nats", "prepare", "what matching by rank adds to the margin of the row's pair"),
     Field("reference_point", _ROW, _F, "nats", "prepare", "what KTO compares the row's log-ratio with"),
+    Field("ratio_low", _ROW, _F, "", "prepare", "lower clip bound of the ratio, if it adapts"),
+    Field("ratio_high", _ROW, _F, "", "prepare", "upper clip bound of the ratio, if it adapts"),
+    Field("observed", _TOKEN, _B, "", "prepare", "the token is no action, and its likelihood is learned"),
     Field("preferred", _TOKEN, _B, "", "prepare", "counted tokens of chosen rows"),
     Field("logp", _TOKEN, _F, "nats", "trainer", "under the current model, with gradient"),
     Field("topk_logp", _CHOICES, _F, "nats", "trainer", "of the same tokens, under the current model, with gradient"),
@@ -159,10 +172,9 @@ STRUCTURE = ("attention_mask", "action", "mask", "row", "group")
 """Fields that every batch has, and that every function may read."""
 
 OPTIONAL_STRUCTURE = ("episode", "episode_tokens")
-"""Fields that a batch of episodes has besides, for the functions that run an algorithm.
+"""Fields that a batch of episodes has besides, for the functions that run an algorithm. No algorithm reads them.
 
-Without `episode`, every row is an episode of its own. No algorithm declares or reads these fields.
-"""
+Without `episode`, every row is an episode of its own."""
 
 # Names in other libraries -> our names.
 _ALIASES = {

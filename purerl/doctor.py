@@ -24,6 +24,7 @@ from purerl.backends.serving.versions import is_version, version_in
 from purerl.errors import ConfigError, SandboxError
 from purerl.models.cache import stored
 from purerl.plugins import names
+from purerl.system.devices.kinds import DEVICE_VARIABLES
 from purerl.system.installation import EXTRAS, REQUIRED, install_command
 from purerl.system.private_files import private_folder
 
@@ -218,9 +219,13 @@ def _describe(capabilities: Capabilities) -> str:
 
 
 def _sandbox() -> Iterator[Finding]:
-    """The layers of sandboxes. Most runs need no sandbox, so a missing one is no error here."""
-    from purerl.sandbox.layers import find_layers
+    """The devices and the layers of sandboxes. Most runs need no sandbox, so a missing layer is no error here."""
+    from purerl.sandbox.layers import find_devices, find_layers
 
+    broken = [device for device in find_devices() if not device.is_active]
+    yield from (Finding("sandbox", device.name, "bad", device.text, device.do) for device in broken)
+    if not broken:
+        yield Finding("sandbox", "devices", "good", "/dev/null and others are devices that can be read and written")
     try:
         for layer in find_layers():
             yield Finding(
@@ -232,7 +237,7 @@ def _sandbox() -> Iterator[Finding]:
             )
     except SandboxError as error:
         text = " ".join(str(error).split())
-        yield Finding("sandbox", "a program", "missing", text, "see docs/explanation/sandbox.md")
+        yield Finding("sandbox", "a program", "bad", text, "see docs/explanation/sandbox.md")
 
 
 # --- computations ------------------------------------------------------------------------------------------------
@@ -324,7 +329,8 @@ def _score() -> str:
     return "a completion was scored in a worker process"
 
 
-_VARIABLES = ("CUDA", "GOMP", "HF_", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
+_LIBRARIES = ("GOMP", "HF_", "KMP", "LD_", "MKL", "NVIDIA", "OMP", "PYTHON", "PYTORCH", "TORCH", "TRANSFORMERS")
+_VARIABLES = (*DEVICE_VARIABLES, *_LIBRARIES)
 """Beginnings of the names of variables that change what packages do."""
 
 

@@ -42,6 +42,7 @@ __all__ = [
     "RunError",
     "RunStoppedError",
     "SandboxError",
+    "listed",
     "nearest",
     "similar",
 ]
@@ -125,6 +126,17 @@ class RunStoppedError(RunError):
     """The run was asked to stop, and has stopped between two steps. It can be resumed."""
 
 
+def listed(names: Iterable[str], most: int = 50) -> str:
+    """Names in a message: at most `most` of them, and the number of the others.
+
+    >>> listed(["a", "b", "c", "d"], most=2)
+    'a, b and 2 more'
+    """
+    names = [*names]
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """The remedy for an unknown name: the nearest known one, or all of them.
 
@@ -135,7 +147,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     names = sorted(known)
     match = get_close_matches(name, names, n=1, cutoff=0.6)
-    return f"did you mean {match[0]!r}?" if match else "one of: " + ", ".join(names)
+    return f"did you mean {match[0]!r}?" if match else "one of: " + listed(names, most=200)
 
 
 _LAST, _WHOLE = 0.74, 0.8  # smallest similarity of two names, from 0 to 1

@@ -6,7 +6,12 @@ from operator import attrgetter
 
 from attrs import frozen
 
-__all__ = ["SAMPLING_PARAMETERS", "Sampling"]
+__all__ = ["MAX_SAMPLES", "MAX_TEMPERATURE", "MIN_TEMPERATURE", "SAMPLING_PARAMETERS", "Sampling"]
+
+MIN_TEMPERATURE, MAX_TEMPERATURE = 1e-4, 1e4
+"""Temperatures between which logits that are divided by one stay finite numbers that differ, in every dtype."""
+MAX_SAMPLES = 2**16
+"""Completions of one prompt."""
 
 
 @frozen

@@ -18,6 +18,7 @@ from __future__ import annotations
 from purerl.algos.algebra import Counts
 from purerl.algos.estimators.beta_normalization import beta_normalized_advantage
 from purerl.algos.estimators.components import component_normalized_advantage, weighted_sum
+from purerl.algos.estimators.difficulty import prompt_value
 from purerl.algos.estimators.group_relative import (
     batch_normalized_advantage,
     best_of_group_advantage,
@@ -31,9 +32,11 @@ from purerl.algos.estimators.group_relative import (
     singleton_score,
     win_rate_advantage,
 )
+from purerl.algos.estimators.history import history_advantage
 from purerl.algos.estimators.optimal_baseline import optimal_token_advantage
-from purerl.algos.estimators.optimal_value import optimal_value
+from purerl.algos.estimators.optimal_value import optimal_group_advantage, optimal_value
 from purerl.algos.estimators.pass_k import leave_one_out_max_advantage, pass_k_advantage
+from purerl.algos.estimators.ranking import ranked_advantage, win_rate, with_hacks_at_minimum
 from purerl.algos.estimators.returns import (
     discounted_returns,
     gae,
@@ -41,8 +44,8 @@ from purerl.algos.estimators.returns import (
     vtrace_advantage,
     vtrace_target,
 )
-from purerl.algos.estimators.steps import step_relative_advantage
-from purerl.algos.estimators.trackers import table_lookup, update_beta_counts, update_moving_average
+from purerl.algos.estimators.steps import spread_progress, step_relative_advantage
+from purerl.algos.estimators.trackers import sum_by_entry, table_lookup, update_beta_counts, update_moving_average
 from purerl.algos.parts import pair_losses
 from purerl.algos.parts.actions import move_rewards_to_actions
 from purerl.algos.parts.adaptive import adapt_entropy_coef, adapt_kl_coef
@@ -110,6 +113,7 @@ from purerl.algos.parts.surrogates import (
     ppo_clip,
     sequence_log_ratio,
     sequence_ratio,
+    smoothed_surrogate,
     soft_gate_surrogate,
     token_ratio,
 )
@@ -119,6 +123,8 @@ from purerl.algos.parts.weights import (
     binary_kl,
     binary_tv,
     clipped_weight,
+    complement_ratio,
+    complement_weight,
     divergence_banded_weight,
     divergence_masked_weight,
     double_sided_weight,
@@ -152,6 +158,8 @@ __all__ = [
     "clip_surrogate",
     "clipped_value_loss",
     "clipped_weight",
+    "complement_ratio",
+    "complement_weight",
     "component_normalized_advantage",
     "constant_norm",
     "discounted_returns",
@@ -182,6 +190,7 @@ __all__ = [
     "has_mean_in_range",
     "has_variance",
     "high_covariance_tokens",
+    "history_advantage",
     "importance_k3",
     "importance_surrogate",
     "k1",
@@ -199,6 +208,7 @@ __all__ = [
     "move_rewards_to_actions",
     "off_policy_tokens",
     "on_policy_k3",
+    "optimal_group_advantage",
     "optimal_token_advantage",
     "optimal_value",
     "overlong_penalty",
@@ -209,7 +219,9 @@ __all__ = [
     "power_weight",
     "ppo_clip",
     "prefix_weight",
+    "prompt_value",
     "prompt_weight",
+    "ranked_advantage",
     "resample",
     "row_max",
     "row_mean",
@@ -222,11 +234,14 @@ __all__ = [
     "sequence_mean_of_token_sum",
     "sequence_ratio",
     "singleton_score",
+    "smoothed_surrogate",
     "soft_gate_surrogate",
     "sppo_loss",
+    "spread_progress",
     "squared_error",
     "step_relative_advantage",
     "straight_through",
+    "sum_by_entry",
     "symmetric_binary_kl",
     "table_lookup",
     "tapered_weight",
@@ -249,5 +264,7 @@ __all__ = [
     "weighted_sum",
     "whiten",
     "whiten_rows",
+    "win_rate",
     "win_rate_advantage",
+    "with_hacks_at_minimum",
 ]

@@ -34,6 +34,7 @@ from purerl.config.roles import adapter_rank, check_models, check_placement, che
 from purerl.config.schema import RunConfig
 from purerl.config.servers import check_servers
 from purerl.config.structure import dumps
+from purerl.config.untrusted import check_functions, check_prepare_data
 from purerl.data.settings import check_truncation
 from purerl.envs.check import check_environment_settings
 from purerl.envs.settings import EnvironmentSettings, written_fields
@@ -52,6 +53,7 @@ from purerl.rewards.settings import RewardWorkers, by_name
 from purerl.rollouts.check import (
     DATA_FIELDS,
     ROLLOUT_FIELDS,
+    check_curriculum,
     check_rollout,
     check_source,
     check_workflow,
@@ -76,9 +78,14 @@ __all__ = [
 INITIAL_RUN = "initial_run"
 """The key of the requirements of an initial run."""
 
-_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "optimal_value", *DATA_FIELDS, *ROLLOUT_FIELDS}
+_LOOP_FIELDS = {"tokens", "example", "temperature", "noise", "draw_weight", "optimal_value"}
+_LOOP_FIELDS |= {*DATA_FIELDS, *ROLLOUT_FIELDS}
 
-_SETTINGS_OF_FIELDS = {"anchor": "environment.has_states=true", "role": "environment.players"}
+_SETTINGS_OF_FIELDS = {
+    "anchor": "environment.has_states=true",
+    "progress": "environment.has_scores=true",
+    "role": "environment.players",
+}
 
 
 def accuracy_rewards_of(config: RunConfig) -> tuple[str, ...]:
@@ -151,6 +158,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
 
     Raises: ConfigError for the first problem. The keys of an `initial_run` start with ``initial_run.``.
     """
+    check_functions(config)
     needs, rollout = requirements_of(config), config.rollout
     algorithm, kind, phases = needs.algorithm, needs.kind, {"": needs}
     workflow, rewards = rollout and rollout.workflow, (*config.rewards, *config.gates)
@@ -158,6 +166,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
     check_validation(config.validation, reads_of(algorithm), kind, is_sampling=rollout is not None)
     check_truncation(config.data, renders_messages=config.environment is not None or workflow is not None)
     check_evaluation(config.evaluation, config.data.validation_fraction, config.validation)
+    check_curriculum(config.data.curriculum, rollout, algorithm)
     _check_fields(needs, rollout, config.environment)
     check_routes(needs, rollout, config.generator)
     check_roles(config.roles, needs, rewards, is_sampling=rollout is not None or config.evaluate is not None)
@@ -181,7 +190,7 @@ def check_settings(config: RunConfig, functions: Mapping[str, RewardFunction] | 
             )
     accuracy_rewards_of(config)
     if config.prepare_data is not None:
-        locate(config.prepare_data)
+        check_prepare_data(config.prepare_data, locate(config.prepare_data))
     if config.initial_run is not None:
         phases[INITIAL_RUN] = _check_initial_run(config, config.initial_run)
     check_reuse(needs, rollout)  # the last one, because it may compute gradients

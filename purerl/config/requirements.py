@@ -17,7 +17,7 @@ from purerl.data.columns import ExampleType
 from purerl.data.open import NUMBER_COLUMNS
 from purerl.errors import ConfigError
 from purerl.plugins import find, kind_of
-from purerl.rollouts.settings import with_length_penalty
+from purerl.rollouts.settings import with_draw_weights, with_length_penalty
 from purerl.settings import Model, NoEffectError, in_section
 
 __all__ = [
@@ -175,6 +175,8 @@ def requirements_of(config: RunConfig) -> Requirements:
     algorithm = _build(config.algorithm)
     if config.rollout is not None:
         algorithm = with_length_penalty(algorithm, config.rollout)
+        if config.data.curriculum is not None and config.data.curriculum.is_weighted:
+            algorithm = with_draw_weights(algorithm)
     teachers, scorers = config.roles.get(TEACHERS), dict(_scorers_of(config.roles.get(REWARDS, {}), config.model))
     return Requirements(
         algorithm=algorithm,

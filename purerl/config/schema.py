@@ -140,7 +140,9 @@ class RunConfig:
         **above_zero(),
         may_change="length",
     )
-    batch_size: int = setting("prompts, demonstrations or preference pairs per step", example="64", **at_least(1))
+    batch_size: int = setting(
+        "prompts, demonstrations or preference pairs per step", example="64", **at_least(1, 100_000)
+    )
     num_minibatches: int | None = setting(
         "mini-batches, each one optimizer step, that the rows of a step are split into; 1 if not given",
         default=None,

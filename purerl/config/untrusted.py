@@ -7,6 +7,8 @@ source code is read: whether it exists, and its parameters.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from inspect import signature
+from pathlib import Path
 from typing import Any
 
 from attrs import evolve
@@ -17,9 +19,17 @@ from purerl.envs.settings import functions_of, servers_of
 from purerl.errors import ConfigError
 from purerl.plugins import GROUPS, names, similar_module
 from purerl.rewards.settings import RewardWorkers, by_name
-from purerl.system.static_inspect import definition, exists, find_source, signature_of
+from purerl.system.static_inspect import definition, exists, find_source, is_of_python, signature_of
 
-__all__ = ["functions_in", "imported_plugins", "kinds_in", "own_functions", "without_code"]
+__all__ = [
+    "check_functions",
+    "check_prepare_data",
+    "functions_in",
+    "imported_plugins",
+    "kinds_in",
+    "own_functions",
+    "without_code",
+]
 
 
 def own_functions(config: RunConfig) -> list[str]:
@@ -39,15 +49,50 @@ def imported_plugins(config: RunConfig) -> list[str]:
     return sorted({kind for kind in kinds_in(plugins) if kind not in known})
 
 
+def check_functions(config: RunConfig) -> None:
+    """Refuse functions of Python itself: none of them is a reward, or prepares data. Nothing is imported.
+
+    Such a function can be called with a completion, and may do anything with it: ``shutil:rmtree`` takes two arguments.
+
+    Raises: ConfigError.
+    """
+    for key, name in functions_in(config):
+        if is_of_python(name.partition(":")[0]):
+            need = "a function that is written for this, in a module or a file of your own or of a library"
+            raise ConfigError(key, got=f"{name!r}, a function of Python", need=need, do="name it as file.py:function")
+
+
+def check_prepare_data(name: str, function: Any) -> None:
+    """Raise ConfigError unless `function`, which is called `name`, can be called with a directory and a seed."""
+    if not callable(function):
+        raise _no_preparation(name, f"a value of type {type(function).__name__}")
+    try:
+        found = signature(function)
+    except ValueError:  # it has none that can be read
+        return
+    try:
+        found.bind(Path(), 0)
+    except TypeError as error:
+        raise _no_preparation(name, f"{name}{found}") from error
+
+
+def _no_preparation(name: str, got: str) -> ConfigError:
+    do = f"correct {name!r}: the function writes files into the directory"
+    return ConfigError("prepare_data", got=got, need="a function of (directory, seed)", do=do)
+
+
 def without_code(config: RunConfig) -> tuple[RunConfig, Mapping[str, Callable[..., Any]]]:
     """`config` without functions outside of purerl, except rewards; and functions in place of these, by name.
 
     Each of them has the parameters of the function that it replaces.
 
-    Raises: ConfigError for a function that does not exist.
+    Raises: ConfigError for a function that does not exist, and as `check_functions` and `check_prepare_data`.
     """
+    check_functions(config)
     replaced = {name: _stand_in(name) for _, name in functions_in(config) if not _is_of_purerl(name)}
     evaluate, prepare_data = config.evaluate, config.prepare_data
+    if prepare_data in replaced:
+        check_prepare_data(prepare_data, replaced[prepare_data])
     if evaluate is not None and evaluate.answer_extractor in replaced:
         evaluate = evolve(evaluate, answer_extractor=None)
     initial, functions = without_code(config.initial_run) if config.initial_run else (None, {})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from purerl.data.messages import find_problem
 from purerl.data.nested import TYPES, is_json, iterate_values
-from purerl.errors import DataError, nearest
+from purerl.errors import DataError, listed, nearest
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -108,7 +108,7 @@ def rename_columns(table: pa.Table, names: Mapping[str, str], path: str) -> pa.T
     """
     for new, old in names.items():
         if old not in table.column_names:
-            got, need = ", ".join(table.column_names), f"a column {old!r}, which data.columns calls {new!r}"
+            got, need = listed(table.column_names), f"a column {old!r}, which data.columns calls {new!r}"
             do = nearest(old, table.column_names)
             raise DataError(f"data set {path!r} has no column {old!r}", got=got, need=need, do=do)
         if new in table.column_names and new not in names.values():
@@ -218,7 +218,7 @@ def _missing_column(schema: pa.Schema, example_type: ExampleType, name: str, pat
         do = _fix_for_schema(schema) or f"rename the column with this content to {name!r}"
     content = "true or false" if name == "label" else "text or messages"
     need = f"a column {name!r} of {content}, to use the file as {example_type}"
-    return DataError(f"data set {path!r} has no column {name!r}", got=", ".join(schema.names), need=need, do=do)
+    return DataError(f"data set {path!r} has no column {name!r}", got=listed(schema.names), need=need, do=do)
 
 
 def _fix_for_schema(schema: pa.Schema) -> str | None:

@@ -267,8 +267,11 @@ def _different_schemas(schemas: Sequence[pa.Schema], paths: Sequence[Path]) -> D
 
 
 def _find_differences(first: pa.Schema, second: pa.Schema) -> Iterator[str]:
-    for name in dict.fromkeys([*first.names, *second.names]):
-        types = [schema.field(name).type if name in schema.names else "missing" for schema in (first, second)]
+    if first.equals(second):
+        return
+    by_name = [{field.name: field.type for field in schema} for schema in (first, second)]
+    for name in dict.fromkeys([*by_name[0], *by_name[1]]):
+        types = [known.get(name, "missing") for known in by_name]
         is_compatible = "missing" not in types and _are_compatible(*types)
         if not is_compatible and "null" not in map(str, types):
             yield f"column {name!r} is {types[0]} in the first, {types[1]} in the second"

@@ -213,9 +213,10 @@ def as_arrow(table: pa.Table) -> pa.Table:
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
     """The rows of `table`, as each has them."""
-    columns = [decoded(table.column(field.name), field.name) for field in table.schema]
+    names = table.column_names
+    columns = [decoded(column, name) for column, name in zip(table.columns, names, strict=True)]
     rows = zip(*columns, strict=True) if columns else [()] * table.num_rows
-    return [dict(zip(table.column_names, values, strict=True)) for values in rows]
+    return [dict(zip(names, values, strict=True)) for values in rows]
 
 
 def decoded(column: pa.ChunkedArray | pa.Array, name: str) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from attrs import frozen
 
+from purerl.data.curriculum_settings import Curriculum
 from purerl.errors import ConfigError
 from purerl.settings import at_least, no_effect, one_of, setting
 
@@ -55,6 +56,10 @@ class Data:
     )
     seed: int | None = setting(
         "seed of the order; if not given, that of the run", default=None, **at_least(0, 2**63 - 1)
+    )
+    curriculum: Curriculum | None = setting(
+        "draw prompts by how often they have been solved; if not given, every prompt is drawn once in each epoch",
+        default=None,
     )
     system_prompt: str | None = setting("added to conversations that have no system prompt", default=None)
     chat_template_kwargs: Mapping[str, Any] = setting(
@@ -108,6 +113,11 @@ class Data:
             raise no_effect("truncation", self.truncation, "a limit", "set max_prompt_tokens, or leave truncation out")
         if self.seed is not None and self.order == "sequential":
             raise no_effect("seed", self.seed, "order shuffled: the order of the files needs no random numbers")
+        if self.curriculum is not None and self.order == "sequential":
+            raise no_effect("order", self.order, "order shuffled: a curriculum draws at random")
+        if self.curriculum is not None and self.weights:
+            need = "no weights with data.curriculum, which draws from all files"
+            raise ConfigError("weights", got=repr(self.weights), need=need, do="leave weights out")
         self._check_columns()
         if None in self.chat_template_kwargs.values():
             got, need = repr(self.chat_template_kwargs), "values other than None: TOML cannot express it"

@@ -10,9 +10,11 @@ Whether the chat template reads a key of messages is tried: rows that have it ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
+from functools import lru_cache
 from itertools import chain
 from typing import NamedTuple
 
@@ -23,7 +25,7 @@ from purerl.data.placeholders import THOUGHTS
 from purerl.data.row_images import IMAGE_COLUMNS
 from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, kwargs_of_row
 from purerl.data.template_arguments import template_variables
-from purerl.errors import DataError
+from purerl.errors import DataError, listed
 
 __all__ = ["check_unread", "unread_note"]
 
@@ -64,8 +66,8 @@ def unread_note(data: Sequence[DataSet], chat: Chat, read: Collection[str], *, s
     shows_row_settings  whether prompts show the tools and arguments of their rows. An environment has its own tools
     """
     names = (name for each in data for name in _unread(each, chat, read, shows_row_settings=shows_row_settings))
-    listed = ", ".join(dict.fromkeys(names))
-    return f"parts that nothing reads: {listed}" if listed else None
+    found = [*dict.fromkeys(names)]
+    return f"parts that nothing reads: {listed(found)}" if found else None
 
 
 def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_settings: bool) -> Iterator[str]:
@@ -77,9 +79,10 @@ def _unread(data: DataSet, chat: Chat, read: Collection[str], *, shows_row_setti
         template_variables(chat.tokenizer, [{}]) | template_variables(chat.tokenizer) if is_chat else frozenset[str]()
     )
     for name in dict.fromkeys(name for table in data.tables for name in table.column_names):
+        if name in own or name in read:
+            continue
         similar = _nearest(name, [*own, *read])
-        is_listed = example_format.example_type != "prompts" or similar or name in (*ROW_SETTINGS, *_SYSTEM)
-        if is_listed and name not in own and name not in read:
+        if example_format.example_type != "prompts" or similar or name in (*ROW_SETTINGS, *_SYSTEM):
             first = f" (a system prompt is the first message of {example_format.columns[0]!r})"
             yield f"column {name!r}{first if name in _SYSTEM else _hint(similar)}"
     if is_chat:
@@ -152,8 +155,14 @@ def _text(shown: Shown) -> str | None:
 def _nearest(name: str, names: Sequence[str]) -> str | None:
     """The name in `names` that is nearly `name`, or that other libraries call `name`."""
     same = (each for group in _SYNONYMS if name in group for each in group if each in names and each != name)
-    similar = [] if name in _MESSAGE_KEYS else get_close_matches(name, {*names} - {name}, n=1, cutoff=0.8)
+    similar = [] if name in _MESSAGE_KEYS else _similar(re.sub(r"\d+", "0", name), frozenset(names) - {name})
     return next(chain(same, similar), None)
+
+
+@lru_cache(maxsize=2**15)
+def _similar(name: str, names: frozenset[str]) -> list[str]:
+    """The name in `names` that is nearly `name`. Columns that differ only in a number are compared once."""
+    return get_close_matches(name, names, n=1, cutoff=0.8)
 
 
 def _hint(nearest: str | None) -> str:

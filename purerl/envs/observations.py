@@ -75,6 +75,7 @@ def checked_observation(value: Any, declared: Declared) -> Observation:
         done=value.done or value.truncated,
         truncated=value.truncated,
         state=_plain("state", value.state),
+        score=None if value.score is None else _number("score", value.score),
         components=components,
         player=value.player,
         images=images,
@@ -116,14 +117,14 @@ def _checked_reward(reward: Any, players: int) -> float | dict[int, float] | Non
     if isinstance(reward, Mapping):
         if any(type(player) is not int or not 0 <= player < players for player in reward):
             raise ValueError(f"reward is {reward!r:.200}; need rewards of players below players = {players}")
-        return {player: _number(value) for player, value in reward.items()}
-    return _number(reward)
+        return {player: _number("reward", value) for player, value in reward.items()}
+    return _number("reward", reward)
 
 
-def _number(value: Any) -> float:
+def _number(name: str, value: Any) -> float:
     number = value.item() if getattr(value, "shape", None) == () else value
     if not is_valid_number(number):
-        raise ValueError(f"reward is {value!r:.200}; need a number that float32 can hold, or None")
+        raise ValueError(f"{name} is {value!r:.200}; need a number that float32 can hold, or None")
     return float(number)
 
 

@@ -49,6 +49,8 @@ class Observation:
     done        the episode is over
     truncated   it is over because of a limit of the environment, not because of the task
     state       label of the state in which the next turn starts, for algorithms that compare turns in the same state
+    score       how good the state is after the turn, for algorithms that give a turn credit for its change; of the
+                first observation, before the first turn. None: there is none. It is no reward
     components  parts of the reward, for metrics only
     player      who takes the next turn, in games of several players; each has a conversation of its own, and `messages`
                 are for this player
@@ -62,6 +64,7 @@ class Observation:
     done: bool = False
     truncated: bool = False
     state: str | int | None = None
+    score: float | None = None
     components: Mapping[str, float] = field(factory=dict)
     player: int = 0
     images: Sequence[Any] = ()

@@ -52,8 +52,14 @@ class EnvironmentSettings:
         default=False,
         **boolean(),
     )
+    has_scores: bool = setting(
+        "whether observations have a score of the state, for algorithms that give a turn credit for its change, such "
+        "as turn_credit",
+        default=False,
+        **boolean(),
+    )
     images: bool = setting("whether observations have images, for a vision-language model", default=False, **boolean())
-    players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1))
+    players: int = setting("number of players, each with a conversation of its own", default=1, **at_least(1, 1024))
     max_turns: int = setting("maximum number of turns of an episode", unit="turns", default=8, **at_least(1))
     max_episode_tokens: int | None = setting(
         "maximum number of tokens of an episode after its prompt, of turns and of answers together; with several "
@@ -143,6 +149,7 @@ def _check_effects(settings: EnvironmentSettings) -> None:
         "num_workers": (settings.url is None and settings.run_in != "event_loop", "worker processes or threads"),
         "max_memory": (settings.url is None and settings.run_in == "process", "worker processes: run_in = process"),
         "has_states": (not has_tools, "an environment; tools have no states"),
+        "has_scores": (not has_tools, "an environment; tools have no scores"),
         "players": (not has_tools, "an environment; tools have one player"),
         "images": (not has_tools, "an environment; tools return text"),
     }
@@ -178,4 +185,5 @@ def written_fields(settings: EnvironmentSettings) -> tuple[str, ...]:
     ('turn', 'episode', 'anchor')
     """
     anchor = ("anchor",) if settings.has_states else ()
-    return ("turn", "episode", *anchor, *(("role",) if settings.players > 1 else ()))
+    progress = ("progress",) if settings.has_scores else ()
+    return ("turn", "episode", *anchor, *progress, *(("role",) if settings.players > 1 else ()))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from attrs import fields_dict, frozen
 
 from purerl.errors import ConfigError
 from purerl.plugins import locate
+from purerl.sampling import MAX_SAMPLES, MAX_TEMPERATURE, MIN_TEMPERATURE
 from purerl.settings import (
     above_zero,
     at_least,
@@ -68,7 +68,7 @@ class Evaluate:
     max_tokens: int | None = setting(
         "maximum number of new tokens; if not given, rollout.max_tokens", unit="tokens", default=None, **at_least(1)
     )
-    samples_per_prompt: int = setting("completions of each problem", default=1, **at_least(1))
+    samples_per_prompt: int = setting("completions of each problem", default=1, **at_least(1, MAX_SAMPLES))
     temperature: float = setting("divides the logits; 0: greedy decoding (argmax)", default=0.0)
     pass_at_k: tuple[int, ...] | None = setting(
         "values of k for pass@k; if not given and there are several samples, their number; []: none", default=None
@@ -122,8 +122,9 @@ class Evaluate:
             if not re.fullmatch(r"[\w.-]+", name):
                 raise ConfigError("data", got=f"the name {name!r}", need="letters, digits, ., - and _")
         check_strings("stop_strings", self.stop_strings)
-        if not 0 <= self.temperature < math.inf:
-            raise ConfigError("temperature", got=self.temperature, need="0 or above, and finite")
+        if self.temperature != 0 and not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            need = f"0, or from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
+            raise ConfigError("temperature", got=self.temperature, need=need)
         self._check_sampling()
         samples = self.samples_per_prompt
         if samples > 1 and self.temperature == 0:

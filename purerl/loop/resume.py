@@ -64,8 +64,11 @@ def resume(run: Run, directory: RunDirectory, settings: Checkpoint, ranks: Ranks
     waiting, in_flight, store = WaitingGroups.read(path / _WAITING), state.in_flight, run.source.routes
     if start is not None:  # other data or settings: nothing was sampled with them
         waiting, in_flight = WaitingGroups(), (*(group.draw for group in waiting.groups), *in_flight)
+        state = evolve(state, curriculum=())
     if store is not None:
         ranks.on_first(lambda: store.replace_all(waiting.routes), "the experts of waiting groups")
+    if run.source.curriculum is not None:
+        run.source.curriculum.restore(state.curriculum)
     run.source.window.restore(state.num_draws, in_flight, waiting.groups, step=state.step)
     return state
 

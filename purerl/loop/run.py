@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
-from purerl.config.generators import copy_reason, is_narrow, sampled_model
+from purerl.config.generators import is_narrow, sampled_model, shares_weights
 from purerl.config.preset_names import preset_of
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
@@ -103,7 +103,7 @@ def open_run(
         runtime,
         stack,
         generator=_sampler_of(config),
-        shares_weights=_shares_weights(config, ranks.size),
+        shares_weights=shares_weights(config, ranks.size),
         judges=needs.judges,
         rewards=config.rewards,
         gates=config.gates,
@@ -127,15 +127,6 @@ def open_run(
 def _sampler_of(config: RunConfig) -> tuple[Any, Model] | None:
     """The Config of the generator of `config`, if it has one, and the model that it samples."""
     return config.generator and (config.generator, sampled_model(config.model, config.trainer))
-
-
-def _shares_weights(config: RunConfig, ranks: int) -> bool:
-    """Whether the generator samples with the weights of the trainer."""
-    options = {"model": config.model, "trainer": config.trainer, "rollout": config.rollout}
-    return (
-        config.generator is not None
-        and copy_reason(config.generator, **options, placement=config.placement, ranks=ranks) is None
-    )
 
 
 def _check_resources(config: RunConfig, needs: Requirements, task: Task, context: RankContext) -> None:

@@ -23,6 +23,7 @@ from purerl.loop.metrics import mean_metrics, reward_metrics
 from purerl.loop.metrics.distributions import reward_spread
 from purerl.loop.state import Clock, LoopState
 from purerl.loop.window import Window
+from purerl.opening.curriculum import CurriculumSampler
 from purerl.opening.draws import Sampler, examples_workflow
 from purerl.opening.expert_routes import route_store
 from purerl.opening.recorded import RecordedGroups
@@ -30,7 +31,7 @@ from purerl.ranks import Ranks
 from purerl.rewards.results import components_of
 from purerl.rollouts.distributed import distributed
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
-from purerl.rollouts.filtering import by_metric, first_groups, number_of_groups
+from purerl.rollouts.filtering import NAMED_COMPONENTS, by_metric, first_groups, named_components, number_of_groups
 from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
@@ -51,6 +52,7 @@ class ExampleSource:
     window: Window
     failures: RunFailures
     batch_size: int
+    curriculum: CurriculumSampler | None = None
     routes: RouteStore | None = None
     is_repeatable: bool = False
 
@@ -73,6 +75,7 @@ class RolloutSource:
     is kept. `model_rewards` scores groups before the algorithm selects; their examples are rows of `data`.
     `components` are the names of the reward functions, each with that of its own component.
 
+    curriculum     what draws prompts by how often they have been solved; None: they are drawn in epochs
     routes         the experts of the rows of groups that wait; None if none are replayed
     is_repeatable  whether draws in flight wait only for rewards when a step ends, so that their order and weights are
                    determined
@@ -86,6 +89,7 @@ class RolloutSource:
     data: DataSet
     model_rewards: ModelRewards
     components: Mapping[str, str]
+    curriculum: CurriculumSampler | None
     routes: RouteStore | None
     is_repeatable: bool
 
@@ -103,6 +107,8 @@ class RolloutSource:
                 with clock("reward"):
                     samples, add_missing = self.settings.samples_per_prompt, self.failures.add_missing
                     taken = self.model_rewards(taken, self.data, samples, add_missing)
+            if self.curriculum is not None:
+                self.curriculum.observe(taken)
             groups += taken
             kept += self._selected([trajectory for group in taken for trajectory in group.trajectories])
             if number_of_groups(kept) >= self.batch_size:
@@ -119,6 +125,10 @@ class RolloutSource:
         if self.settings.gen_batch_size:
             metrics["rollout/surplus"] = num_surplus
         state = evolve(state, num_draws=self.window.num_draws, in_flight=tuple(self.window.in_flight))
+        if self.curriculum is not None:
+            waiting = [*self.window.in_flight, *(group.draw for group in self.window.waiting)]
+            metrics |= self.curriculum.end_step(kept, waiting)
+            state = evolve(state, curriculum=self.curriculum.state)
         return state, self._with_optional_fields(kept), metrics
 
     def _metrics(
@@ -151,6 +161,7 @@ class RolloutSource:
         """`trajectories` with the fields that only some algorithms read, if this one does."""
         reads, results = reads_of(self.algorithm), [trajectory.result for trajectory in trajectories]
         columns: dict[str, list[Any]] = {"score": _scores(trajectories)} if "score" in reads else {}
+        columns |= {name: named_components(trajectories, name) for name in NAMED_COMPONENTS if name in reads}
         columns |= {"components": components_of(results, self.components)} if "components" in reads else {}
         if not columns:
             return [*trajectories]
@@ -181,10 +192,12 @@ def open_source(
         return ExampleSource(window, failures, size)
     if rollout.recorded is not None:
         workflow = RecordedGroups(Path(rollout.recorded), config.seed)
-        draw = workflow.draw
+        draw, curriculum = workflow.draw, None
     else:
-        has_baseline, draw = "greedy_score" in reads_of(needs.algorithm), sampler.draw
-        capabilities, fields = engines.capabilities(), sampler.row_fields
+        curriculum = config.data.curriculum and CurriculumSampler(sampler, config.data.curriculum, size)
+        drawer = curriculum or sampler
+        has_baseline, draw = "greedy_score" in reads_of(needs.algorithm), drawer.draw
+        capabilities, fields = engines.capabilities(), drawer.row_fields
         workflow = sampling_workflow(rollout, task, capabilities, fields, has_baseline=has_baseline)
     routes = route_store(config.trainer, directory)
     failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
@@ -206,6 +219,7 @@ def open_source(
         data=data,
         model_rewards=engines.scorers,
         components=task.rewards.components,
+        curriculum=curriculum,
         routes=routes,
         is_repeatable=_is_repeatable(rollout, config.environment, engines.runtime),
     )

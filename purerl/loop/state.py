@@ -26,12 +26,14 @@ class LoopState:
     num_draws  number of examples drawn from the data
     transform  state of the algorithm's advantage transform
     in_flight  the numbers of the draws that are being sampled
+    curriculum  state of `data.curriculum`; empty without it
     """
 
     step: int = 0
     num_draws: int = 0
     transform: Any = ()
     in_flight: tuple[int, ...] = ()
+    curriculum: Any = ()
 
 
 @frozen

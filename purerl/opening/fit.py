@@ -47,6 +47,7 @@ def lengths_of(config: RunConfig, max_steps: int) -> dict[str, Any]:
         "rollout": config.rollout,
         "evaluate": config.evaluation,
         "max_prompt_tokens": config.data.max_prompt_tokens,
+        "has_curriculum": config.data.curriculum is not None,
         "draws": max_steps * ((config.rollout and config.rollout.gen_batch_size) or config.batch_size),
         "seed": config.seed,
     }
@@ -61,11 +62,12 @@ def check_fit(
     max_prompt_tokens: int | None,
     draws: int,
     seed: int,
+    has_curriculum: bool = False,
 ) -> None:
     """Refuse engines that cannot read the images of `task`, rows that are too long, and prompts without room.
 
     max_prompt_tokens  longest prompt that is used; None: any
-    draws              number of training rows that are drawn, with this `seed`
+    draws              number of training rows that are drawn, with this `seed`, or with a curriculum in any order
 
     Raises: ConfigError for engines; DataError for rows.
     """
@@ -84,7 +86,8 @@ def check_fit(
             room, lower = limit - rollout.max_tokens, "lower rollout.max_tokens"
             do = f"set data.max_prompt_tokens to {room} to leave such rows out, or {lower}" if room > 0 else lower
             examples = task.training.examples
-            indices = _drawn(examples, seed, draws * (1 + rollout.max_resample_rounds))
+            draws *= 1 + rollout.max_resample_rounds
+            indices = _drawn(examples, seed, draws, has_curriculum=has_curriculum)
             check_lengths(task.chat, examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
     if evaluate is not None:
         check_problems_fit(task, evaluate, capabilities.generator)
@@ -96,6 +99,8 @@ def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities |
     check_problem_lengths(task.chat, task.problems, new_tokens=sampling_of(settings, ()).max_tokens, limit=limit)
 
 
-def _drawn(examples: DataSet, seed: int, draws: int) -> set[int]:
-    """The indices of the rows that the first `draws` draws may use."""
-    return set(examples.indices if draws >= examples.num_rows else indices_of_draws(examples, seed, 0, draws))
+def _drawn(examples: DataSet, seed: int, draws: int, *, has_curriculum: bool = False) -> set[int]:
+    """The indices of the rows that the first `draws` draws may use: any of them with a curriculum."""
+    return set(
+        examples.indices if has_curriculum or draws >= examples.num_rows else indices_of_draws(examples, seed, 0, draws)
+    )

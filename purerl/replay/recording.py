@@ -121,7 +121,7 @@ def columns_of(*needs: Needs) -> set[str]:
     """The columns of rollouts that a replay for `needs` may read."""
     names = {name for need in needs for name in (*need.advantage, *need.loss)}
     stand_ins = {name for need in names for name in _STAND_INS.get(need, ())}
-    return {"tokens", "reward", "advantage", *STRUCTURE, *OPTIONAL_STRUCTURE, *names, *stand_ins}
+    return {"tokens", "reward", "advantage", "example", *STRUCTURE, *OPTIONAL_STRUCTURE, *names, *stand_ins}
 
 
 def with_needs(needs: Needs, batch: TensorDict, *, seed: int, step: int) -> tuple[TensorDict, tuple[str, ...]]:

@@ -7,17 +7,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from purerl.algos.algebra import Algorithm, keep_all, reads_of, roles
 from purerl.batch import FIELDS
+from purerl.data.curriculum_settings import Curriculum
 from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.plugins import locate
 from purerl.rewards.loading import readable_signature
 from purerl.rollouts.custom import check_workflow_settings
+from purerl.rollouts.filtering import NAMED_COMPONENTS
 from purerl.rollouts.settings import Rollout, WorkflowSettings
 from purerl.settings import in_section, no_effect
 
 __all__ = [
     "DATA_FIELDS",
     "ROLLOUT_FIELDS",
+    "check_curriculum",
     "check_rollout",
     "check_source",
     "check_workflow",
@@ -25,7 +28,12 @@ __all__ = [
     "workflow_signature",
 ]
 
-ROLLOUT_FIELDS = frozenset({"reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"})
+ROLLOUT_FIELDS = frozenset(
+    {
+        *("reward", "rollout_logp", "version", "truncated", "score", "components", "greedy_score"),
+        *NAMED_COMPONENTS,
+    }
+)
 """Fields that only completions of the policy have."""
 
 DATA_FIELDS = frozenset({"chosen", "margin", "desirable", "mismatched"})
@@ -101,6 +109,28 @@ def workflow_signature(
         need = "a function that returns a workflow"
         raise ConfigError(f"rollout.workflow {settings.function!r}", got=type(function).__name__, need=need)
     return readable_signature(function)
+
+
+def check_curriculum(curriculum: Curriculum | None, settings: Rollout | None, algorithm: Algorithm) -> None:
+    """Refuse a curriculum without completions whose rewards it can count, and repeated prompts that cannot be chosen.
+
+    Raises: ConfigError.
+    """
+    if curriculum is None:
+        return
+    if settings is None or settings.recorded is not None:
+        need = "completions that are sampled: a curriculum counts how often they solve their prompt"
+        raise no_effect("data.curriculum", curriculum, need)
+    if not curriculum.focus:
+        return
+    later = {name: getattr(settings, name) for name in ("max_staleness", "num_extra_groups", "gen_batch_size")}
+    for name, value in later.items():
+        if value:
+            need = "0 with data.curriculum.focus: the prompts of a step are chosen after the step before it"
+            raise ConfigError(f"rollout.{name}", got=value, need=need, do=f"leave rollout.{name} out")
+    if algorithm.select is not keep_all:
+        need = "an algorithm that keeps all groups, with data.curriculum.focus, which repeats prompts of a whole step"
+        raise ConfigError("the algorithm", got="a filter of groups", need=need, do="leave the filter out")
 
 
 def check_workflow(

@@ -72,6 +72,7 @@ class EnvironmentWorkflow:
                          changes the tokens before it
     players              number of players of a game
     has_states           each turn has a state; the rows have the field `anchor`
+    has_scores           observations may have a score of the state; the rows have the field `progress`
     gives_rewards        the environment gives rewards, though perhaps not in each episode
     score                reward functions, which score the conversation of each player at the end of an episode; None:
                          the environment gives all rewards
@@ -91,6 +92,7 @@ class EnvironmentWorkflow:
     history: History = "append"
     players: int = 1
     has_states: bool = False
+    has_scores: bool = False
     gives_rewards: bool = True
     score: Score | None = None
     fields: Callable[[Draw], Mapping[str, Any]] = _no_fields
@@ -145,6 +147,7 @@ class EnvironmentWorkflow:
             rows=rows,
             temperature=self.sampling.temperature,
             has_states=self.has_states,
+            has_scores=self.has_scores,
             gives_rewards=self.gives_rewards,
         )
         return make_trajectories(episode, by_player, layout, self.fields(episode.draw))

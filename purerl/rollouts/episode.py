@@ -30,6 +30,7 @@ class SampledTurn:
     state       label of the state in which it started, or None
     reward      what the environment has given for it; None: nothing
     components  parts of the reward, summed
+    progress    the change of the score of the state, from before the turn to after it
     """
 
     number: int
@@ -41,6 +42,7 @@ class SampledTurn:
     reward: float | None = None
     components: dict[str, float] = field(factory=dict)
     image: Sequence[int] = ()
+    progress: float = 0.0
 
 
 @define
@@ -80,6 +82,7 @@ class Player:
     conversation  the messages after the prompt, each with the turn that it is, or None if the environment gave it
     rows          its rows; one, unless its conversation is rendered again in each turn
     reward        what it got before its first turn
+    score         the last score of the state
     """
 
     number: int
@@ -88,6 +91,7 @@ class Player:
     conversation: list[tuple[Message, SampledTurn | None]] = field(factory=list)
     rows: list[Row] = field(factory=list)
     reward: float | None = None
+    score: float = 0.0
 
     @property
     def messages(self) -> list[Message]:
@@ -121,6 +125,12 @@ class Player:
     def receive(self, messages: Messages) -> None:
         """Add `messages` of the environment to the conversation."""
         self.conversation += [(message, None) for message in messages]
+
+    def reach(self, score: float) -> None:
+        """Add the change of the score of the state to its last turn, if there is one."""
+        for turn in self.turns[-1:]:
+            turn.progress += score - self.score
+        self.score = score
 
     def earn(self, reward: float) -> None:
         """Add `reward` to its last turn, or to its first one if there is none yet."""
@@ -171,6 +181,8 @@ class Episode:
         for number, reward in rewards.items():
             if reward is not None:
                 self.player(number).earn(float(reward))
+        if observation.score is not None:
+            self.player(player).reach(float(observation.score))
         for turn in self.player(player).turns[-1:]:
             for name, value in observation.components.items():
                 turn.components[name] = turn.components.get(name, 0.0) + float(value)

@@ -34,6 +34,7 @@ class RowLayout:
     rows         greatest number of rows that one sample can make
     temperature  of sampling
     has_states   each turn has a state
+    has_scores   observations may have a score of the state
     gives_rewards  the environment gives rewards, though perhaps not in each episode
     """
 
@@ -42,6 +43,7 @@ class RowLayout:
     rows: int
     temperature: float
     has_states: bool
+    has_scores: bool = False
     gives_rewards: bool = True
 
 
@@ -106,7 +108,17 @@ def _token_fields(
         for turn, extra in zip(row.turns, outcomes, strict=False)
     ]
     anchor = {"anchor": _anchors(episode, row)} if layout.has_states else {}
-    return token_fields(row.prompt, turns, has_reward=result.reward is not None, image=row.prompt_image) | anchor
+    progress = {"progress": _progress(row)} if layout.has_scores else {}
+    fields = token_fields(row.prompt, turns, has_reward=result.reward is not None, image=row.prompt_image)
+    return fields | anchor | progress
+
+
+def _progress(row: Row) -> list[float]:
+    """The change of the score of the state in each turn, at its last token, and 0 at all others."""
+    numbers = [0.0] * len(row.prompt)
+    for turn in row.turns:
+        numbers += [0.0] * (len(turn.added) + len(turn.completion.tokens) - 1) + [turn.progress]
+    return numbers
 
 
 def _anchors(episode: Episode, row: Row) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,10 @@ from purerl.rewards.results import RewardResult
 from purerl.rollouts.episode_rows import episodes_of, results_of_episodes
 from purerl.rollouts.types import Trajectory
 
-__all__ = ["by_metric", "first_groups", "number_of_groups"]
+__all__ = ["NAMED_COMPONENTS", "by_metric", "first_groups", "named_components", "number_of_groups"]
+
+NAMED_COMPONENTS = ("correctness", "ranking", "hack")
+"""Fields that are the component of the reward with the same name, without its weight."""
 
 
 def by_metric(trajectories: Sequence[Trajectory], name: str) -> list[dict[str, Any]]:
@@ -28,6 +32,25 @@ def by_metric(trajectories: Sequence[Trajectory], name: str) -> list[dict[str, A
         {**trajectory.fields, "reward": _at_last_action(trajectory.fields, values[trajectory.fields["row"]])}
         for trajectory in trajectories
     ]
+
+
+def named_components(trajectories: Sequence[Trajectory], name: str) -> list[float]:
+    """The field `name`, one of `NAMED_COMPONENTS`, of each row: the component of its episode, without its weight.
+
+    A row whose episode does not have it gets NaN.
+
+    Raises: ConfigError if rows have rewards, and none of them has the component.
+    """
+    results = results_of_episodes(trajectories)
+    known = dict.fromkeys(component for result in results for component in result.components)
+    if known and name not in known:
+        need = f"a reward function whose component is {name!r}, or that returns one; this run has: {', '.join(known)}"
+        do = f"give a reward name = {name!r}, and weight = 0 if it is not to be a part of the reward"
+        raise ConfigError(f"the algorithm reads {name!r}", got="no such component", need=need, do=do)
+    values = {}
+    for rows, result in zip(episodes_of(trajectories), results, strict=True):
+        values |= dict.fromkeys((row.fields["row"] for row in rows), result.components.get(name, math.nan))
+    return [values[trajectory.fields["row"]] for trajectory in trajectories]
 
 
 def _value(result: RewardResult, name: str) -> float:

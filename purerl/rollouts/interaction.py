@@ -148,6 +148,7 @@ def open_workflow(
         history=settings.history,
         players=settings.players,
         has_states=settings.has_states,
+        has_scores=settings.has_scores,
         gives_rewards=interaction.gives_rewards,
         score=rewards.score if rewards.names or not interaction.gives_rewards else None,
         fields=row_fields,

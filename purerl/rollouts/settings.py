@@ -10,12 +10,21 @@ from attrs import frozen
 from attrs.converters import optional
 
 from purerl.errors import ConfigError
+from purerl.sampling import MAX_SAMPLES, MAX_TEMPERATURE, MIN_TEMPERATURE
 from purerl.settings import above_zero, at_least, boolean, check_strings, no_effect, one_of, setting
 
 if TYPE_CHECKING:
-    from purerl.algos.algebra import Algorithm
+    from purerl.algos.algebra import Algorithm, Objective
 
-__all__ = ["Order", "Overlong", "Rollout", "WorkflowSettings", "to_workflow", "with_length_penalty"]
+__all__ = [
+    "Order",
+    "Overlong",
+    "Rollout",
+    "WorkflowSettings",
+    "to_workflow",
+    "with_draw_weights",
+    "with_length_penalty",
+]
 
 Order = Literal["drawn", "finished"]
 
@@ -60,7 +69,7 @@ def to_workflow(value: str | WorkflowSettings) -> WorkflowSettings:
 class Rollout:
     """Sampling of completions for training."""
 
-    samples_per_prompt: int = setting("completions of each prompt", example="8", **at_least(1))
+    samples_per_prompt: int = setting("completions of each prompt", example="8", **at_least(1, MAX_SAMPLES))
     max_tokens: int = setting("maximum number of new tokens", unit="tokens", example="512", **at_least(1))
     temperature: float = setting("divides the logits; log-probabilities are computed with it too", default=1.0)
     stop_strings: tuple[str, ...] = setting("strings that end a completion, beside the stop tokens", default=())
@@ -122,8 +131,8 @@ class Rollout:
     )
 
     def __attrs_post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
-            need = "above 0, and finite"
+        if not MIN_TEMPERATURE <= self.temperature <= MAX_TEMPERATURE:
+            need = f"from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
             raise ConfigError("temperature", got=self.temperature, need=need, do="only evaluation may be greedy")
         check_strings("stop_strings", self.stop_strings)
         if self.filter_metric is not None:
@@ -146,6 +155,18 @@ class Rollout:
         for name in ("max_staleness", "num_extra_groups"):
             if self.recorded is not None and getattr(self, name):
                 raise no_effect(name, getattr(self, name), "completions that are sampled; those of recorded are read")
+
+
+def with_draw_weights(algorithm: Algorithm) -> Algorithm:
+    """`algorithm` with the importance weight of a row's draw, `draw_weight`, as a factor of each loss of the row."""
+    from purerl.algos.parts.editing import add_reads, add_scales
+
+    def weighted(objective: Objective) -> Objective:
+        terms = tuple(add_scales(term, "draw_weight") for term in objective.terms)
+        return add_reads(objective._replace(terms=terms), "draw_weight")
+
+    before, objectives = (tuple(map(weighted, part)) for part in (algorithm.before, algorithm.objectives))
+    return algorithm._replace(before=before, objectives=objectives)
 
 
 def with_length_penalty(algorithm: Algorithm, settings: Rollout) -> Algorithm:

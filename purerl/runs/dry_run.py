@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
-from purerl.config.check import INITIAL_RUN, check, check_metrics, named_metrics
+from purerl.config.check import INITIAL_RUN, check, check_metrics, check_ranks, named_metrics
 from purerl.config.metrics import metric_notes
 from purerl.config.paths import is_created_by_run, resolve_paths
 from purerl.config.requirements import Requirements, requirements_of
@@ -26,6 +27,7 @@ from purerl.opening.inputs import check_files, data_files
 from purerl.opening.model_notes import attention_notes, model_notes
 from purerl.opening.start_checkpoint import check_start_checkpoint, parse_start_checkpoint
 from purerl.opening.task import open_task, with_interaction
+from purerl.placement.world import find_world
 from purerl.planning.check import check_memory
 from purerl.planning.plan import describe
 from purerl.rewards.adapters import RewardFunction
@@ -68,6 +70,7 @@ def dry_run(
     needs = check(checked, functions)
     check_metrics(checked, needs, may_log=False)
     check_devices(checked)
+    check_ranks(checked.placement, needs, _num_ranks(checked))
     path = directory or Path("runs") / config.name
     if resume_from is not None:
         check_start_checkpoint(parse_start_checkpoint(resume_from), path, config.max_steps, fresh=fresh)
@@ -97,6 +100,12 @@ def dry_run(
         "imported to read the settings": [] if runs_code else imported_plugins(config),
     }
     return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
+
+
+def _num_ranks(config: RunConfig) -> int:
+    """The ranks that a run would have that is started as this command was."""
+    world = find_world(os.environ)
+    return world.size if world else config.placement.ranks or 1
 
 
 def _check_stored(resolved: RunConfig, path: Path) -> None:

@@ -39,6 +39,10 @@ _REPLACED = frozenset(getattr(errno, name) for name in ("EEXIST", "EISDIR", "ELO
 """Error numbers of a file of the run in whose place there is something else, such as a directory."""
 
 
+_ARCHIVE = "inline_container.cc"
+"""The source file that torch names if it cannot write an archive."""
+
+
 def create(path: Path) -> BinaryIO:
     """The new file `path`, to be written; a file or a link at `path` is removed before.
 
@@ -114,8 +118,8 @@ def translate_os_errors(path: Path) -> Iterator[None]:
 def as_os_error(error: Exception) -> OSError | None:
     """The error of the operating system that `error` is, or from which a library has made it; None if it is another.
 
-    safetensors and tokenizers raise exceptions of their own, with a number in the text, and torch closes its archive,
-    which fails too if the disk is full.
+    safetensors and tokenizers raise exceptions of their own, with a number in the text. torch closes its archive, which
+    fails too if the disk is full, or it writes the archive without an error of the system.
     """
     if isinstance(error, OSError):
         return error
@@ -124,6 +128,8 @@ def as_os_error(error: Exception) -> OSError | None:
     if found := re.search(r"\(os error (\d+)\)", str(error)):
         number = int(found[1])
         return OSError(number, os.strerror(number))
+    if _ARCHIVE in str(error):
+        return OSError(errno.EIO, str(error).partition("\n")[0])
     return error.__context__ if isinstance(error.__context__, OSError) else None
 
 

@@ -40,6 +40,7 @@ REQUIRED = {
 EXTRAS = {
     "docs": ("sphinx", "builds the documentation"),
     "images": ("pillow", "decodes images in prompts"),
+    "json": ("jsonschema", "checks answers against JSON Schemas"),
     "lora": ("peft", "trains adapters"),
     "mcp": ("mcp", "calls tools of MCP servers"),
     "megatron": ("megatron-core", "trains models that are divided by tensors, layers and experts"),

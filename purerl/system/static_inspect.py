@@ -8,6 +8,7 @@ from somebody else can be checked without running code that it names.
 from __future__ import annotations
 
 import ast
+import sys
 import sysconfig
 from collections.abc import Iterator
 from functools import cache
@@ -16,7 +17,16 @@ from importlib.util import find_spec
 from inspect import Parameter, Signature
 from pathlib import Path
 
-__all__ = ["config_fields", "definition", "exists", "find_source", "imported_files", "imported_modules", "signature_of"]
+__all__ = [
+    "config_fields",
+    "definition",
+    "exists",
+    "find_source",
+    "imported_files",
+    "imported_modules",
+    "is_of_python",
+    "signature_of",
+]
 
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _BLOCKS = (ast.If, ast.Try, ast.With)
@@ -35,6 +45,21 @@ def find_source(module: str) -> Path | None:
     spec = _find(module)
     origin = Path(spec.origin) if spec and spec.origin else None
     return origin if origin is not None and origin.suffix == ".py" and origin.is_file() else None
+
+
+def is_of_python(module: str) -> bool:
+    """Whether `module`, a dotted name or the path of a file, is part of Python itself. No package is imported.
+
+    A module in the working directory may have the name of one of Python's.
+
+    >>> is_of_python("shutil"), is_of_python("builtins"), is_of_python("math"), is_of_python("purerl.errors")
+    (True, True, True, False)
+    """
+    root = module.partition(".")[0]
+    if module.endswith(".py") or root not in sys.stdlib_module_names:
+        return False
+    path = find_source(root)
+    return path is None or path.is_relative_to(sysconfig.get_path("stdlib"))
 
 
 def exists(module: str) -> bool:

@@ -183,7 +183,20 @@ def _topk(batch: TensorDict, rng: torch.Generator) -> Tensor:
     return _normal((*batch["mask"].shape, 4), rng).log_softmax(-1)[..., :3]
 
 
+def _zero_or_one(batch: TensorDict, rng: torch.Generator) -> Tensor:
+    return torch.randint(0, 2, batch["row"].shape, generator=rng).double()
+
+
+def _ranking(batch: TensorDict, rng: torch.Generator) -> Tensor:
+    """One of three ranks, or none (NaN) for a quarter of the rows."""
+    rank = torch.randint(0, 4, batch["row"].shape, generator=rng).double()
+    return rank.masked_fill(rank == 3, torch.nan)
+
+
 _VALUES = {
+    "correctness": _zero_or_one,
+    "hack": _zero_or_one,
+    "ranking": _ranking,
     "entropy": _entropy,
     "old_entropy": _entropy,
     "noise": lambda batch, rng: _uniform(batch["mask"].shape, rng, 0.0, 1.0),

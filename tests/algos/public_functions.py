@@ -90,10 +90,10 @@ HYPERPARAMETERS: dict[str, float] = {
     "factor": 0.5, "fraction": 0.3, "gate_negative": 1.5, "gate_positive": 1.2, "high": 1.0, "high_coef": 0.8,
     "horizon": 100.0, "kl_reward_coef": 0.1, "lambda_": 0.8, "length": 7.0, "log_clip_high": 0.4, "log_clip_low": 0.3,
     "low": -0.5, "low_coef": 0.6, "margin": 0.2, "max_coef": 1.0, "max_length": 3.0, "max_ratio": 1.4,
-    "min_ratio": 0.7, "moment_bound": 0.04, "power": 2.0, "power_negative": 3.0, "power_positive": 2.0,
-    "ratio_cap": 2.0, "rho_clip": 1.1, "smoothing": 0.1, "step_size": 0.125, "target": 0.2, "target_margin": 0.5,
-    "tau": 0.05, "top_fraction": 0.3, "trace_clip": 1.05, "undesirable_weight": 2.0, "value_clip": 0.5,
-    "weight_cap": 3.0, "weight_coef": 0.5, "x": 0.4,
+    "max_scale": 1.2, "min_factor": 0.4, "min_ratio": 0.7, "moment_bound": 0.04, "power": 2.0, "power_negative": 3.0,
+    "power_positive": 2.0, "ratio_cap": 2.0, "rho_clip": 1.1, "smoothing": 0.1, "step_size": 0.125, "target": 0.2,
+    "target_margin": 0.5, "tau": 0.05, "top_fraction": 0.3, "trace_clip": 1.05, "undesirable_weight": 2.0,
+    "value_clip": 0.5, "weight_cap": 3.0, "weight_coef": 0.5, "x": 0.4,
 }  # fmt: skip
 """A value of each setting that is a float."""
 

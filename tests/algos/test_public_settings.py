@@ -29,6 +29,7 @@ STEPS = {
     "parts.surrogates.clip_indicator": (("clip_low", "clip_high"), BOUND),
     "parts.surrogates.clip_low_indicator": (("clip_low",), BOUND),
     "parts.weights.asymmetric_weight": (("clip_low", "clip_high"), BOUND),
+    "parts.weights.complement_weight": (("clip_low", "clip_high"), BOUND),
     "parts.weights.divergence_banded_weight": (("divergence_low", "divergence_high"), BOUND),
     "parts.weights.divergence_masked_weight": (("divergence_low", "divergence_high"), BOUND),
     "parts.weights.double_sided_weight": (("clip_low", "clip_high"), BOUND),

@@ -7,8 +7,13 @@ import statistics
 import pytest
 import torch
 
-from purerl.algos import discounted_returns, optimal_token_advantage, otb, step_relative_advantage
+from purerl.algos import discounted_returns, grpo, optimal_token_advantage, otb, step_relative_advantage, turn_credit
+from purerl.algos.algebra import compute_advantages
 from purerl.algos.estimators.steps import find_steps
+from purerl.algos.modifiers import advantage_scale
+from purerl.batch import collate
+from tests.algos import helpers
+from tests.algos.helpers import with_advantage
 
 
 def example(rows: int = 9, time: int = 14, seed: int = 0) -> dict[str, torch.Tensor]:
@@ -120,3 +125,32 @@ def test_optimal_token_baseline_of_a_certain_policy_is_the_largest_return():
     mask, returns, one = torch.ones(2, 1, dtype=torch.bool), torch.tensor([[3.0], [1.0]]), torch.ones(2, 1)
     actual = optimal_token_advantage(returns, one.log(), one, mask, mask, torch.tensor([4, 4]))
     assert actual.tolist() == [[0.0], [-2.0]]
+
+
+# --- turn credit -------------------------------------------------------------------------------------------------
+
+
+def test_turn_credit_moves_the_advantage_of_a_row_to_the_turns_that_made_progress():
+    """Row 0 has two turns of 1 and 2 tokens. The second makes a progress of 3, of which decay 1/2 leaves 2 with it.
+
+    Scores are 1 + 3 and 0: A = 2 and -2. Credits 1, 2, 2 have the mean 5/3.
+    """
+    rows = [
+        {"tokens": [0] * 5, "action": [0, 1, 0, 1, 1], "row": 0, "group": 4, "reward": [0.0, 0, 0, 0, 1],
+         "turn": [0, 0, 1, 1, 1], "progress": [0.0, 0, 0, 0, 3]},
+        {"tokens": [0] * 2, "action": [0, 1], "row": 1, "group": 4, "reward": [0.0, 0],
+         "turn": [0, 0], "progress": [0.0, 0]},
+    ]  # fmt: skip
+    algorithm = turn_credit.algorithm(turn_credit.Config(credit_coef=0.5, decay=0.5))
+    _, batch = compute_advantages(algorithm, algorithm.advantage.init(), collate(rows))
+    expected = [[0, 2 + 0.5 * (1 - 5 / 3), 0, *[2 + 0.5 * (2 - 5 / 3)] * 2], [0, -2, 0, 0, 0]]
+    torch.testing.assert_close(batch["advantage"], torch.tensor(expected))
+    assert float(batch["advantage"][0].sum()) == pytest.approx(3 * 2), "the row as a whole keeps its advantage"
+
+
+def test_turn_credit_without_progress_is_dr_grpo_in_its_advantage():
+    algorithm = turn_credit.algorithm()
+    batch = helpers.example(algorithm)
+    batch["progress"] = torch.zeros_like(batch["progress"])
+    centered = with_advantage(advantage_scale.modify(advantage_scale.Config(by="none"), grpo.algorithm()), batch)
+    torch.testing.assert_close(with_advantage(algorithm, batch)["advantage"], centered["advantage"])

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from tensordict import TensorDict
 
 from purerl.algos import (
     aspo,
+    bapo,
+    bpo,
     ce_gppo,
     cispo,
     clip_cov,
@@ -20,6 +24,7 @@ from purerl.algos import (
     kimi,
     kpop,
     m2po,
+    pspo,
     raft,
     sapo,
     topr,
@@ -260,3 +265,102 @@ def test_kl_metric_matches_the_field_of_the_ratio():
     assert (old.reads, rollout.reads) == (("old_logp", "advantage"), ("rollout_logp", "advantage"))
     names = [[name for name, _ in dict(policy.metrics.keywords)["metrics"]] for policy in (old, rollout)]
     assert names == [["approx_kl", "weight", "entropy"], ["sampler_kl", "weight", "entropy"]]
+
+
+# --- weights of complements, smoothed ratios, balanced bounds ----------------------------------------------------
+
+
+def test_bpo_has_the_gradient_of_its_definition():
+    """The detached weight of each token, and the mean over tokens and then over rows."""
+    algorithm = bpo.algorithm(bpo.Config(eps=0.2, clip_low=0.1, clip_high=0.15, weight_cap=1.1))
+    batch = with_advantage(algorithm, example(algorithm))
+    expected, kinds = torch.zeros_like(batch["logp"]), set()
+    counted = int(batch["mask"].any(-1).sum())
+    for i, t in batch["mask"].nonzero().tolist():
+        a, pi, mu = (
+            float(x) for x in (batch["advantage"][i, t], batch["logp"][i, t].exp(), batch["rollout_logp"][i, t].exp())
+        )
+        w = (1.2 - mu) / (1.2 - pi)
+        is_dropped = (a > 0 and w > 1.15) or (a < 0 and w < 0.9)
+        kinds.add("dropped" if is_dropped else "capped" if w > 1.1 else "free")
+        expected[i, t] = 0 if is_dropped else -a * min(w, 1.1) / int(batch["mask"][i].sum()) / counted
+    assert kinds == {"dropped", "capped", "free"}
+    torch.testing.assert_close(policy_gradient_of(algorithm, batch), expected)
+
+
+def test_bpo_hardly_weights_rare_tokens_whatever_their_ratio():
+    """From 1e-6 to 1e-3 the ratio is 1000, and the weight .999."""
+    algorithm = bpo.algorithm()
+    batch = example(algorithm, ONE_TOKEN_ROWS)
+    batch["logp"], batch["rollout_logp"] = (
+        torch.full_like(batch["logp"], 1e-3).log(),
+        batch["logp"] * 0 + math.log(1e-6),
+    )
+    batch = with_advantage(algorithm, batch)
+    on_policy = with_fields(batch, rollout_logp=batch["logp"])
+    actual, expected = policy_gradient_of(algorithm, batch), policy_gradient_of(algorithm, on_policy)
+    torch.testing.assert_close(actual, expected, rtol=2e-3, atol=0)
+    assert float(expected.abs().max()) > 0.1
+
+
+def test_pspo_is_grpo_without_a_clip_and_with_a_smaller_gradient():
+    free, algorithm = (
+        grpo.algorithm(grpo.Config(clip_low=1.0, clip_high=math.inf)),
+        pspo.algorithm(pspo.Config(smoothing=0.3)),
+    )
+    batch = example(free)
+    advantage, loss, gradient = advantage_losses_and_gradients(free, batch)
+    same, smoothed, smaller = advantage_losses_and_gradients(algorithm, batch)
+    torch.testing.assert_close((same, smaller), (advantage, 0.7 * gradient))
+    on_policy = loss_of(free.objectives[0], with_fields(with_advantage(free, batch), logp=batch["old_logp"]))
+    torch.testing.assert_close(smoothed, 0.7 * loss + 0.3 * on_policy)
+
+
+def _bounds_by_hand(batch: TensorDict, lows: list[float], highs: list[float], target: float) -> tuple[float, float]:
+    """A loop as in the authors' code, which computes both sums for every candidate."""
+    tokens = batch["mask"].nonzero().tolist()
+    ratio = (batch["old_logp"] - batch["rollout_logp"]).exp()
+
+    def is_balanced(low: float, high: float) -> bool:
+        positive = sum(
+            min(float(ratio[i, t]), high) * a for i, t in tokens if (a := float(batch["advantage"][i, t])) >= 0
+        )
+        negative = sum(
+            max(float(ratio[i, t]), low) * -a for i, t in tokens if (a := float(batch["advantage"][i, t])) < 0
+        )
+        return positive >= target * negative
+
+    low, high = 0, 0
+    while not is_balanced(lows[low], highs[high]) and low + 1 < len(lows):
+        low += 1
+    while not is_balanced(lows[low], highs[high]) and high + 1 < len(highs):
+        high += 1
+    return lows[low], highs[high]
+
+
+def test_bapo_raises_the_bounds_until_positive_tokens_contribute_enough():
+    lows, highs = [0.6, 0.65, 0.7, 0.75, 0.8], [1.2 + 0.05 * k for k in range(17)]
+    chosen = set()
+    for seed in range(30):
+        for target in (0.5, 0.9, 1.0, 1.1, 3.0):
+            algorithm = bapo.algorithm(bapo.Config(target=target))
+            batch = with_advantage(algorithm, example(algorithm, seed=seed))
+            step, _ = prepare_step(algorithm.objectives[0], batch)
+            expected = _bounds_by_hand(batch, lows, highs, target)
+            for name, bound in zip(("ratio_low", "ratio_high"), expected, strict=True):
+                torch.testing.assert_close(step[name], torch.full_like(step[name], bound))
+            chosen.add(expected)
+    assert {(0.6, 1.2), (0.8, highs[-1])} < chosen, "the first and the last pair, and others"
+    assert any(0.6 < low < 0.8 for low, _ in chosen) or any(1.2 < high < 2.0 for _, high in chosen)
+
+
+def test_bapo_clips_at_the_bounds_of_the_step():
+    algorithm = bapo.algorithm()
+    batch = with_advantage(algorithm, example(algorithm))
+    step, _ = prepare_step(algorithm.objectives[0], batch)
+    low, high = float(step["ratio_low"][0]), float(step["ratio_high"][0])
+    losses = []
+    for logp, mu, a in rows(batch, "logp", "rollout_logp", "advantage"):
+        r = (logp - mu).exp()
+        losses += torch.maximum(-a * r.clamp(max=3.0), -a * r.clamp(low, high)).tolist()
+    torch.testing.assert_close(loss_of(algorithm.objectives[0], batch), torch.tensor(losses).double().mean())

@@ -6,10 +6,12 @@ import math
 
 import pytest
 import torch
+from tensordict import TensorDict
 
 from purerl.algos import (
     best_weight,
     extreme_weight,
+    ngu,
     pf_ppo,
     rae,
     resample,
@@ -53,7 +55,7 @@ def test_leading_axes_of_tables_equal_a_loop():
     assert table_lookup(table, key).shape == key.shape
 
 
-def rows(reward: list[float], **fields) -> object:
+def rows(reward: list[float], **fields) -> TensorDict:
     examples = [dict(tokens=[0, 0], action=[0, 1], row=k, group=k, reward=[0.0, r]) for k, r in enumerate(reward)]
     return with_fields(collate(examples), **{name: torch.tensor(value) for name, value in fields.items()})
 
@@ -132,3 +134,35 @@ def test_component_reward_writes_the_weighted_sum():
     check_batch(batch, ["components"])
     _, batch = component_reward(weights=(1.0, 0.5)).apply((), batch)
     assert batch["reward"][:, 1].tolist() == [2.0, 2.0]
+
+
+# --- histories of prompts ----------------------------------------------------------------------------------------
+
+
+def prompts(reward: list[float], example: list[int]) -> TensorDict:
+    """Rows in which the rows of an example are a group."""
+    return with_fields(rows(reward, example=example), group=torch.tensor(example))
+
+
+def test_ngu_has_the_deviation_from_the_mean_when_a_prompt_is_drawn_for_the_first_time():
+    algorithm = ngu.algorithm(ngu.Config(prompts=4))
+    _, batch = compute_advantages(algorithm, algorithm.advantage.init(), prompts([1.0, 0.0, 0.0, 0.0], [3] * 4))
+    torch.testing.assert_close(batch["advantage"][:, 1], torch.tensor([0.75, -0.25, -0.25, -0.25]))
+
+
+def test_ngu_counts_the_attempts_at_each_prompt():
+    """After one success in four, a group with two of four: the rate is 3 of 8, and the group sums to 0."""
+    algorithm = ngu.algorithm(ngu.Config(prompts=4))
+    first = prompts([1.0, 0.0, 0.0, 0.0, 1.0], [3, 3, 3, 3, 0])
+    state, _ = compute_advantages(algorithm, algorithm.advantage.init(), first)
+    assert [x.tolist() for x in state] == [[1.0, 0.0, 0.0, 1.0], [1.0, 0.0, 0.0, 4.0]]
+    state, batch = compute_advantages(algorithm, state, prompts([0.0, 1.0, 1.0, 0.0], [3] * 4))
+    torch.testing.assert_close(batch["advantage"][:, 1], torch.tensor([-0.625, 0.625, 0.625, -0.625]))
+    assert [x.tolist() for x in state] == [[1.0, 0.0, 0.0, 3.0], [1.0, 0.0, 0.0, 8.0]]
+
+
+def test_ngu_leaves_groups_alone_that_are_solved_always_or_never():
+    algorithm = ngu.algorithm(ngu.Config(prompts=4))
+    state = (torch.tensor([1.0, 1, 0, 0]).double(), torch.tensor([4.0, 4, 0, 0]).double())
+    _, batch = compute_advantages(algorithm, state, prompts([1.0, 1.0, 0.0, 0.0], [0, 0, 1, 1]))
+    assert batch["advantage"].abs().max() == 0

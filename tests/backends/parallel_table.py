@@ -38,7 +38,7 @@ from purerl.ranks import Ranks, current_ranks
 from purerl.testing.batches import example_batch, fields_of
 from purerl.testing.trainer.reference import assert_close
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
-from tests.backends.training import POLICY, make_step, regression
+from tests.backends.training import POLICY, keep_gradients, make_step, regression
 from tests.backends.training import train as take_steps
 from tests.ranks import run_cases
 
@@ -148,6 +148,7 @@ def train(build: Callable[..., HFTrainer], name: str, dtype: str) -> dict[str, T
         role: build(role, outputs_of(algorithm, role, FIELDS), updates=10 if role in trained else 0)
         for role in roles(algorithm, FIELDS)
     }
+    kept = {role: keep_gradients(trainer) for role, trainer in trainers.items()}
     for seed in range(2):
         batch = make_batch(algorithm, seed, getattr(torch, dtype))
         names = scored_fields(algorithm.objectives, algorithm.reads)
@@ -161,9 +162,8 @@ def train(build: Callable[..., HFTrainer], name: str, dtype: str) -> dict[str, T
             for key, metric in trainers[objective.role].step(step, objective, counts).items():
                 found[f"{seed}: {objective.role} {key}"] = torch.stack([*map(torch.as_tensor, metric)]).double()
     for role, trainer in trainers.items():
-        gradients = {name: parameter.grad for name, parameter in trainer.trained.items()}
         found |= {f"{role} {name}": value.detach().clone() for name, value in full_tensors(trainer.parameters)}
-        found |= {f"{role} gradient of {name}": value.clone() for name, value in full_tensors(gradients)}
+        found |= {f"{role} gradient of {name}": value.clone() for name, value in full_tensors(kept[role])}
         check_parts(trainer)
         trainer.close()
     return found

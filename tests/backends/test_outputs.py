@@ -17,7 +17,7 @@ from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
-from tests.backends.training import make_batch, parameters_of, regression
+from tests.backends.training import keep_gradients, make_batch, parameters_of, regression
 
 TOLERANCES = {"gpt2": 1e-9, "cohere": 1e-5, "gemma2": 1e-5}  # the norms of the last two round to float32
 OUTPUTS = (*LANGUAGE_OUTPUTS, *HEADS)  # those of a language model
@@ -158,8 +158,8 @@ def test_gradients_equal_autograd_through_the_plain_model(path, outputs, choices
     loss.backward()
     expected = {name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in trainer.trained.items()}
     trainer.optimizer.zero_grad()
+    actual = keep_gradients(trainer)
     report = trainer.step(batch, objective, counts)
-    actual = {name: p.grad for name, p in trainer.trained.items()}
     torch.testing.assert_close(actual, expected, rtol=1e-8, atol=1e-8)
     assert sum(float(report[f"loss/{name}"].total) for name in outputs) == pytest.approx(float(loss.detach()))
     norm = torch.stack([gradient.square().sum() for gradient in expected.values()]).sum().sqrt()

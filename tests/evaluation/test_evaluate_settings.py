@@ -74,7 +74,7 @@ def test_files_of_the_data_can_be_added_and_removed() -> None:
         ),
         ({"pass_at_k": (2,)}, "pass_at_k\n  got:  (2,)\n  need: from 1 to samples_per_prompt, 1"),
         ({"pass_at_k": (1, 1)}, "pass_at_k\n  got:  (1, 1)\n  need: each k once"),
-        ({"temperature": -1.0}, "temperature\n  got:  -1.0\n  need: 0 or above, and finite"),
+        ({"temperature": -1.0}, "temperature\n  got:  -1.0\n  need: 0, or from 0.0001 to 10000"),
         *(
             (
                 {name: value},

@@ -16,20 +16,28 @@ from purerl.algos import (
     group_centered_advantage,
     group_normalized_advantage,
     group_standardized_advantage,
+    history_advantage,
     leave_one_out_advantage,
     leave_one_out_max_advantage,
     length_weighted_advantage,
     mean_normalized_advantage,
+    optimal_group_advantage,
     optimal_token_advantage,
     optimal_value,
     pass_k_advantage,
+    prompt_value,
+    ranked_advantage,
     singleton_score,
+    spread_progress,
     step_relative_advantage,
+    sum_by_entry,
     table_lookup,
     update_beta_counts,
     update_moving_average,
     weighted_sum,
+    win_rate,
     win_rate_advantage,
+    with_hacks_at_minimum,
 )
 from purerl.algos.estimators.steps import find_steps
 from purerl.algos.estimators.trackers import update_moments
@@ -231,3 +239,69 @@ def test_optimal_value_is_between_the_mean_and_the_maximum():
 
 def test_optimal_value_of_large_rewards_is_finite():
     assert_values(optimal_value(f64([1000, 0]), beta=1e-3), 1000 - 1e-3 * math.log(2))
+
+
+# --- history, difficulty, ranking, progress ----------------------------------------------------------------------
+
+
+def test_optimal_group_advantage_subtracts_the_soft_maximum():
+    """Z = (e^(log 3) + e^0) / 2 = 2 with beta 1, so A = log 3 - log 2 and -log 2. exp(A) has the mean 1."""
+    actual = optimal_group_advantage(f64(math.log(3), 0, 7), ints(5, 5, 9), mask_of("xxx")[0], beta=1.0)
+    assert_values(actual, math.log(1.5), -math.log(2), 0)
+    halved = optimal_group_advantage(f64(math.log(3) / 2, 0), ints(5, 5), mask_of("xx")[0], beta=0.5)
+    assert_values(halved, math.log(1.5) / 2, -math.log(2) / 2)
+
+
+def test_history_advantage_weights_correct_rows_by_how_rarely_the_prompt_is_solved():
+    """p = 1/5: the correct row has 4/5, and each of the three others -(4/5) 1/3."""
+    is_correct = mask_of("x...")[0]
+    assert_values(history_advantage(is_correct, f64(0.2, 0.2, 0.2, 0.2), FOUR, ALL), 0.8, *[-0.8 / 3] * 3)
+    assert_values(history_advantage(~mask_of("....")[0], f64(0.2, 0.2, 0.2, 0.2), FOUR, ALL), 0, 0, 0, 0)
+    assert_values(history_advantage(mask_of("....")[0], f64(0.2, 0.2, 0.2, 0.2), FOUR, ALL), 0, 0, 0, 0)
+    counted = mask_of("xx.x")[0]
+    assert_values(history_advantage(is_correct, f64(0.5, 0.5, 0.5, 0.5), FOUR, counted), 0.5, -0.25, 0, -0.25)
+
+
+def test_prompt_value_is_the_confidence_times_the_weight_of_the_difficulty():
+    """c = sqrt(.5 * .125) = 1/4. One of two correct: d = 1/2, v = 1/4. One of four: d = 3/4, v = c (1 - 4/16)."""
+    assert_values(prompt_value(logs(0.5, 0.125), mask_of("x.")[0], ints(5, 5), mask_of("xx")[0]), 0.25, 0.25)
+    assert_values(prompt_value(logs(0.5, 0.5, 0.5, 0.5), mask_of("x...")[0], FOUR, ALL), *[0.375] * 4)
+    assert_values(prompt_value(logs(0.5, 0.5), mask_of("xx")[0], ints(5, 5), mask_of("xx")[0]), 0, 0)
+
+
+def test_win_rate_is_the_share_of_the_others_that_a_row_is_ranked_above():
+    """Ranks 2, 1, 1: 1, and a tie for last, 1/4 each. A row without a rank has 1/2, and a row that is alone 1."""
+    ranking, group = f64(2, 1, 1, math.nan, 3), ints(5, 5, 5, 5, 9)
+    assert_values(win_rate(ranking, group, mask_of("xxxxx")[0]), 1, 0.25, 0.25, 0.5, 1)
+    assert_values(win_rate(ranking, group, mask_of(".xx..")[0]), 0.5, 0.5, 0.5, 0.5, 0.5)
+
+
+def test_with_hacks_at_minimum():
+    score, group = f64(1, 0.25, 0, 2), ints(5, 5, 5, 9)
+    assert_values(with_hacks_at_minimum(score, mask_of("x..x")[0], group, mask_of("xx.x")[0]), 0.25, 0.25, 0, 2)
+
+
+def test_ranked_advantage_shares_positive_advantages_out():
+    """Scores 1, 1, 0, 0: A = 1/2, 1/2, -1/2, -1/2. f = 1 and 1/2, so the scale is 1 / (3/4) = 4/3: 2/3 and 1/3."""
+    score, ranking = f64(1, 1, 0, 0), f64(9, 1, 5, 7)
+    actual = ranked_advantage(score, ranking, FOUR, ALL, min_factor=0.5, max_scale=2.0)
+    assert_values(actual, 2 / 3, 1 / 3, -1 / 2, -1 / 2)
+    # With a scale of 1: 1/2, 1/4, -1/2, -1/2, whose mean is -1/16.
+    capped = ranked_advantage(score, ranking, FOUR, ALL, min_factor=0.5, max_scale=1.0)
+    assert_values(capped, 9 / 16, 5 / 16, -7 / 16, -7 / 16)
+    unranked = ranked_advantage(score, f64(*[math.nan] * 4), FOUR, ALL, min_factor=0.5, max_scale=2.0)
+    assert_values(unranked, 1 / 2, 1 / 2, -1 / 2, -1 / 2)
+
+
+def test_spread_progress_gives_each_change_to_its_turn_and_those_before_it():
+    """Turns of 1, 2 and 1 tokens with the changes 1, 0 and 7, and a decay of 1/2.
+
+    7 is divided as 1 : 2 : 4 among the turns 1, 2 and 3, and 1 stays at turn 1: 1 + 1, 2 and 4.
+    """
+    progress, turn, action = f64([0, 1, 0, 9, 0, 7]), ints([0, 0, 1, 1, 1, 2]), mask_of(".xx.xx")
+    assert_values(spread_progress(progress, turn, action, decay=0.5), [0, 2, 2, 0, 2, 4])
+    assert_values(spread_progress(progress, turn, action, decay=0.0), [0, 1, 0, 0, 0, 7])
+
+
+def test_sum_by_entry():
+    assert_values(sum_by_entry(f64(9, 9), f64(1, 2, 4), ints(1, 1, 0), mask_of("xx.")[0]), 0, 3)

@@ -20,6 +20,7 @@ from purerl.algos import (
     ppo_clip,
     sequence_log_ratio,
     sequence_ratio,
+    smoothed_surrogate,
     soft_gate_surrogate,
     token_ratio,
 )
@@ -157,3 +158,12 @@ def test_clipped_value_loss(value, target, loss, gradient):
 def test_clipped_value_loss_without_bound_is_half_the_squared_error():
     actual = clipped_value_loss(f64([3.0]), f64([0.0]), f64([1.0]), value_clip=math.inf)
     assert actual.tolist() == [[2.0]]
+
+
+def test_smoothed_surrogate_moves_the_ratio_to_1():
+    """With 1/4 of the old policy, the ratio 3 becomes 3/4 * 3 + 1/4 = 5/2."""
+    ratio = f64([3, 0, 1])
+    assert_values(smoothed_surrogate(ratio, f64([-1, 2, 2]), smoothing=0.25), [2.5, -0.5, -2])
+    assert_values(
+        gradient_of(lambda r: smoothed_surrogate(r, f64([-1, 2, 2]), smoothing=0.25), ratio), [0.75, -1.5, -1.5]
+    )

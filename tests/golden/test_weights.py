@@ -12,6 +12,8 @@ from purerl.algos import (
     binary_kl,
     binary_tv,
     clipped_weight,
+    complement_ratio,
+    complement_weight,
     divergence_banded_weight,
     divergence_masked_weight,
     double_sided_weight,
@@ -176,3 +178,12 @@ def test_symmetric_binary_kl_is_the_larger_direction():
     assert forward > backward > 0
     actual = symmetric_binary_kl(logs([0.5, 0.25, 0.3]), logs([0.25, 0.5, 0.3]))
     assert_values(actual, [forward, forward, 0], atol=1e-7)  # 1e-8 is added to probabilities
+
+
+def test_complement_weight_is_the_ratio_of_the_probabilities_of_other_tokens():
+    """(1.1 - mu) / (1.1 - pi): 0.6 / 0.2 = 3 above the bound, 0.6 / 0.55, and 0.6 / 0.9 = 2 / 3 below the bound."""
+    logp, mu = logs([0.9, 0.55, 0.2]), logs([0.5, 0.5, 0.5])
+    assert_values(complement_ratio(logp, mu, eps=0.1), [3, 12 / 11, 2 / 3])
+    bounds = {"eps": 0.1, "clip_low": 0.2, "clip_high": 0.28, "weight_cap": 2.5}
+    assert_values(complement_weight(logp, mu, f64([1, 1, 1]), **bounds), [0, 12 / 11, 2 / 3])
+    assert_values(complement_weight(logp, mu, f64([-1, -1, -1]), **bounds), [2.5, 12 / 11, 0])

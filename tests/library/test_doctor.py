@@ -23,12 +23,15 @@ from purerl.backends.logits import FILTERS
 from purerl.backends.plugin import TrainerPlugin
 from purerl.config.check import check
 from purerl.doctor import Finding, check_installation
+from purerl.errors import SandboxError
 from purerl.models import cache
 from purerl.plugins import find, names
 from purerl.protocols import Capabilities
 from purerl.recipes import resolve
 from purerl.rewards.workers import WorkerPool
+from purerl.sandbox import layers
 from purerl.sandbox.failures import LAYERS, REMEDIES
+from purerl.sandbox.layers import Layer, find_devices
 from purerl.settings import Model
 from purerl.system.installation import EXTRAS, REQUIRED, install_command
 from purerl_cli.main import app
@@ -132,13 +135,41 @@ def test_interpreter_without_effect_is_refused(arguments: list[str], words: str)
     assert (result.exit_code, words in result.stderr) == (2, True)
 
 
+def test_file_in_the_place_of_a_device_is_found(tmp_path: Path) -> None:
+    folder = tmp_path / "dev"
+    folder.mkdir()
+    (folder / "null").write_text("once it was a device")
+    (folder / "zero").mkdir()
+    (folder / "full").symlink_to("/dev/null")
+    (folder / "random").symlink_to("/dev/random")
+    found = {device.name: device for device in find_devices(str(tmp_path))}
+    assert [name for name, device in found.items() if device.is_active] == ["/dev/random"]
+    assert found["/dev/null"].text == found["/dev/zero"].text == "no device, but a file or a directory"
+    assert found["/dev/full"].text == "another device: 1:3 in place of 1:7"
+    assert found["/dev/urandom"].text == "No such file or directory"
+    assert found["/dev/null"].do == "as root: rm -f /dev/null; mknod -m 666 /dev/null c 1 3"
+
+
+def test_broken_device_and_broken_sandbox_fail_the_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Layer("/dev/null", is_active=False, text="no device, but a file or a directory", do="as root: ...")
+
+    def fail() -> None:
+        raise SandboxError("a sandbox", got="something else")
+
+    monkeypatch.setattr(layers, "find_devices", lambda: [broken])
+    monkeypatch.setattr(layers, "find_layers", fail)
+    states = {finding.name: finding.state for finding in doctor._sandbox()}
+    assert states == {"/dev/null": "bad", "a program": "bad"}
+
+
 def test_layers_of_the_sandbox_are_listed_and_a_missing_one_is_no_error() -> None:
     findings = {finding.name: finding for finding in doctor._sandbox()}
-    assert list(findings) == [name.removesuffix(" namespace") for name in LAYERS]
+    assert list(findings) == ["devices", *(name.removesuffix(" namespace") for name in LAYERS)]
     assert {finding.state for finding in findings.values()} == {"good"}
     assert ", by " in findings["accounting"].text
     code = "from purerl import doctor\nfor f in doctor._sandbox(): print(f.name, f.state, f.do, sep='|')"
     outputs = {name: run_where(name, code).splitlines() for name in ("user namespaces", "landlock")}
+    assert [lines.pop(0) for lines in outputs.values()] == ["devices|good|"] * 2
     assert outputs["user namespaces"] == [f"user|missing|{REMEDIES['user namespace']}"]
     first, *others = outputs["landlock"]
     assert first == f"landlock|missing|{REMEDIES['landlock']}"

@@ -37,24 +37,29 @@ TEMPLATE = """\
 
 
 class Digits:
-    """A game of three turns. A turn that starts with an even digit has the reward 1; with two players, the other -1."""
+    """A game of three turns. A turn that starts with an even digit has the reward 1; with two players, the other -1.
+
+    The score of the state is the number of these turns. After the second turn it is not known.
+    """
 
     def __init__(self, players: int = 1) -> None:
-        self.players, self.turns = players, 0
+        self.players, self.turns, self.score = players, 0, 0.0
 
     async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
-        self.turns = 0
+        self.turns, self.score = 0, 0.0
         return Observation(messages=[{"role": "user", "content": "0"}], state="start")
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
         mover, self.turns = self.turns % self.players, self.turns + 1
         points = float(text[:1] in {*"02468"})
+        self.score += points
         return Observation(
             messages=[{"role": "user", "content": str(self.turns)}],
             reward=points if self.players == 1 else {mover: points, 1 - mover: -points},
             components={"length": len(text)},
             done=self.turns == TURNS,
             state=text[:1] in {*"02468"},
+            score=None if self.turns == 2 else self.score,
             player=self.turns % self.players,
         )
 

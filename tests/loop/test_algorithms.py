@@ -11,7 +11,7 @@ import torch
 from attrs import evolve
 from tensordict import TensorDict
 
-from purerl.algos import dapo, opd_top_k, prime, remax, reward_model
+from purerl.algos import dapo, opd_top_k, prime, remax, reward_model, turn_credit
 from purerl.algos.algebra import Algorithm, prepare_step, reads_of, roles
 from purerl.algos.modifiers import importance_weight
 from purerl.algos.parts.behavior import has_policy_ratio
@@ -24,7 +24,10 @@ from purerl.errors import ConfigError
 from purerl.loop.train import Summary, train
 from purerl.plugins import find, names
 from purerl.recipes.addition import character_tokenizer
+from purerl.rewards.settings import Reward
 from purerl.rollouts.check import needs_rollouts
+from purerl.rollouts.filtering import NAMED_COMPONENTS
+from purerl.store.rollouts import read_rollouts
 from tests.data.made import write
 
 from .dialogs import TURNS, TWO_PLAYERS, game, rerendered
@@ -62,9 +65,13 @@ def _changes(algorithm: Algorithm, folder: Path) -> dict[str, Any]:
         character_tokenizer().save_pretrained(folder / "teacher")
         changes["roles"] = {"teacher": Role(model=str(folder / "teacher"))}
     reads = reads_of(algorithm)
-    if {"anchor", "role"} & {*reads}:
-        environment = game(has_states="anchor" in reads, **(TWO_PLAYERS if "role" in reads else {}))
+    if {"anchor", "progress", "role"} & {*reads}:
+        fields = {"has_states": "anchor" in reads, "has_scores": "progress" in reads}
+        environment = game(**fields, **(TWO_PLAYERS if "role" in reads else {}))
         changes |= {"environment": environment, "rewards": ()}
+    if named := [name for name in NAMED_COMPONENTS if name in reads]:
+        others = [Reward("tests.loop.rewards:first_is_even", weight=0.0, name=name) for name in named]
+        changes["rewards"] = (Reward("tests.loop.rewards:digits"), *others)
     return changes
 
 
@@ -79,7 +86,7 @@ def test_algorithm_trains(name: str, tmp_path: Path) -> None:
     _check_trained(train(config, directory=tmp_path / "run"), module.algorithm())
 
 
-@pytest.mark.parametrize(("name", "field"), [("gigpo", "anchor"), ("rae", "role")])
+@pytest.mark.parametrize(("name", "field"), [("gigpo", "anchor"), ("rae", "role"), ("turn_credit", "progress")])
 def test_algorithm_without_its_environment_is_refused_with_the_missing_field(name: str, field: str) -> None:
     algorithm = find("algorithm", name).Config()
     for environment in ({}, {"environment": game(), "rewards": ()}):
@@ -93,7 +100,7 @@ def test_greedy_baseline_is_an_episode_of_the_environment(tmp_path: Path) -> Non
     _check_trained(train(config, directory=tmp_path / "run"), remax.algorithm())
 
 
-@pytest.mark.parametrize("name", ["dapo", "gdpo", "grpo", "gspo", "kl_cov", "ppo", "spo", "sppo"])
+@pytest.mark.parametrize("name", ["dapo", "echo", "gdpo", "grpo", "gspo", "kl_cov", "ppo", "spo", "sppo"])
 def test_algorithm_trains_on_episodes_of_several_rows(name: str, tmp_path: Path) -> None:
     """Estimators of groups, with a filter, of components and of pairs; a critic, a baseline with a state, ratios."""
     module = find("algorithm", name)
@@ -104,6 +111,8 @@ def test_algorithm_trains_on_episodes_of_several_rows(name: str, tmp_path: Path)
         config = evolve(config, rollout=evolve(config.rollout, samples_per_prompt=2))
     summary = train(config, directory=tmp_path / "run")
     _check_trained(summary, module.algorithm())
+    if name == "echo":
+        assert all(record["policy/loss/observation"] > 0 for record in records(summary)[1:])
     for record in records(summary)[1:]:
         assert 2 < record["environment/rows"] < TURNS
         assert record["rollout/failed"] == 0
@@ -188,3 +197,44 @@ def test_learning_from_data_needs_no_generator_and_no_rewards(name: str, tmp_pat
     values = losses(records(summary))
     assert values[-1] < 0.8 * values[0]
     assert not (summary.directory / "rollouts").exists()
+
+
+def test_turn_credit_gets_the_changes_of_the_score_of_the_state(tmp_path: Path) -> None:
+    """The field `progress` from the rewards of the turns, whose sum is the score, and the advantages from it."""
+    algorithm = turn_credit.Config(credit_coef=0.5, decay=0.5)
+    changes = {"environment": game(has_scores=True), "rewards": (), "evaluate": None, "num_minibatches": 1}
+    rollout = evolve(fake().rollout, samples_per_prompt=8, stop_strings=("1", "3", "5", "7", "9"))
+    changes |= {"rollout": rollout, "batch_size": 16}
+    run = train(fake(1, algorithm=algorithm, **changes), directory=tmp_path / "run")
+    rows = read_rollouts(run.directory / "rollouts", 1)
+    totals: dict[int, list[float]] = {}
+    for row in rows:
+        (first, second, third), progress = _by_turn(row, "reward"), _by_turn(row, "progress")
+        is_cut = max(row["turn"]) < 2 or (row["truncated"] and not third)
+        # After the second turn the score is not known, and a turn that is cut has none.
+        assert progress == [first, 0, 0 if is_cut and not progress[2] else second + third]
+        totals.setdefault(row["group"], []).append(sum(row["reward"]) + sum(progress))
+    assert any(_by_turn(row, "progress")[2] for row in rows)
+    for row in rows:
+        tokens = [turn for turn, is_action in zip(row["turn"], row["action"], strict=True) if is_action]
+        credit = _credit(_by_turn(row, "progress"), 0.5)
+        mean = sum(credit[turn] for turn in tokens) / len(tokens)
+        of_group = totals[row["group"]]
+        centered = sum(row["reward"]) + sum(row["progress"]) - sum(of_group) / len(of_group)
+        expected = [centered + 0.5 * (credit[turn] - mean) for turn in tokens]
+        actual = [a for a, is_action in zip(row["advantage"], row["action"], strict=True) if is_action]
+        assert actual == pytest.approx(expected, abs=1e-5)
+
+
+def _by_turn(row: dict[str, Any], name: str) -> list[float]:
+    return [sum(x for x, turn in zip(row[name], row["turn"], strict=True) if turn == k) for k in range(TURNS)]
+
+
+def _credit(progress: list[float], decay: float) -> list[float]:
+    """Each change divided among its turn and those before it, in the proportions 1 : decay : decay^2 : ..."""
+    credit = [0.0] * len(progress)
+    for k, change in enumerate(progress):
+        total = sum(decay**distance for distance in range(k + 1))
+        for j in range(k + 1):
+            credit[j] += change * decay ** (k - j) / total
+    return credit

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from attrs import evolve
 
-from purerl.algos import ppo
-from purerl.algos.modifiers import kl_loss
+from purerl.algos import grpo, ppo
+from purerl.algos.modifiers import importance_weight, kl_loss
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.composition import Composition
 from purerl.config.check import check
@@ -77,11 +77,13 @@ def test_whether_an_open_run_has_one_copy(tmp_path: Path) -> None:
     prepare(tmp_path, 0)
     paths = {"model": str(tmp_path / "model"), "data": str(tmp_path / "problems.jsonl")}
     config = evolve(sevens(2), prepare_data=None, **paths)
+    with_weights = Composition(grpo.Config(), (importance_weight.Config(),))
     whole = evolve(config, trainer=evolve(config.trainer, lora=None))
     assert _shares(config, tmp_path / "lora")
     assert _shares(whole, tmp_path / "whole")
     assert not _shares(_with_copy(whole), tmp_path / "copy")
-    assert not _shares(evolve(whole, rollout=evolve(whole.rollout, max_staleness=1)), tmp_path / "stale")
+    stale = evolve(whole, rollout=evolve(whole.rollout, max_staleness=1), algorithm=with_weights)
+    assert not _shares(stale, tmp_path / "stale")
 
 
 # --- which runs ------------------------------------------------------------------------------------------------------
@@ -115,5 +117,5 @@ def test_a_copy_that_there_is_anyway_is_not_requested() -> None:
         "generator.copy_weights has no effect",
         "  got:  True",
         f"  need: a generator that could sample with the weights of the trainer; here it has a copy anyway: {reason}",
-        "  do:   leave it out",
+        "  do:   leave generator.copy_weights out",
     ]

@@ -21,7 +21,7 @@ TEMPLATES = {
     "endless after a call": (f"{{% if messages[1:2] | selectattr('tool_calls') | list %}}{LOOP}{{% endif %}}", ""),
     "one huge text": ("{{ 'a' * 10**10 }}", "it needs more than 1,024 MiB of memory"),
     "a text that doubles": (DOUBLED, "it needs more than 1,024 MiB of memory"),
-    "a huge number as text": ("{{ '%1000000000d' % 1 }}", "it needs more than 1,024 MiB|a text of 1,000,000,0|it did not end"),
+    "a huge number as text": ("{{ '%1000000000d' % 1 }}", "it needs more than 1,024 MiB|a text of 1,|it did not"),
     "a long text": ("{{ 'a' * 10**7 }}" + SHOWN, "a text of 10,000,0.. characters for a conversation"),
     "a macro that calls itself": ("{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "nested too deeply"),
     "parentheses": (f"{{{{ {'(' * 3000}1{')' * 3000} }}}}", "it is nested too deeply"),

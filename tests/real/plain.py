@@ -120,7 +120,7 @@ def difference(ours: Mapping[str, Tensor], theirs: Mapping[str, Tensor], initial
     assert ours.keys() == theirs.keys() == initial.keys()
     apart = sum((ours[name] - theirs[name]).double().square().sum() for name in initial)
     length = sum((theirs[name] - initial[name]).double().square().sum() for name in initial)
-    return float((apart / length).sqrt())
+    return float(apart / length) ** 0.5
 
 
 def records(run: Path) -> list[dict[str, Any]]:

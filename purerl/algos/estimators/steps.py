@@ -16,7 +16,7 @@ from purerl.kernels.masks import masked
 from purerl.kernels.recurrence import reverse_recurrence
 from purerl.types import RowInt, TokenBool, TokenFloat, TokenInt
 
-__all__ = ["find_steps", "step_relative_advantage"]
+__all__ = ["find_steps", "spread_progress", "step_relative_advantage"]
 
 
 def find_steps(turn: TokenInt, action: TokenBool) -> tuple[TokenInt, TokenBool]:
@@ -70,3 +70,24 @@ def step_relative_advantage(
     label = group_index(group).unsqueeze(-1) * (state.shape[-2] * state.shape[-1]) + number
     flat = group_normalized_advantage(returns.flatten(-2), label.flatten(-2), counted.flatten(-2))
     return masked(flat.unflatten(-1, mask.shape[-2:]).gather(-1, step), mask).reshape(shape)
+
+
+def spread_progress(progress: TokenFloat, turn: TokenInt, action: TokenBool, *, decay: float) -> TokenFloat:
+    """Spread the progress of each turn over this turn and those before it, as in turn credit.
+
+        z_k = 1 + decay + ... + decay^(k - 1)
+        c_k = p_k / z_k + decay c_(k+1)
+
+    p_k is the sum of `progress` over the tokens of turn k = 1, 2, ... of the row. Its share at turn j <= k is
+    proportional to decay^(k - j), and the shares add up to p_k. With `decay` = 0, c is p. Every action token gets the
+    value of its turn, the others get 0. Shapes: [rows, time] each; `progress` in units of reward, `decay` per turn.
+    Source: turn credit, as in prime-rl.
+
+    >>> turn, action = torch.tensor([[0, 1, 1]]), torch.tensor([[True, True, True]])
+    >>> spread_progress(torch.tensor([[1.0, 0.0, 3.0]]), turn, action, decay=0.5)
+    tensor([[2., 2., 2.]])
+    """
+    step, _ = find_steps(turn, action)
+    powers = decay ** torch.arange(progress.shape[-1], device=progress.device, dtype=progress.dtype)
+    credit = reverse_recurrence(segment_sum(masked(progress, action), step) / powers.cumsum(-1), decay)
+    return masked(credit.gather(-1, step), action)

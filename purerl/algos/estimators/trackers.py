@@ -12,7 +12,7 @@ import torch
 from purerl.kernels.masks import masked
 from purerl.types import RowBool, RowFloat, RowInt, Scalar
 
-__all__ = ["table_lookup", "update_beta_counts", "update_moments", "update_moving_average"]
+__all__ = ["sum_by_entry", "table_lookup", "update_beta_counts", "update_moments", "update_moving_average"]
 
 
 def table_lookup(table: torch.Tensor, key: RowInt) -> RowFloat:
@@ -26,8 +26,15 @@ def table_lookup(table: torch.Tensor, key: RowInt) -> RowFloat:
     return table.expand(*key.shape[:-1], -1).gather(-1, key)
 
 
-def _sum_by_entry(table: torch.Tensor, x: RowFloat, key: RowInt, counted: RowBool) -> torch.Tensor:
-    """Sum `x` over the counted rows of each entry of `table`."""
+def sum_by_entry(table: torch.Tensor, x: RowFloat, key: RowInt, counted: RowBool) -> torch.Tensor:
+    """Sum `x` over the counted rows of each entry of `table`, whose values are not used.
+
+    Shapes: `table` and the result are [entries], the others are [rows]. The result has the dtype of `table`.
+
+    >>> counted, key = torch.tensor([True, True, False]), torch.tensor([1, 1, 0])
+    >>> sum_by_entry(torch.zeros(2), torch.tensor([1.0, 2.0, 4.0]), key, counted)
+    tensor([0., 3.])
+    """
     zeros = torch.zeros_like(table).expand(*key.shape[:-1], -1)
     return zeros.scatter_add(-1, key, masked(x, counted).to(table.dtype))
 
@@ -46,8 +53,8 @@ def update_moving_average(
     >>> update_moving_average(torch.zeros(2), torch.tensor([1.0, 0.0]), key, counted, decay=0.5)
     tensor([0.0000, 0.3750])
     """
-    rows = _sum_by_entry(table, torch.ones_like(score), key, counted)
-    mean = _sum_by_entry(table, score, key, counted) / rows.clamp(min=1)
+    rows = sum_by_entry(table, torch.ones_like(score), key, counted)
+    mean = sum_by_entry(table, score, key, counted) / rows.clamp(min=1)
     return decay**rows * table + (1 - decay**rows) * mean
 
 
@@ -67,8 +74,8 @@ def update_beta_counts(
     >>> update_beta_counts(alpha, beta, torch.tensor([1.0]), torch.tensor([1]), torch.tensor([True]), decay=0.5)
     (tensor([4., 3.]), tensor([4., 2.]))
     """
-    success, rows = score.clamp(0, 1), _sum_by_entry(alpha, torch.ones_like(score), key, counted)
-    successes, failures = (_sum_by_entry(alpha, x, key, counted) for x in (success, 1 - success))
+    success, rows = score.clamp(0, 1), sum_by_entry(alpha, torch.ones_like(score), key, counted)
+    successes, failures = (sum_by_entry(alpha, x, key, counted) for x in (success, 1 - success))
     has_rows = rows > 0
     return torch.where(has_rows, decay * alpha, alpha) + successes, torch.where(has_rows, decay * beta, beta) + failures
 

@@ -33,6 +33,7 @@ __all__ = [
     "sequence_log_ratio",
     "sequence_product_ratio",
     "sequence_ratio",
+    "smoothed_surrogate",
     "soft_gate_surrogate",
     "token_ratio",
 ]
@@ -208,6 +209,20 @@ def dual_clip_surrogate(
     tensor([[ 2.0000,  3.0000, -1.2000]])
     """
     return clip_surrogate(ratio.clamp(max=ratio_cap), advantage, clip_low=clip_low, clip_high=clip_high)
+
+
+def smoothed_surrogate(ratio: TokenFloat, advantage: TokenFloat, *, smoothing: float) -> TokenFloat:
+    """Compute the surrogate of PSPO: the ratio of a policy that is mixed with the old one, in place of a clip.
+
+        l = -A ((1 - smoothing) r + smoothing)
+
+    The mixture (1 - smoothing) pi + smoothing pi_old has this ratio to pi_old. The gradient is that of -A r times
+    1 - smoothing, and 0 nowhere. Shapes: [rows, time] each.
+
+    >>> smoothed_surrogate(torch.tensor([[3.0]]), torch.tensor([[-1.0]]), smoothing=0.25)
+    tensor([[2.5000]])
+    """
+    return -alike(advantage, ratio) * ((1 - smoothing) * ratio + smoothing)
 
 
 def soft_gate_surrogate(

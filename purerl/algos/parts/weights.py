@@ -35,6 +35,8 @@ __all__ = [
     "binary_kl",
     "binary_tv",
     "clipped_weight",
+    "complement_ratio",
+    "complement_weight",
     "divergence_banded_weight",
     "divergence_masked_weight",
     "double_sided_weight",
@@ -133,6 +135,48 @@ def double_sided_weight(logp: TokenFloat, rollout_logp: TokenFloat, *, clip_low:
     tensor([[0.0000, 1.1000, 0.0000]])
     """
     return banded_ratio(token_ratio(logp, rollout_logp), min_ratio=1 - clip_low, max_ratio=1 + clip_high)
+
+
+def complement_ratio(logp: TokenFloat, rollout_logp: TokenFloat, *, eps: float) -> TokenFloat:
+    """Compute the ratio of the probabilities that the token is another one, smoothed.
+
+        w = (1 + eps - mu) / (1 + eps - pi)
+
+    pi = exp(logp) and mu = exp(rollout_logp). It is above 1 if the token has become more likely, and between
+    eps / (1 + eps) and (1 + eps) / eps. At unlikely tokens it is near 1, however much their own ratio changes. `eps` is
+    above 0. Shapes: [rows, time] each. Source: BPO (2609.15987).
+
+    >>> complement_ratio(torch.tensor([[0.9, 0.02]]).log(), torch.tensor([[0.5, 0.01]]).log(), eps=0.1)
+    tensor([[3.0000, 1.0093]])
+    """
+    pi, mu = logp.clamp(max=0).exp(), rollout_logp.clamp(max=0).exp()
+    return (1 + eps - mu) / (1 + eps - pi)
+
+
+def complement_weight(
+    logp: TokenFloat,
+    rollout_logp: TokenFloat,
+    advantage: TokenFloat,
+    *,
+    eps: float,
+    clip_low: float,
+    clip_high: float,
+    weight_cap: float,
+) -> TokenFloat:
+    """Compute the weight of BPO: `complement_ratio`, capped, and 0 where it has changed in the advantage's direction.
+
+        w = (1 + eps - mu) / (1 + eps - pi)
+        v = 0                     if (A > 0, w > 1 + clip_high) or (A < 0, w < 1 - clip_low)
+            min(w, weight_cap)    else
+
+    Shapes: [rows, time] each. Source: BPO (2609.15987).
+
+    >>> logp, clip = torch.tensor([[0.9, 0.55, 0.2]]).log(), dict(clip_low=0.2, clip_high=0.28, weight_cap=3.0)
+    >>> complement_weight(logp, torch.full((1, 3), 0.5).log(), torch.tensor([[1.0, 1.0, -1.0]]), eps=0.1, **clip)
+    tensor([[0.0000, 1.0909, 0.0000]])
+    """
+    ratio = complement_ratio(logp, rollout_logp, eps=eps)
+    return ratio.clamp(max=weight_cap) * (1 - clip_indicator(ratio, advantage, clip_low=clip_low, clip_high=clip_high))
 
 
 def unbounded_positive_weight(

@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
 from purerl.system.nesting import read_json
@@ -61,7 +62,7 @@ def _exported(path: Path) -> dict[str, Tensor]:
 
 
 def export_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write `weights` into the directory `path` in the layout of a Hugging Face model."""
+    """Write `weights` into the directory `path`, for `initial_weights`. transformers has no such model."""
     from safetensors.torch import save_file
 
     path.mkdir(parents=True, exist_ok=True)
@@ -96,7 +97,7 @@ def compute_outputs(
     for name in names:
         if name not in outputs:
             raise InputError(f"output {name!r}", need="an output of this model", do=nearest(name, outputs))
-    action = batch["action"]
+    action = predicted_tokens(batch)
     return {name: outputs[name].where(_expanded(action, outputs[name]), 0) for name in names}
 
 

@@ -32,6 +32,7 @@ from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_o
 from purerl.backends.megatron.router import RouterLoad, install, routed_layers
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.weight_changes import ChangedWeights
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
@@ -243,7 +244,7 @@ class MegatronTrainer:
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[Tensor]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.limits)
-        read = with_fields(batch.select("group"), action=self.reader.positions(batch["action"]))
+        read = with_fields(batch.select("group"), action=self.reader.positions(predicted_tokens(batch)))
         return arrange(read, unit=unit, budget=self.config.budget, ranks=self.groups.data)
 
     def _rows(self, batch: TensorDict, parts: Sequence[Tensor], reads: Sequence[str]) -> list[TensorDict]:
@@ -251,7 +252,7 @@ class MegatronTrainer:
         choices = [CHOICES] if CHOICES in batch.keys() else []
         selected = select_fields(batch, (*reads, *choices))
         rows = [selected[part].to(self.groups.device) for part in parts]
-        return number_tokens(rows, [self.reader.positions(part["action"]) for part in rows])
+        return number_tokens(rows, [self.reader.positions(predicted_tokens(part)) for part in rows])
 
     # --- weights and files -------------------------------------------------------------------------------------------
 

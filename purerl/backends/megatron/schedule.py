@@ -27,6 +27,7 @@ from purerl.backends.megatron.context import own_positions
 from purerl.backends.megatron.expert_replay import NUMBER
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.shape import Shape
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.training import Budget
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
@@ -108,7 +109,7 @@ class Reader(NamedTuple):
             # What follows has the same gradient on each rank, so it is split and not summed.
             hidden = gather_from_sequence_parallel_region(hidden, tensor_parallel_output_grad=False)
         context, first = self.groups.context, self.groups.context.rank() * len(hidden)
-        read = self.positions(rows["action"])
+        read = self.positions(predicted_tokens(rows))
         column = torch.arange(read.shape[1], device=read.device)
         read = read & (first < column) & (column <= first + len(hidden))
         row, time = read.nonzero(as_tuple=True)

@@ -7,6 +7,7 @@ optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Largest, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import select_fields, with_fields
+from purerl.batch import predicted_tokens, select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import Layout, example_batch
+from purerl.testing.suite import shown
 
 __all__ = [
     "OBJECTIVES",
@@ -25,11 +27,14 @@ __all__ = [
     "Case",
     "Step",
     "assert_close",
+    "assert_finite",
     "first_steps",
+    "is_close",
     "make_batch",
     "make_step",
     "reference_outputs",
     "reference_training",
+    "scores_of",
     "value_of",
     "weights_of",
 ]
@@ -48,6 +53,7 @@ class Case(NamedTuple):
     optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
     variants: Sequence[Build]
     tolerance: float
+    load: Callable[[Path], Trainer] | None = None
 
 
 # --- batches and objectives --------------------------------------------------------------------------------------
@@ -101,9 +107,20 @@ def _entropies(batch: TensorDict) -> dict[str, Weighted]:
     return {"entropy": Weighted(value.sum(), count), "entropy_max": Largest(largest, (count > 0).to(value.dtype))}
 
 
+def _with_observed(batch: TensorDict) -> TensorDict:
+    """`batch` with further tokens that the trainer has to predict: of counted rows, those between action tokens."""
+    action, is_counted = batch["action"], batch["mask"].any(-1, keepdim=True)
+    return with_fields(batch, observed=batch["attention_mask"] & ~action & (action.cumsum(-1) > 0) & is_counted)
+
+
+def _likelihood(batch: TensorDict) -> Tensor:
+    return -batch["logp"]
+
+
 _READS = ("old_logp", "advantage")
 _POLICY = Term("policy", _surrogate, token_mean)
 _ALL = Term("all", _surrogate, token_mean, where="action")
+_ANSWERS = Term("answers", _likelihood, token_mean, where="observed", weight=0.2)
 _BONUS = Term("bonus", _entropy, sequence_mean_of_token_mean, weight=-0.3)
 _GROUP = Term("group", _group_variance, token_sum, weight=0.1)
 
@@ -111,8 +128,16 @@ OBJECTIVES = (
     Objective("policy", _READS, ("logp",), (_POLICY, _ALL), metric_outputs=("entropy",), metrics=_entropies),
     Objective("policy", _READS, ("logp", "entropy"), (_POLICY, _BONUS), metrics=_entropies),
     Objective("policy", _READS, ("logp",), (_GROUP,), metric_outputs=("entropy",), metrics=_entropies, unit="group"),
-    # A term of an output that is only watched: it has no gradient.
-    Objective("policy", _READS, ("logp",), (_POLICY, _BONUS), metric_outputs=("entropy",), metrics=_entropies),
+    # A term of an output that is only watched: it has no gradient. Another one of tokens that are no action.
+    Objective(
+        "policy",
+        (*_READS, "observed"),
+        ("logp",),
+        (_POLICY, _BONUS, _ANSWERS),
+        metric_outputs=("entropy",),
+        metrics=_entropies,
+        prepare=_with_observed,
+    ),
 )
 TOKENWISE = OBJECTIVES[1]
 """An objective whose rows are independent."""
@@ -138,7 +163,7 @@ def reference_outputs(
     """The outputs of the language model, by a forward pass over everything."""
     temperature = torch.where(batch["temperature"] == 0, 1, batch["temperature"])
     log_p = (case.logits(weights, batch["tokens"]) / temperature[:, None, None]).log_softmax(-1)
-    before, tokens, action = log_p[:, :-1], batch["tokens"][:, 1:], batch["action"][:, 1:]
+    before, tokens, action = log_p[:, :-1], batch["tokens"][:, 1:], predicted_tokens(batch)[:, 1:]
     choices = batch.get("teacher_topk_tokens", None)
     top = before.topk(top_k).indices if choices is None else choices[:, 1:]
     outputs = {
@@ -188,6 +213,29 @@ def value_of(metric: Weighted) -> float:
     return float(metric.total) / (float(metric.weight) or 1.0)
 
 
+def scores_of(trainer: Trainer, batch: TensorDict) -> dict[str, Tensor]:
+    """The log-probabilities and entropies of `batch`."""
+    scores = trainer.score(batch, ("logp", "entropy"))
+    return {name: scores[name] for name in ("logp", "entropy")}
+
+
+def is_close(got: Mapping[str, Tensor], need: Mapping[str, Tensor], tolerance: float) -> bool:
+    """Whether `assert_close` accepts the values."""
+    try:
+        assert_close("", got, need, tolerance)
+    except AssertionError:
+        return False
+    return True
+
+
+def assert_finite(what: str, got: Mapping[str, Tensor]) -> None:
+    """Raise AssertionError for a value that is infinite or NaN."""
+    for name, value in got.items():
+        if not value.isfinite().all():
+            index = tuple((~value.isfinite()).nonzero()[0].tolist())
+            raise AssertionError(f"{what}, {name} at {list(index)}: got {shown(float(value[index]))}, need a number")
+
+
 def assert_close(what: str, got: Mapping[str, Tensor], need: Mapping[str, Tensor], tolerance: float) -> None:
     """Raise AssertionError unless names, shapes and values are equal, the values up to `tolerance`."""
     assert set(got) == set(need), f"{what}: got {sorted(got)}, need {sorted(need)}"
@@ -200,5 +248,5 @@ def assert_close(what: str, got: Mapping[str, Tensor], need: Mapping[str, Tensor
             distance = (actual - expected).abs()
             largest = distance.nan_to_num(torch.inf).argmax()
             index = tuple(map(int, torch.unravel_index(largest, distance.shape))) if distance.ndim else ()
-            message = f"{what}, {name} at {list(index)}: got {actual[index]:.6g}, need {expected[index]:.6g}"
-            raise AssertionError(message)
+            values = f"got {shown(float(actual[index]))}, need {shown(float(expected[index]))}"
+            raise AssertionError(f"{what}, {name} at {list(index)}: {values}")

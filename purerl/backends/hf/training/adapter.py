@@ -138,6 +138,10 @@ def _plain_names(module: TokenModel) -> list[str]:
 
 def _check_targets(module: TokenModel, lora: Lora, names: Sequence[str]) -> None:
     head, seen = _head_of(module), dict[int, str]()
+    ends = {f".{name}" for name in _layers(module)}
+    for target in lora.target_modules:
+        if target != ALL_LINEAR and not any(end.endswith(f".{target}") for end in ends):
+            raise _no_target(lora, f"{target!r}, which is no layer of the model that can be trained", names)
     for name, layer in _layers(module).items():
         if type(layer.base_layer) is not nn.Linear:
             raise _no_target(lora, f"{name}, a {type(layer.base_layer).__name__}", names)

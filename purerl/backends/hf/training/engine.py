@@ -47,6 +47,7 @@ from purerl.backends.hf.weights.gather import full_tensors
 from purerl.backends.hf.weights.model_weights import ModelWeights, copy_into, trained_in
 from purerl.backends.hf.weights.shard_files import os_errors
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.weight_changes import change_tensors
 from purerl.backends.weights import check_adapter
 from purerl.batch import check_batch, select_fields, with_fields
@@ -198,7 +199,7 @@ class HFTrainer:
     def _arrange(self, batch: TensorDict, reads: Sequence[str], unit: str) -> list[MicroBatch]:
         """Validate the whole batch, and divide it."""
         check_rows(check_batch(batch, reads), self.module.limits)
-        tokens, action = self.module.read_positions(batch["tokens"], batch["action"])
+        tokens, action = self.module.read_positions(batch["tokens"], predicted_tokens(batch))
         batch = with_fields(batch.select("group"), tokens=tokens, action=action, **self.module.image_field(batch))
         options: dict[str, Any] = {"unit": unit, "budget": self.config.budget}
         if self.config.packing:
@@ -215,7 +216,7 @@ class HFTrainer:
     ) -> dict[str, Tensor]:
         return self.module(
             rows["tokens"],
-            rows["action"],
+            predicted_tokens(rows),
             rows["temperature"],
             tuple(outputs),
             prefixes=part.prefixes and part.prefixes.to(self.mesh.device),
