@@ -16,7 +16,8 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Largest, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import predicted_tokens, select_fields, with_fields
+from purerl.backends.predicted_tokens import predicted_tokens
+from purerl.batch import select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import Layout, example_batch
 from purerl.testing.suite import shown
