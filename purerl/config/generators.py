@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from attrs import evolve, fields_dict, frozen
 
@@ -16,9 +16,6 @@ from purerl.plugins import kind_of
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, in_section, no_effect, setting
 
-if TYPE_CHECKING:
-    from purerl.config.schema import RunConfig
-
 __all__ = [
     "change_generator",
     "check_adapter_rank",
@@ -29,7 +26,6 @@ __all__ = [
     "copy_reason",
     "is_narrow",
     "sampled_model",
-    "shares_weights",
 ]
 
 
@@ -57,6 +53,8 @@ def copy_reason(
     generator: object, *, model: Model, trainer: object, rollout: Rollout | None, placement: Placement, ranks: int
 ) -> str | None:
     """Why `generator` has a copy of the weights of the policy `model`; None: it samples with those of its `trainer`."""
+    if generator is None:
+        return "there is no generator"
     if rollout is not None and rollout.max_staleness:
         return f"rollout.max_staleness is {rollout.max_staleness}"
     if placement.kind == "ray":
@@ -65,12 +63,6 @@ def copy_reason(
         return f"{ranks} ranks"
     plugin = generator_plugin(generator)
     return plugin.copy_reason(generator, model=sampled_model(model, trainer), trainer=trainer)
-
-
-def shares_weights(config: RunConfig, ranks: int) -> bool:
-    """Whether the generator of `config` samples with the weights of the trainer, in a run with `ranks` ranks."""
-    generator, options = config.generator, {"model": config.model, "trainer": config.trainer, "rollout": config.rollout}
-    return generator is not None and copy_reason(generator, **options, placement=config.placement, ranks=ranks) is None
 
 
 def check_copy_weights(

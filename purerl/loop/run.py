@@ -11,7 +11,7 @@ from attrs import evolve, frozen
 
 from purerl.backends.mismatch_growth import mismatch_limit
 from purerl.config.check import accuracy_rewards_of, learns_from_rewards
-from purerl.config.generators import is_narrow, sampled_model, shares_weights
+from purerl.config.generators import copy_reason, is_narrow, sampled_model
 from purerl.config.preset_names import preset_of
 from purerl.config.requirements import Requirements, requirements_of
 from purerl.config.schema import RunConfig
@@ -97,13 +97,15 @@ def open_run(
     rows = partial(all_rows, needs, task, config.seed)
     stored = open_precomputed(config, needs, task, directory, context=context, fingerprints=fingerprints, rows=rows)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
+    placed = {"trainer": config.trainer, "rollout": rollout, "placement": config.placement, "ranks": ranks.size}
+    reason = copy_reason(config.generator, model=config.model, **placed)
     engines = open_engines(
         {name: role for name, role in needs.models.items() if name not in stored},
         task,
         runtime,
         stack,
         generator=_sampler_of(config),
-        shares_weights=shares_weights(config, ranks.size),
+        shares_weights=reason is None,
         judges=needs.judges,
         rewards=config.rewards,
         gates=config.gates,

@@ -67,7 +67,7 @@ def test_oapl_has_the_value_and_gradient_of_its_definition():
 
 
 def test_oapl_has_no_loss_at_the_optimal_policy_of_the_group():
-    """Where each row has its reference probability times exp(A / beta), the loss and its gradient are 0."""
+    """If each row has its reference probability times exp(A / beta), the loss and its gradient are 0."""
     algorithm = oapl.algorithm(oapl.Config(beta=0.5))
     batch = group_with_rewards([1.0, 0.25, 0.0], ref_logp=[[0.0, -1.0, -2.0]] * 3, entropy=[[0.0] * 3] * 3)
     batch = with_advantage(algorithm, batch)

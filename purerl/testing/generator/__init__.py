@@ -128,17 +128,11 @@ def check_generator(
     - weights with an unknown name or another shape raise EngineError; others are copied, and used from then on, also by
       requests in flight; each token has the version of its weights
     - each token of each request has a random number of its own, and no token is left out
-    - log-probabilities are those of `score`, at the temperature of sampling, also of several turns
-    - greedy decoding returns the most likely token, also if it continues a completion
-    - the frequencies of next tokens and of pairs of tokens fit the probabilities of `score` at several temperatures
-    - tokens are sampled at the temperature of the request: an error of 5 % is detected
+    - log-probabilities are those of `score`, also of several turns; greedy decoding returns the most likely token
+    - frequencies of tokens and of pairs fit the probabilities of `score`; a temperature that is 5 % off is detected
     - stop tokens, stop strings and `max_tokens` end a completion, and `finish` says which
     - canceled requests return the tokens that were sampled so far, and can be continued; the others run to their end
-
-    If `capabilities.sampling` has them:
-
-    - `top_p`, `top_k`, `min_p`, `repetition_penalty`, `min_tokens` and `regex` keep the tokens that their definitions
-      keep, and log-probabilities are those of the tokens that are kept
+    - the parameters of `capabilities.sampling` keep the tokens of their definitions, and log-probabilities follow
 
     Exactly, if `capabilities` say so:
 
@@ -146,27 +140,25 @@ def check_generator(
     - `batch_invariant`: a request has the same tokens alone, beside others, and in another order
     - both: a canceled completion is the beginning of the whole one; a turn has the tokens of a request of its own
 
-    build        makes the generator that is tested; it is closed at the end
-    weights      two sets of weights by name, with clearly different distributions, of which the first one is neither
-                 uniform nor so peaked that a token has a probability above 0.5 at a temperature of 8
+    build        makes the generator, which is closed at the end
+    weights      two sets by name, with clearly different distributions; the first one is not uniform, and at a
+                 temperature of 8 no token has a probability above 0.5
     score        (weights, tokens, temperature) -> the log-probability of each token given the tokens before it, in
                  nats; the first one is not read. Temperature 0 means temperature 1, as in `Sampling`
     vocabulary   the number of token ids; `score` is called for each of them. A default `top_k` of the engine that is
                  not smaller cannot be noticed, so take more than 64. A sequence has 20 + `long` tokens at most
     text         tokens -> their text, for stop strings and regular expressions
-    logits       (weights, tokens) -> the logits of all tokens after `tokens`, for `capabilities.sampling`
+    logits       (weights, tokens) -> the logits of all tokens that may follow
     tolerance    absolute, of log-probabilities; the default suits float32
     samples      completions whose frequencies are tested. A right generator fails with a probability of about 1e-6. The
                  temperature is tested with as many tokens as are needed, about 20000
     long         new tokens of requests that are interrupted: so many that a fast engine has not finished before
     exempt       names of checks that are not run
 
-    A generator may return and must accept any kind of sequence: lists and tuples are submitted. The result can be
-    printed. It says which checks have passed, and why others were left out, such as those that need `text` or `logits`.
+    Lists and tuples are submitted. The result says which checks have passed, and why others were left out.
 
-    Raises: AssertionError with the name of the check, the value and the expected value, both requests if their
-        completions are compared, and the rule, also if the generator raises an exception; ConfigError if a name in
-        `exempt` is not a check, or if the weights do not show a wrong temperature.
+    Raises: AssertionError with the name of the check, the values, the requests and the rule, also if the generator
+        raises an exception; ConfigError for an unknown name in `exempt`, and weights that hide a wrong temperature.
     """
     check_exemptions(exempt, _all_checks())
     with closing(build()) as generator:
