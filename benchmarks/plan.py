@@ -18,6 +18,7 @@ The bound is a difference of 10 %. Results on a machine with two cores, torch 2.
     recompute, vocabulary      720 MiB     970 MiB     968 MiB   1.001
     sharded                    288 MiB     576 MiB     588 MiB   0.980
 
+They are older than generators that share the weights of the trainer, and than gradients that are freed after a step.
 The peak is in training; in the sharded run, whose layers are recomputed, it is in the transfer of weights.
 """
 

@@ -34,7 +34,6 @@ __all__ = [
     "check_batch",
     "collate",
     "empty_batch",
-    "predicted_tokens",
     "require_tensors",
     "select_fields",
     "with_fields",
@@ -80,9 +79,9 @@ def _scored(name: str, unit: str, meaning: str, role: str, output: str, axes: st
     return Field(name, axes, _I if unit == "id" else _F, unit, "score", meaning, (role, output))
 
 
-def _observed(name: str, axes: str, unit: str, meaning: str) -> Field:
+def _observed(name: str, axes: str, unit: str, meaning: str, dtype: str = _I) -> Field:
     """A field that an environment provides."""
-    return Field(name, axes, _I, unit, "an environment", meaning, requires="environment")
+    return Field(name, axes, dtype, unit, "an environment", meaning, requires="environment")
 
 
 def _named(name: str, meaning: str) -> Field:
@@ -108,8 +107,7 @@ SCHEMA: tuple[Field, ...] = (
     _observed("role", _ROW, "index", "player of the row; with several environments, both as one number"),
     _observed("turn", _TOKEN, "index", "turn of the token, in its episode"),
     _observed("anchor", _TOKEN, "label", "state of the environment when the turn started"),
-    Field("progress", _TOKEN, _F, "reward", "an environment", "at a turn's last token: the change of the state's score",
-          requires="environment"),
+    _observed("progress", _TOKEN, "reward", "at a turn's last token: the change of the state's score", _F),
     Field("chosen", _ROW, _B, "", "data", "the preferred row of a pair", requires="pairs"),
     Field("margin", _ROW, _F, "reward", "data", "how much higher the chosen row should score", requires="margins"),
     Field("desirable", _ROW, _B, "", "data", "the label of a completion", requires="labels"),
@@ -174,10 +172,9 @@ STRUCTURE = ("attention_mask", "action", "mask", "row", "group")
 """Fields that every batch has, and that every function may read."""
 
 OPTIONAL_STRUCTURE = ("episode", "episode_tokens")
-"""Fields that a batch of episodes has besides, for the functions that run an algorithm.
+"""Fields that a batch of episodes has besides, for the functions that run an algorithm. No algorithm reads them.
 
-Without `episode`, every row is an episode of its own. No algorithm declares or reads these fields.
-"""
+Without `episode`, every row is an episode of its own."""
 
 # Names in other libraries -> our names.
 _ALIASES = {
@@ -218,14 +215,6 @@ def select_fields(batch: TensorDict, names: Iterable[str]) -> TensorDict:
     _require_batch(batch)
     optional = [name for name in OPTIONAL_STRUCTURE if name in batch.keys()]
     return batch.select(*dict.fromkeys((*STRUCTURE, *names, *optional)))
-
-
-def predicted_tokens(batch: TensorDict) -> torch.Tensor:
-    """The tokens that a trainer predicts, bool [rows, time]: action tokens, and those of `observed`, if there are any.
-
-    `observed` is written by the preparation of an objective that learns the answers of an environment.
-    """
-    return batch["action"] | batch["observed"] if "observed" in batch.keys() else batch["action"]
 
 
 def require_tensors(batch: TensorDict, names: Iterable[str] = ()) -> None:

@@ -292,7 +292,7 @@ class Trainer(Protocol):
         Each output is [rows, time] (`topk_logp` and `topk_tokens`: [rows, time, k]), at the row's `temperature` (0
         counts as 1), and 0 where `action` is false. `topk_logp` has the log-probabilities of the tokens in the field
         `teacher_topk_tokens` if the batch has it, and otherwise of the model's k most likely tokens, whose ids are
-        `topk_tokens`.
+        `topk_tokens`. Another output than those of `capabilities.outputs` raises InputError.
 
         A policy that has the output `routes` records the experts of each token, and `step` uses them. The output is
         [rows]: the number of the row's record, which only this trainer understands; 0: none.
@@ -302,8 +302,7 @@ class Trainer(Protocol):
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
         """Take one optimizer step on `batch`: micro-batches, backward, gradient clipping, optimizer.
 
-        The model predicts the tokens of `purerl.batch.predicted_tokens`: action tokens, and those of the field
-        `observed`, if the batch has it.
+        The model predicts action tokens, and those of the field `observed`, if the batch has it.
 
         `counts` belong to the whole step. If no token is counted or the gradient is not finite, neither the weights nor
         the optimizer state change; in both cases the metric `skipped` is 1, otherwise it is 0. A trainer may also skip
@@ -341,7 +340,10 @@ class Trainer(Protocol):
         ...
 
     def export(self, path: Path) -> None:
-        """Write the model into the directory `path` in Hugging Face's format. Raises OSError as `save`."""
+        """Write the model into the directory `path`: in Hugging Face's format, if transformers has its architecture.
+
+        Raises: OSError as `save`.
+        """
         ...
 
     def close(self) -> None:

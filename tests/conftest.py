@@ -19,6 +19,7 @@ from purerl.system.process import gc_frozen
 from tests.collection import one_after_another
 from tests.forks import WORKERS
 from tests.machine import MACHINE_TESTS, faults, reset_signals
+from tests.soak import count_interruptions, pytest_terminal_summary  # noqa: F401 -- a fixture, and a hook
 
 _SESSION = ExitStack()
 

@@ -30,6 +30,7 @@ from hashlib import sha256
 from inspect import signature
 from itertools import chain, product
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from purerl.config.schema import RunConfig
@@ -65,7 +66,7 @@ def result_of(run: Path) -> dict[str, Any]:
     return {
         "task": config.name,
         "seed": config.seed,
-        "command": " ".join(["purerl train", recipe, *shown]),
+        "command": " ".join(["purerl train", recipe, *map(quote, shown)]),
         "settings": shown,
         "model": _model(config, run),
         "digests": {
@@ -122,9 +123,11 @@ def find_recipe(config: RunConfig) -> tuple[str, list[str]]:
 
 def _arguments(config: RunConfig) -> Iterator[list[str]]:
     """Arguments of the recipe of `config`: those that it needs, and each choice of those that are a Literal."""
-    given = {"model": config.model.path, "data": write(list(config.data.files)) if config.data else ""}
+    files = config.data.files if config.data else ()
+    data = f"data={files[0]}" if len(files) == 1 else f"data.files={write(list(files))}"
+    given = {"model": f"model={config.model.path}", "data": data}
     required = [text.partition("=")[0] for text in required_settings(config.name)]
-    needed = [f"{name}={given[name]}" for name in required if name in given]
+    needed = [given[name] for name in required if name in given]
     function = find(config.name)
     choices = []
     for name, hint in get_type_hints(function).items():
@@ -136,11 +139,17 @@ def _arguments(config: RunConfig) -> Iterator[list[str]]:
 
 
 def _changes(base: RunConfig, config: RunConfig) -> list[str]:
-    """The settings that make `config` of `base`. Another kind of algorithm has no modifiers unless they are named."""
+    """The settings that make `config` of `base`.
+
+    Another kind of a section has not the settings of the first one. Another algorithm has no modifiers unless they are
+    named.
+    """
     changes = {key: value for key, _, value in differences(to_dict(base), to_dict(config))}
     if "algorithm.kind" in changes and (modifiers := flat(to_dict(config)).get("algorithm.modifiers")):
         changes["algorithm.modifiers"] = modifiers
-    return [f"{key}={write(value)}" for key, value in changes.items()]
+    other = tuple(key.removesuffix("kind") for key in changes if key.endswith(".kind"))
+    kept = {key: value for key, value in changes.items() if value is not None or not key.startswith(other)}
+    return [f"{key}={write(value)}" for key, value in kept.items()]
 
 
 def _without_folders(setting: str) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from purerl.errors import ConfigError
-from purerl_cli.output import with_debug
+from purerl_cli.output import format_model, with_debug
 
 __all__ = ["export"]
 
@@ -33,7 +33,7 @@ def export(
         raise ConfigError("--private has no effect", need="--push-to-hub", do="add --push-to-hub NAME")
     step = str(int(step)) if step.isdecimal() else step
     if push_to_hub is None:
-        typer.echo(f"{_export(run, step, output)}, in Hugging Face's format")
+        typer.echo(format_model(_export(run, step, output)))
         return
     from purerl_cli.hub import check_credentials, upload
 

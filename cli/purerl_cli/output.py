@@ -238,9 +238,16 @@ def _describe_performance(measured: Mapping[str, float]) -> list[tuple[str, str]
     return [line for line in lines if line[1]]
 
 
+def format_model(path: Path) -> str:
+    """The directory of an exported model, and its format if it is Hugging Face's."""
+    from purerl.models.pretrained import is_in_hf_format
+
+    return f"{path}, in Hugging Face's format" if is_in_hf_format(path) else str(path)
+
+
 def format_summary(config: RunConfig, summary: Summary) -> str:
     """The output of a finished run: first and last accuracy and validation loss, paths, and commands to try next."""
-    lines = [("model", f"{summary.model}, in Hugging Face's format"), ("checkpoint", str(summary.checkpoint))]
+    lines = [("model", format_model(summary.model)), ("checkpoint", str(summary.checkpoint))]
     is_trained_on = config.evaluate and set(config.evaluate.data.values()) & set(config.data.files)
     labels = {
         "eval/accuracy": "accuracy" if is_trained_on else "held-out accuracy",

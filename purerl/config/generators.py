@@ -53,6 +53,8 @@ def copy_reason(
     generator: object, *, model: Model, trainer: object, rollout: Rollout | None, placement: Placement, ranks: int
 ) -> str | None:
     """Why `generator` has a copy of the weights of the policy `model`; None: it samples with those of its `trainer`."""
+    if generator is None:
+        return "there is no generator"
     if rollout is not None and rollout.max_staleness:
         return f"rollout.max_staleness is {rollout.max_staleness}"
     if placement.kind == "ray":

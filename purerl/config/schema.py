@@ -141,7 +141,7 @@ class RunConfig:
         may_change="length",
     )
     batch_size: int = setting(
-        "prompts, demonstrations or preference pairs per step", example="64", **at_least(1, 2**24)
+        "prompts, demonstrations or preference pairs per step", example="64", **at_least(1, 100_000)
     )
     num_minibatches: int | None = setting(
         "mini-batches, each one optimizer step, that the rows of a step are split into; 1 if not given",

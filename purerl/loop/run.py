@@ -97,13 +97,15 @@ def open_run(
     rows = partial(all_rows, needs, task, config.seed)
     stored = open_precomputed(config, needs, task, directory, context=context, fingerprints=fingerprints, rows=rows)
     options = {"background": rollout.background, "temperature": rollout.temperature} if rollout else {}
+    placed = {"trainer": config.trainer, "rollout": rollout, "placement": config.placement, "ranks": ranks.size}
+    reason = copy_reason(config.generator, model=config.model, **placed)
     engines = open_engines(
         {name: role for name, role in needs.models.items() if name not in stored},
         task,
         runtime,
         stack,
         generator=_sampler_of(config),
-        shares_weights=_shares_weights(config, ranks.size),
+        shares_weights=reason is None,
         judges=needs.judges,
         rewards=config.rewards,
         gates=config.gates,
@@ -127,15 +129,6 @@ def open_run(
 def _sampler_of(config: RunConfig) -> tuple[Any, Model] | None:
     """The Config of the generator of `config`, if it has one, and the model that it samples."""
     return config.generator and (config.generator, sampled_model(config.model, config.trainer))
-
-
-def _shares_weights(config: RunConfig, ranks: int) -> bool:
-    """Whether the generator samples with the weights of the trainer."""
-    options = {"model": config.model, "trainer": config.trainer, "rollout": config.rollout}
-    return (
-        config.generator is not None
-        and copy_reason(config.generator, **options, placement=config.placement, ranks=ranks) is None
-    )
 
 
 def _check_resources(config: RunConfig, needs: Requirements, task: Task, context: RankContext) -> None:

@@ -99,7 +99,7 @@ def explain_config(folder: Path) -> ConfigError | None:
 
 
 def _problem_of_rope(rope: Mapping[str, Any]) -> tuple[object, str] | None:
-    """What is wrong with rotary embeddings, and what is needed; None if nothing is known to be."""
+    """The problem of rotary embeddings, and what they need; None if none is known."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     kind, known = rope.get("rope_type", rope.get("type", "default")), {"default", *ROPE_INIT_FUNCTIONS}

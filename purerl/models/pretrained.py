@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,7 +13,16 @@ from purerl.models.config_file import check_model_files, explain_config
 from purerl.settings import Model
 from purerl.system.similar_paths import similar_path
 
-__all__ = ["cannot_load", "check_directory", "config_of", "dtype_of", "file_of", "folder_of", "loading"]
+__all__ = [
+    "cannot_load",
+    "check_directory",
+    "config_of",
+    "dtype_of",
+    "file_of",
+    "folder_of",
+    "is_in_hf_format",
+    "loading",
+]
 
 
 def config_of(model: Model) -> Any:
@@ -23,6 +33,20 @@ def config_of(model: Model) -> Any:
         return AutoConfig.from_pretrained(
             model.path, revision=model.revision, trust_remote_code=model.trust_remote_code
         )
+
+
+def is_in_hf_format(path: Path) -> bool:
+    """Whether the directory `path` has a model in Hugging Face's format: of an architecture that transformers has.
+
+    A trainer may export others, as `fake` does.
+    """
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("model_type") in CONFIG_MAPPING_NAMES
 
 
 def dtype_of(model: Model) -> str:

@@ -4,24 +4,19 @@ r"""Counting letters: a real language model of 135 million parameters learns to 
     purerl train char_count --set size=verl --dry-run       the published setting, for one GPU
 
 It is verl's recipe for beginners. A problem is a question about a word of random letters that is spelled with dashes,
-such as ``How many r are in r-a-r-e?``. The answer compares each letter and ends in a box::
+such as ``How many r are in r-a-r-e?``. The answer lists the letters, each with the number so far, and ends in a box:
+``r1 a1 r2 e2 \boxed{2}``. The reward is 1 if the box has the correct number and 0 if not; nothing else is rewarded.
 
-    r = r
-    a != r
-    r = r
-    e != r
-    \boxed{2}
-
-The reward is 1 if the box has the correct number and 0 if not. SmolLM2-135M-Instruct is first trained by SFT on such
-answers, until it writes them in this form and often counts wrongly (`initial_run`). The RL phase then uses only the
-rewards. Held-out problems are in neither phase. Accuracy is that of answers sampled at temperature 1.
+SmolLM2-135M-Instruct is first trained by SFT on such answers, until 30 % of its own are correct (`initial_run`). The RL
+phase then uses only the rewards. Held-out problems are in neither phase. Accuracy is that of answers sampled at
+temperature 1.
 
 The model is made from a package of Python's index (`purerl.recipes.smollm2`). ``--set model=`` names another one, such
 as ``HuggingFaceTB/SmolLM2-135M-Instruct`` on the hub.
 
 Reasons for the settings of the size `small`, for two cores and half an hour:
 
-    words of 3 to 6 letters       completions of at most 32 tokens
+    words of 3 to 6 letters       completions of at most 20 tokens
     short system prompt           the one of the chat template has 20 tokens, which SFT would read in every row
     SFT with batches of 16        the number of optimizer steps counts, not the number of rows
     LoRA in RL                    all weights stand still at a low learning rate, and are destroyed at a higher one
@@ -31,13 +26,14 @@ Reasons for the settings of the size `small`, for two cores and half an hour:
                                   saved
 
 The size `verl` has the settings of verl's recipe: words of 5 to 20 letters, 9,000 rows, one epoch of SFT and two of
-GRPO on all weights, without a KL penalty.
+GRPO on all weights, without a KL penalty. Its answers compare each letter in a line of its own: ``r = r``, ``a != r``.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -53,11 +49,11 @@ from purerl.recipes.tiny_task import tiny_task, write_parquet
 from purerl.rollouts.settings import Rollout
 from purerl.settings import Model, to_model
 
-__all__ = ["Problem", "char_count", "draw", "prepare_small", "prepare_verl"]
+__all__ = ["Problem", "char_count", "compared", "counted", "draw", "prepare_small", "prepare_verl"]
 
 _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 _TRAIN, _HELD_OUT = "{run}/prepared/train.parquet", "{run}/prepared/held_out.parquet"
-_TRAIN_ROWS = {"small": 4000, "verl": 9000}
+_VERL_ROWS = 9000
 
 
 def char_count(
@@ -100,7 +96,7 @@ def _small() -> dict[str, Any]:
             batch_size=16,
             trainer=trainer.Config(lr=2e-4, warmup_steps=2, max_tokens_per_microbatch=2048),
             evaluate=Evaluate(
-                data=_TRAIN, every=8, before_training=False, max_examples=128, max_tokens=32, temperature=1.0
+                data=_TRAIN, every=4, before_training=False, max_examples=64, max_tokens=20, temperature=1.0
             ),
             stop_when=StopWhen(metric="eval/accuracy", at_least=0.3),
         ),
@@ -108,7 +104,7 @@ def _small() -> dict[str, Any]:
         steps=16,
         batch_size=16,
         num_minibatches=2,
-        rollout=Rollout(samples_per_prompt=8, max_tokens=32),
+        rollout=Rollout(samples_per_prompt=8, max_tokens=20),
         generator=generator.Config(max_num_seqs=128),
         trainer=trainer.Config(lr=2.5e-4, lora=Lora(rank=32), max_tokens_per_microbatch=2048),
         evaluate=Evaluate(data=_HELD_OUT, every=8, temperature=1.0),
@@ -119,7 +115,7 @@ def _verl() -> dict[str, Any]:
     shared = {"mixed_precision": "bfloat16", "max_tokens_per_microbatch": 16384}
     return dict(
         initial_run=dict(
-            max_steps=_TRAIN_ROWS["verl"] // 64,
+            max_steps=_VERL_ROWS // 64,
             batch_size=64,
             trainer=trainer.Config(
                 lr=2e-5,
@@ -132,7 +128,7 @@ def _verl() -> dict[str, Any]:
             ),
         ),
         algorithm=Composition(grpo.Config(), (reduction.Config(by="token_mean"),)),
-        steps=2 * (_TRAIN_ROWS["verl"] // 128),
+        steps=2 * (_VERL_ROWS // 128),
         batch_size=128,
         minibatch_size=16,
         rollout=Rollout(samples_per_prompt=8, max_tokens=128),
@@ -147,22 +143,30 @@ def _verl() -> dict[str, Any]:
 
 def prepare_small(folder: Path, seed: int) -> None:
     """Write 500 held-out problems, 4,000 others, and the model, into `folder`. Words have 3 to 6 letters."""
-    _prepare(folder, seed, lengths=(3, 6), held_out=500, train=_TRAIN_ROWS["small"], system=["Count letters."])
+    draw_small = partial(draw, shortest=3, longest=6)
+    _write(folder, seed, draw_small, partial(Problem.row, steps=counted, system=["Count letters."]), 500, 4000)
 
 
 def prepare_verl(folder: Path, seed: int) -> None:
     """Write 1,000 held-out problems, 9,000 others, and the model, into `folder`. Words have 5 to 20 letters."""
-    _prepare(folder, seed, lengths=(5, 20), held_out=1000, train=_TRAIN_ROWS["verl"], system=[])
+    draw_verl = partial(draw, shortest=5, longest=20)
+    _write(folder, seed, draw_verl, partial(Problem.row, steps=compared), 1000, _VERL_ROWS)
 
 
-def _prepare(
-    folder: Path, seed: int, *, lengths: tuple[int, int], held_out: int, train: int, system: Sequence[str]
+def _write(
+    folder: Path,
+    seed: int,
+    draw_one: Callable[[random.Random], Problem],
+    to_row: Callable[[Problem], Mapping[str, Any]],
+    held_out: int,
+    train: int,
 ) -> None:
+    """Write different problems, and the model, into `folder`."""
     rng = random.Random(seed)
     problems: dict[Problem, None] = {}
     while len(problems) < held_out + train:
-        problems[draw(rng, *lengths)] = None
-    rows = [problem.row(system) for problem in problems]
+        problems[draw_one(rng)] = None
+    rows = [*map(to_row, problems)]
     write_parquet(folder / "held_out.parquet", rows[:held_out])
     write_parquet(folder / "train.parquet", rows[held_out:])
     smollm2.write(folder / "model")
@@ -174,19 +178,37 @@ class Problem(NamedTuple):
     letter: str
     word: str
 
-    def row(self, system: Sequence[str] = ()) -> dict[str, Any]:
-        """The question after `system` prompts, the answer that compares each letter, and the number."""
+    def row(self, steps: Callable[[str, str], str], system: Sequence[str] = ()) -> dict[str, Any]:
+        """The question after `system` prompts, the answer with its `steps`, and the number."""
         letter, word, number = self.letter, self.word, str(self.word.count(self.letter))
-        lines = [f"{each} {'=' if each == letter else '!='} {letter}" for each in word]
         question = f"How many {letter} are in {'-'.join(word)}?"
+        answer = f"{steps(letter, word)}\\boxed{{{number}}}"
         return {
             "prompt": [
                 *({"role": "system", "content": text} for text in system),
                 {"role": "user", "content": question},
             ],
-            "completion": [{"role": "assistant", "content": "\n".join([*lines, f"\\boxed{{{number}}}"])}],
+            "completion": [{"role": "assistant", "content": answer}],
             "answer": number,
         }
+
+
+def counted(letter: str, word: str) -> str:
+    """Each letter of `word`, and how often `letter` has occurred so far.
+
+    >>> counted("r", "rare")
+    'r1 a1 r2 e2 '
+    """
+    return "".join(f"{each}{word[: place + 1].count(letter)} " for place, each in enumerate(word))
+
+
+def compared(letter: str, word: str) -> str:
+    """A line for each letter of `word` that compares it with `letter`, as in verl's recipe.
+
+    >>> compared("r", "rare").splitlines()
+    ['r = r', 'a != r', 'r = r', 'e != r']
+    """
+    return "".join(f"{each} {'=' if each == letter else '!='} {letter}\n" for each in word)
 
 
 def draw(rng: random.Random, shortest: int, longest: int) -> Problem:

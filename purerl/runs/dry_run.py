@@ -70,8 +70,7 @@ def dry_run(
     needs = check(checked, functions)
     check_metrics(checked, needs, may_log=False)
     check_devices(checked)
-    world = find_world(os.environ)  # the ranks that a run would have, started as this command was
-    check_ranks(checked.placement, needs, world.size if world else checked.placement.ranks or 1)
+    check_ranks(checked.placement, needs, _num_ranks(checked))
     path = directory or Path("runs") / config.name
     if resume_from is not None:
         check_start_checkpoint(parse_start_checkpoint(resume_from), path, config.max_steps, fresh=fresh)
@@ -101,6 +100,12 @@ def dry_run(
         "imported to read the settings": [] if runs_code else imported_plugins(config),
     }
     return [f"{label}: {', '.join(dict.fromkeys(names))}" for label, names in notes.items() if names]
+
+
+def _num_ranks(config: RunConfig) -> int:
+    """The ranks that a run would have that is started as this command was."""
+    world = find_world(os.environ)
+    return world.size if world else config.placement.ranks or 1
 
 
 def _check_stored(resolved: RunConfig, path: Path) -> None:

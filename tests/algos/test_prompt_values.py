@@ -8,7 +8,9 @@ import pytest
 import torch
 
 from purerl.algos import codapo, gar, grpo, oapl
+from purerl.batch import with_fields
 from purerl.errors import ConfigError
+from purerl.testing.perturbations import cast
 from tests.algos.helpers import advantage_losses_and_gradients, group_with_rewards, with_advantage
 
 
@@ -55,7 +57,7 @@ def test_oapl_has_the_value_and_gradient_of_its_definition():
     algorithm = oapl.algorithm(oapl.Config(beta=0.5))
     rewards, logp, ref = [1.0, 0.0], torch.randn(2, 3).double(), torch.randn(2, 3).double()
     batch = group_with_rewards(rewards, logp=logp.tolist(), ref_logp=ref.tolist(), entropy=[[0.0] * 3] * 2)
-    batch = batch.apply(lambda x: x.double() if x.is_floating_point() else x)
+    batch = cast(batch, torch.float64)
     value = 0.5 * math.log((math.exp(2) + 1) / 2)
     leaf = batch["logp"].clone().requires_grad_()
     errors = 0.5 * (leaf - batch["ref_logp"])[:, 1:].sum(-1) - (torch.tensor(rewards).double() - value)
@@ -65,12 +67,12 @@ def test_oapl_has_the_value_and_gradient_of_its_definition():
 
 
 def test_oapl_has_no_loss_at_the_optimal_policy_of_the_group():
-    """Where each row has its reference probability times exp(A / beta), the loss and its gradient are 0."""
+    """If each row has its reference probability times exp(A / beta), the loss and its gradient are 0."""
     algorithm = oapl.algorithm(oapl.Config(beta=0.5))
     batch = group_with_rewards([1.0, 0.25, 0.0], ref_logp=[[0.0, -1.0, -2.0]] * 3, entropy=[[0.0] * 3] * 3)
     batch = with_advantage(algorithm, batch)
     share = batch["advantage"] / 0.5 / 2  # one half at each of two tokens
-    _, loss, gradient = advantage_losses_and_gradients(algorithm, batch.set("logp", batch["ref_logp"] + share))
+    _, loss, gradient = advantage_losses_and_gradients(algorithm, with_fields(batch, logp=batch["ref_logp"] + share))
     assert float(loss) == pytest.approx(0, abs=1e-10)
     assert float(gradient.abs().max()) == pytest.approx(0, abs=1e-6)
 

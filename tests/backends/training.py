@@ -61,7 +61,7 @@ def train(trainer: HFTrainer, steps: int = 1, objective: Objective = POLICY) -> 
     return [{name: float(m.total / m.weight) for name, m in report.items() if m.weight} for report in reports]
 
 
-def keep_gradients(trainer: HFTrainer) -> dict[str, Tensor]:
+def keep_gradients(trainer: Any) -> dict[str, Tensor]:
     """The gradients of the last step of `trainer` by name, after each step: the trainer itself frees them."""
     kept, optimize = dict[str, Tensor](), trainer._optimize
 

@@ -81,7 +81,7 @@ def test_command_of_a_recipe_has_its_arguments_and_the_modifiers_of_another_algo
     recipe, settings = find_recipe(config)
     assert recipe == "gsm8k"
     assert resolve("gsm8k", settings) == config
-    assert {"model=tiny", "batch_size=16", kind[0], kind[1]} <= {*settings}
+    assert {"model=tiny", "batch_size=16", 'algorithm.kind="tests.recipes.shuffled"', kind[1]} <= {*settings}
 
 
 def test_run_that_no_command_gives_is_refused(run: Summary, tmp_path: Path) -> None:

@@ -95,7 +95,8 @@ def test_functions_of_python_are_refused_in_a_file_of_somebody_else(name: str, f
 def test_file_with_the_name_of_a_module_of_python_is_accepted(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "my_reward.py").write_text("def reward(completion, example):\n    return 1.0\n")
     settings = [f"model={folder / 'model'}", f"data={folder / 'rows.jsonl'}", *SMALL]
-    settings += [f'rewards=["{tmp_path}/my_reward.py:reward"]', "trainer.max_grad_norm=inf"]
+    settings += [f'rewards=["{tmp_path}/my_reward.py:reward"]', "trainer.max_grad_norm=inf", "evaluate.every=1"]
+    settings += ["data.validation_fraction=0.5"]
     options = [part for setting in settings for part in ("--set", setting)]
     result = CliRunner().invoke(app, ["train", "gsm8k", "--dry-run", "--directory", str(tmp_path / "run"), *options])
     assert result.exit_code == 0, result.output

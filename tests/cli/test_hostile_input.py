@@ -1,19 +1,15 @@
-"""Input that is deep, wide, or of another kind: a message in seconds, and no traceback."""
+"""Input that is deep, long, or of another kind: a message in seconds, and no traceback."""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as parquet
 import pytest
 from typer.testing import CliRunner, Result
 
 from purerl.system.nesting import MAX_NESTING
 from purerl_cli.main import app
-from tests.data.made import assistant, user, write
-from tests.recipes.made import write_model
 
 
 def _run(*arguments: object) -> Result:
@@ -72,7 +68,7 @@ def test_nested_row_is_refused(row: str, tmp_path: Path) -> None:
     _check(_run("data", "inspect", tmp_path / "rows.jsonl"), "line 1 of", "got:")
 
 
-# --- many keys and columns -----------------------------------------------------------------------------------------
+# --- many keys -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -86,44 +82,6 @@ def test_many_unknown_keys_are_refused_in_seconds(section: str, tmp_path: Path) 
     _check(result, "the first 100 settings that purerl does not have", "key_0 = 1", "key_99 = 1")
     assert "key_100 = 1" not in result.stderr
     assert seconds < 5
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a model, and files of 20,000 columns."""
-    folder = tmp_path_factory.mktemp("wide")
-    write_model(folder / "model")
-    others = {f"column_{number}": [0] * 8 for number in range(20_000)}
-    prompts = {"prompt": [[user(f"{k}+1?")] for k in range(8)], "answer": [str(k + 1) for k in range(8)]}
-    parquet.write_table(pa.table({**prompts, **others}), folder / "prompts.parquet")
-    parquet.write_table(pa.table({"promt": prompts["prompt"], **others}), folder / "misnamed.parquet")
-    messages = [[user("a?"), assistant("b")]] * 8
-    parquet.write_table(pa.table({"messages": messages, **others}), folder / "messages.parquet")
-    write(folder / "rows.jsonl", [{"prompt": "a", "answer": "1", **dict.fromkeys(others, 0)}] * 8)
-    return folder
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "file", "status"),
-    [("gsm8k", "prompts", 0), ("gsm8k", "misnamed", 2), ("sft", "messages", 0)],
-)
-def test_wide_files_are_read_in_seconds(recipe: str, file: str, status: int, wide: Path, tmp_path: Path) -> None:
-    settings = [f"model={wide / 'model'}", f"data={wide / file}.parquet", "batch_size=2", "num_minibatches=1"]
-    options = [part for setting in settings for part in ("--set", setting)]
-    start = time.process_time()
-    result = _run("train", recipe, "--dry-run", "--directory", tmp_path / "run", *options)
-    assert (result.exit_code, time.process_time() - start < 5) == (status, True), result.output[:2000]
-    assert len(result.output) < 20_000
-    if status:
-        assert "column_48 and 19,951 more" in result.stderr
-
-
-@pytest.mark.slow
-def test_wide_rows_of_json_are_read_in_seconds(wide: Path) -> None:
-    start = time.process_time()
-    assert _run("data", "inspect", wide / "rows.jsonl").exit_code == 0
-    assert time.process_time() - start < 5
 
 
 # --- modules -------------------------------------------------------------------------------------------------------

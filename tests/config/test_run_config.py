@@ -112,7 +112,7 @@ def test_an_error_in_the_initial_run_has_its_key() -> None:
             "evaluate.stop_strings\n  got:  an empty string\n  need: strings of at least",
         ),
         ("checkpoint.every=0", "checkpoint.every\n  got:  0\n  need: an integer, at least 1"),
-        ("batch_size=0", "batch_size\n  got:  0\n  need: an integer, at least 1"),
+        ("batch_size=0", "batch_size\n  got:  0\n  need: an integer from 1 to 100000"),
     ],
 )
 def test_invalid_values_are_refused_with_their_key(setting: str, message: str) -> None:

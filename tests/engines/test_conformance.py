@@ -14,7 +14,7 @@ from purerl.backends.serving.generator import ServedGenerator
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
-from purerl.testing.generator import EXACT, SAMPLING, check_generator
+from purerl.testing.generator import EXACT, REFUSED, SAMPLING, check_generator
 from tests.backends.generators import reference_score, suite_arguments, tiny_model, weights_in_files
 from tests.engines.conftest import KIND, SIZES, build
 
@@ -25,7 +25,7 @@ def _check(first: Model, second: Model, folder: Path, **changes: object) -> None
         **suite_arguments(first, second),
         long=1500,
     )
-    assert set(result.left_out) <= {check.__name__ for check in (*SAMPLING, *EXACT)}
+    assert set(result.left_out) <= {check.__name__ for check in (*SAMPLING, *REFUSED, *EXACT)}
 
 
 def test_engine_conforms(models: tuple[Model, Model], url: str, tmp_path: Path) -> None:

@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from purerl.config.schema import RunConfig
 
@@ -25,17 +26,29 @@ _EVENTS = {
     "os.listdir",
 }
 
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["purerl.loop.train", "purerl.recipes.addition", "transformers", "pyarrow.parquet"])
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["purerl.loop.train", "purerl.recipes.addition", "transformers", "pyarrow.parquet"])
 
 
-def run(config: RunConfig, directory: Path, *, at_event: int | None = None, after: float | None = None) -> int:
+PHASES = ("start", "step", "checkpoint without manifest", "export")
+
+
+class PhaseEvent(NamedTuple):
+    """Event `number`, from 1, of those in one of `PHASES`."""
+
+    phase: str
+    number: int
+
+
+def run(
+    config: RunConfig, directory: Path, *, at_event: int | PhaseEvent | None = None, after: float | None = None
+) -> int:
     """Train in another process; return its exit code.
 
-    The process kills itself at the `at_event`-th event, or is killed after `after` seconds. An event is the start or
-    the end of a phase of a step, or an operation on a file of the run.
+    The process kills itself at the event `at_event`, or is killed after `after` seconds. An event is the start or the
+    end of a phase of a step, or an operation on a file of the run.
     """
-    process = _processes.Process(target=_train, args=(config, directory, at_event))
+    process = PROCESSES.Process(target=_train, args=(config, directory, at_event))
     process.start()
     process.join(after)
     if process.is_alive():
@@ -45,20 +58,22 @@ def run(config: RunConfig, directory: Path, *, at_event: int | None = None, afte
     return process.exitcode
 
 
-def count_events(config: RunConfig, directory: Path) -> int:
-    """Train in another process until the run is finished; return the number of events."""
-    receiver, sender = _processes.Pipe(duplex=False)
-    process = _processes.Process(target=_count, args=(config, directory, sender))
+def count_events(config: RunConfig, directory: Path) -> Counter[str]:
+    """Train in another process until the run is finished; return the number of events in each of `PHASES`."""
+    receiver, sender = PROCESSES.Pipe(duplex=False)
+    process = PROCESSES.Process(target=_count, args=(config, directory, sender))
     process.start()
     process.join()
     assert process.exitcode == 0
     return receiver.recv()
 
 
-def _train(config: RunConfig, directory: Path, kill_at: int | None) -> None:
+def _train(config: RunConfig, directory: Path, kill_at: int | PhaseEvent | None) -> None:
     from purerl.loop.train import train
 
-    if kill_at is not None:
+    if isinstance(kill_at, PhaseEvent):
+        kill_in_phase(directory, kill_at)
+    elif kill_at is not None:
         on_event(directory, lambda count, _: count == kill_at and os.kill(os.getpid(), signal.SIGKILL))
     audit_phases(directory)
     train(config, directory=directory)
@@ -81,10 +96,46 @@ def audit_phases(directory: Path) -> None:
 
 
 def _count(config: RunConfig, directory: Path, sender: Any) -> None:
-    total = [0]
-    on_event(directory, lambda count, _: total.__setitem__(0, count))
+    counts = count_by_phase(directory, lambda phase, number: None)
     _train(config, directory, None)
-    sender.send(total[0])
+    sender.send(counts)
+
+
+def kill_in_phase(directory: Path, event: PhaseEvent) -> None:
+    """Kill this process at `event`."""
+
+    def callback(phase: str, number: int) -> None:
+        if (phase, number) == event:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    count_by_phase(directory, callback)
+
+
+def count_by_phase(directory: Path, callback: Callable[[str, int], None]) -> Counter[str]:
+    """Call `callback` at each event in `directory`, with its phase and its number in it; return the counts so far."""
+    counts = Counter[str]()
+
+    def count(_: int, path: str) -> None:
+        phase = _phase_of(directory, path, has_steps=counts["step"] > 0)
+        counts[phase] += 1
+        callback(phase, counts[phase])
+
+    on_event(directory, count)
+    return counts
+
+
+def _phase_of(directory: Path, path: str, *, has_steps: bool) -> str:
+    """The phase of an event at `path`. That of a phase of a step is at `directory` itself."""
+    parts = Path(path).parts[len(directory.parts) :]
+    if parts[:1] == ("final",):
+        return "export"
+    if (
+        len(parts) > 2
+        and parts[0] == "checkpoints"
+        and not (directory / parts[0] / parts[1] / "manifest.json").exists()
+    ):
+        return "checkpoint without manifest"
+    return "step" if has_steps or not parts else "start"
 
 
 def on_event(directory: Path, callback: Callable[[int, str], object]) -> None:

@@ -18,6 +18,7 @@ from purerl.backends.hf.lora import Lora
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.backends.serving.generator import ServedGenerator
+from purerl.config.schema import RunConfig
 from purerl.errors import EngineError
 from purerl.loop.train import train
 from purerl.opening.weight_check import check_updates
@@ -288,6 +289,12 @@ def test_a_policy_without_log_probabilities_is_not_checked(tmp_path: Path) -> No
     assert generator.transfers == 0
 
 
+def with_copy(max_steps: int = 2, **changes: Any) -> RunConfig:
+    """A small run whose generator has a copy of the weights, which can be old."""
+    config = small_real(max_steps, **changes)
+    return evolve(config, generator=evolve(config.generator, copy_weights=True))
+
+
 def test_a_run_whose_engine_keeps_a_weight_does_not_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load, old = HFGenerator.load_weights, dict[str, Tensor]()
 
@@ -297,7 +304,7 @@ def test_a_run_whose_engine_keeps_a_weight_does_not_start(tmp_path: Path, monkey
 
     monkeypatch.setattr(HFGenerator, "load_weights", stale)
     with pytest.raises(EngineError, match=r"new values of model\.norm\.weight \(1 of 1\)"):
-        train(small_real(), directory=tmp_path / "run")
+        train(with_copy(), directory=tmp_path / "run")
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -314,7 +321,7 @@ def test_a_run_whose_engine_becomes_stale_is_warned_of_and_ends_by_a_setting(
 
     monkeypatch.setattr(HFGenerator, "load_weights", stale)
     trainer = evolve(small_real().trainer, lr=0.02, lr_scheduler="constant", warmup_steps=None)
-    config = small_real(8, trainer=trainer, evaluate=None)
+    config = with_copy(8, trainer=trainer, evaluate=None)
     found = records(train(config, directory=tmp_path / "warned"))
     assert max(record.get("mismatch/logp_abs_diff", 0) for record in found) > 1e-3
     assert "before the first step" in capsys.readouterr().out

@@ -21,7 +21,7 @@ from purerl.backends.hf.lora import Lora
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.evaluation.settings import Evaluate
-from purerl.recipes.char_count import Problem
+from purerl.recipes.char_count import Problem, compared
 from purerl.rollouts.settings import Rollout
 from purerl.runs.export import export_model
 from purerl.seeds import derive_seed
@@ -60,7 +60,7 @@ def _initial_adapter(config: RunConfig, path: Path) -> Path:
 
 
 def test_sft_equals_transformers(model: Path, tokenizer: PreTrainedTokenizerBase, tmp_path: Path) -> None:
-    data = [problem.row() for problem in PROBLEMS]
+    data = [problem.row(compared) for problem in PROBLEMS]
     config = RunConfig(
         name="sft",
         model=Model(str(model)),
@@ -128,7 +128,7 @@ def test_dpo_with_lora_equals_peft(model: Path, tokenizer: PreTrainedTokenizerBa
 
 
 def _pair(problem: Problem) -> dict[str, Any]:
-    demonstration = problem.row()
+    demonstration = problem.row(compared)
     text = demonstration["completion"][0]["content"]
     other = text.replace(f"{{{demonstration['answer']}}}", "{9}")
     assert other != text
@@ -185,7 +185,7 @@ def _row(tokens: torch.Tensor, action: torch.Tensor, attention: torch.Tensor) ->
 
 
 def test_mixed_precision_trains_nearly_the_same(model: Path, tmp_path: Path) -> None:
-    data = _write(tmp_path / "data.jsonl", [problem.row() for problem in PROBLEMS])
+    data = _write(tmp_path / "data.jsonl", [problem.row(compared) for problem in PROBLEMS])
     config = RunConfig(
         name="sft",
         model=Model(str(model)),

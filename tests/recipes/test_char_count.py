@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as parquet
@@ -10,35 +11,47 @@ import pytest
 
 from purerl.errors import ConfigError, RunError
 from purerl.recipes import resolve, smollm2
-from purerl.recipes.char_count import Problem, char_count, draw, prepare_small, prepare_verl
+from purerl.recipes.char_count import (
+    Problem,
+    char_count,
+    compared,
+    counted,
+    draw,
+    prepare_small,
+    prepare_verl,
+)
 from purerl.rewards.math import boxed
 from purerl.runs.dry_run import dry_run
 
 
-def test_an_answer_compares_each_letter_and_ends_in_a_box() -> None:
-    row = Problem("r", "rare").row(["Count letters."])
+@pytest.mark.parametrize(
+    ("steps", "answer"),
+    [(counted, "r1 a1 r2 e2 \\boxed{2}"), (compared, "r = r\na != r\nr = r\ne != r\n\\boxed{2}")],
+)
+def test_an_answer_lists_the_letters_and_ends_in_a_box(steps: Callable[[str, str], str], answer: str) -> None:
+    row = Problem("r", "rare").row(steps, ["Count letters."])
     assert row["prompt"] == [
         {"role": "system", "content": "Count letters."},
         {"role": "user", "content": "How many r are in r-a-r-e?"},
     ]
-    assert row["completion"][0]["content"] == "r = r\na != r\nr = r\ne != r\n\\boxed{2}"
+    assert row["completion"] == [{"role": "assistant", "content": answer}]
     assert row["answer"] == "2"
 
 
 @pytest.mark.parametrize(
     ("completion", "reward"),
     [
-        ("r = r\na != r\nr = r\ne != r\n\\boxed{2}", 1.0),
+        ("r1 a1 r2 e2 \\boxed{2}", 1.0),
         ("\\boxed{2}", 1.0),
-        ("r = r\na != r\nr = r\ne != r\n\\boxed{3}", 0.0),
+        ("r1 a1 r2 e2 \\boxed{3}", 0.0),
         ("\\boxed{2} or \\boxed{3}", 0.0),
         ("There are 2.", 0.0),
-        ("r = r\n\\boxed{2", 0.0),
+        ("r1 a1 r2 e2 \\boxed{2", 0.0),
         ("", 0.0),
     ],
 )
 def test_the_reward_is_1_for_the_correct_number_in_a_box(completion: str, reward: float) -> None:
-    assert boxed(completion, Problem("r", "rare").row()) == reward
+    assert boxed(completion, Problem("r", "rare").row(counted)) == reward
 
 
 def test_every_number_below_the_length_is_drawn_equally_often() -> None:

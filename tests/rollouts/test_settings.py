@@ -17,7 +17,7 @@ from purerl.recipes.addition import addition
         ("rollout.temperature=nan", "rollout.temperature\n  got:  nan\n  need: from 0.0001 to 10000\n"),
         ("rollout.temperature=0", "rollout.temperature\n  got:  0.0\n  need: from 0.0001 to 10000\n  do:   only eval"),
         ('rollout.stop_strings=[""]', "rollout.stop_strings\n  got:  an empty string\n  need: strings of at least one"),
-        ("rollout.samples_per_prompt=0", "rollout.samples_per_prompt\n  got:  0\n  need: an integer, at least 1"),
+        ("rollout.samples_per_prompt=0", "rollout.samples_per_prompt\n  got:  0\n  need: an integer from 1 to 65536"),
         ("rollout.max_staleness=-1", "rollout.max_staleness\n  got:  -1\n  need: an integer, at least 0"),
         ("rollout.order=random", "rollout.order\n"),
         ("rollout.stall_timeout=0", "rollout.stall_timeout\n  got:  0.0\n  need: a finite number above 0"),

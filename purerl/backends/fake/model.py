@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from purerl.batch import predicted_tokens
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.errors import ConfigError, InputError, nearest
 from purerl.settings import Model
 from purerl.system.nesting import read_json
@@ -62,7 +62,7 @@ def _exported(path: Path) -> dict[str, Tensor]:
 
 
 def export_weights(weights: Mapping[str, Tensor], path: Path) -> None:
-    """Write `weights` into the directory `path` in the layout of a Hugging Face model."""
+    """Write `weights` into the directory `path`, for `initial_weights`. transformers has no such model."""
     from safetensors.torch import save_file
 
     path.mkdir(parents=True, exist_ok=True)

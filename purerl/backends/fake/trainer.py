@@ -149,9 +149,9 @@ def conformance(directory: Path) -> dict[str, Any]:
     def logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
         return weights[BIGRAM][tokens]
 
-    def make() -> FakeTrainer:
-        model = Model("conformance", dtype="float64")
+    def load(path: Path) -> FakeTrainer:
+        model = Model(str(path), dtype="float64")
         return build(Config(vocab_size=11, lr=0.1), model=model, role="policy", outputs=OUTPUTS, updates=10, seed=0)
 
-    sgd = partial(torch.optim.SGD, lr=0.1)
-    return {"build": make, "vocab_size": 11, "logits": logits, "optimizer": sgd}
+    make, sgd = partial(load, Path("conformance")), partial(torch.optim.SGD, lr=0.1)
+    return {"build": make, "vocab_size": 11, "logits": logits, "optimizer": sgd, "load": load}

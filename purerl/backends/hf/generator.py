@@ -72,7 +72,7 @@ def build_shared(config: Config, *, trainer: HFTrainer, model: Model, seed: int)
     from purerl.backends.hf.sampling.engine import HFGenerator
     from purerl.backends.hf.weights.shared import SharedWeights
 
-    generator = HFGenerator(config, trainer.decoding_model(), model, SharedWeights(trainer))
+    generator = HFGenerator(config, trainer.decoding_model(), model, SharedWeights(trainer.parameters))
     generator.probe()
     return generator
 

@@ -32,9 +32,10 @@ from purerl.backends.megatron.optimizer_state import restore, set_steps, steps_o
 from purerl.backends.megatron.router import RouterLoad, install, routed_layers
 from purerl.backends.megatron.schedule import Reader, arrange, run
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.weight_changes import ChangedWeights
 from purerl.backends.weights import check_adapter
-from purerl.batch import check_batch, predicted_tokens, select_fields, with_fields
+from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, InputError
 from purerl.expert_routes import RouteStore
 from purerl.protocols import Capabilities, Metrics, Weights

@@ -27,8 +27,8 @@ from purerl.backends.megatron.context import own_positions
 from purerl.backends.megatron.expert_replay import NUMBER
 from purerl.backends.megatron.mesh import Groups
 from purerl.backends.megatron.shape import Shape
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.training import Budget
-from purerl.batch import predicted_tokens
 from purerl.kernels.logp import OUTPUTS as LANGUAGE_OUTPUTS
 from purerl.kernels.logp import VocabularyShard, token_outputs
 from purerl.kernels.partition import rank_microbatches, tokens_needed

@@ -9,6 +9,8 @@ that raises AssertionError with a message. `CHECKS` lists them in order:
     repetition     an episode depends on its example, its seed and the turns of the model, and on nothing else
     validity       what the environment returns can be used
     ending         the end of an episode, and `close`
+
+Each has to detect its planted errors: docs/reference/planted_errors.md.
 """
 
 from __future__ import annotations
@@ -17,9 +19,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from purerl.envs.observations import Declared
-from purerl.errors import ConfigError, nearest
+from purerl.errors import ConfigError
 from purerl.testing.environment import ending, repetition, validity
 from purerl.testing.environment.case import Case, Policy, random_turn
+from purerl.testing.suite import check_exemptions, run_check
 
 __all__ = ["CHECKS", "Case", "check_environment", "random_turn"]
 
@@ -68,20 +71,13 @@ def check_environment(
     episodes    episodes of each example, with different seeds
     exempt      names of checks that are not run
 
-    Raises: AssertionError with the name of the check, the value and the expected value; ConfigError if a name in
-        `exempt` is not a check, or if there are no examples.
+    Raises: AssertionError with the name of the check, the value and the expected value, and the rule; ConfigError if a
+        name in `exempt` is not a check, or if there are no examples.
     """
-    known = [check.__name__ for check in CHECKS]
-    for name in exempt:
-        if name not in known:
-            raise ConfigError("an exemption", got=repr(name), need="the name of a check", do=nearest(name, known))
+    check_exemptions(exempt, CHECKS)
     if not examples:
         raise ConfigError("examples", got="none", need="at least one row of the data set")
     case = Case(factory, examples, policy, Declared(has_states, players, images), max_turns, episodes)
     for check in CHECKS:
-        if check.__name__ in exempt:
-            continue
-        try:
-            check(case)
-        except AssertionError as error:
-            raise AssertionError(f"{check.__name__}: {error}") from error
+        if check.__name__ not in exempt:
+            run_check(check, case)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from purerl.backends.weights import TensorWeights
 from purerl.protocols import Completion, Generator, Request, Sampling
+from purerl.testing.suite import shown
 
 __all__ = ["DELAYS", "Case"]
 
@@ -38,8 +39,9 @@ class Case:
     timeout: float
 
     def load(self, version: int) -> None:
-        """Load ``weights[version % 2]`` as `version`."""
-        self.generator.load_weights(TensorWeights(self.weights[version % 2]), version=version)
+        """Load a copy of ``weights[version % 2]`` as `version`: a generator must not keep the tensors, but some do."""
+        copies = {name: weight.clone() for name, weight in self.weights[version % 2].items()}
+        self.generator.load_weights(TensorWeights(copies), version=version)
 
     def request(self, number: int, **sampling: Any) -> Request:
         """A request whose prompt (1 to 12 tokens, as a list or a tuple) and seed depend only on `number`."""
@@ -50,7 +52,7 @@ class Case:
 
     def collect(self, timeout: float | None) -> list[Completion]:
         """The completions that the generator returns, in any kind of sequence, as a list of completions of tuples."""
-        return [_with_tuples(completion) for completion in self.generator.collect(timeout)]
+        return [_checked(completion) for completion in self.generator.collect(timeout)]
 
     def start(self, requests: Sequence[Request], delay: float) -> dict[str, Completion]:
         """Submit `requests`, collect three times with the timeout `delay`, and return what has finished, by key."""
@@ -93,17 +95,24 @@ class Case:
         """Compare each token's log-probability with a forward pass of the weights of the token's version."""
         tokens, prompt_length = [*request.tokens, *completion.tokens], len(request.tokens)
         temperature = request.sampling.temperature
-        for version in set(completion.version):
-            expected_logp = self.score(self.weights[version % 2], tokens, temperature)[prompt_length:]
-            for index, (actual, expected) in enumerate(zip(completion.logp, expected_logp, strict=True)):
-                if completion.version[index] == version:
-                    assert abs(actual - expected) <= self.tolerance, (
-                        f"logp of new token {index} at temperature {temperature}, weights version {version}: "
-                        f"got {actual}, expected {expected} from a forward pass"
-                    )
+        versions = set(completion.version)
+        expected = {version: self.score(self.weights[version % 2], tokens, temperature) for version in versions}
+        for index, (actual, version) in enumerate(zip(completion.logp, completion.version, strict=True)):
+            wanted = expected[version][prompt_length + index]
+            if not abs(actual - wanted) <= self.tolerance:
+                others = {v for v in versions if abs(actual - expected[v][prompt_length + index]) <= self.tolerance}
+                hint = f", which is that of version {others.pop()}" if others else ""
+                raise AssertionError(
+                    f"logp of new token {index} at temperature {temperature}, weights version {version}: "
+                    f"got {shown(actual)}{hint}, expected {shown(wanted)} from a forward pass"
+                )
 
 
-def _with_tuples(completion: Completion) -> Completion:
+def _checked(completion: Completion) -> Completion:
+    """`completion` with tuples; raise AssertionError for one with an error."""
     assert isinstance(completion, Completion), f"collect: got {completion!r}, expected completions"
+    assert completion.finish != "error", (
+        f"request {completion.key!r}: got finish 'error' with {completion.error!r}, expected a completion"
+    )
     values = {name: tuple(getattr(completion, name)) for name in ("tokens", "logp", "version")}
     return evolve(completion, **values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -10,12 +11,14 @@ from attrs import evolve
 from purerl.errors import InputError
 from purerl.protocols import SAMPLING_PARAMETERS, Completion, Request
 from purerl.testing.generator.case import Case
-from purerl.testing.generator.comparison import assert_aligned
+from purerl.testing.generator.comparison import assert_aligned, describe
+from purerl.testing.suite import assert_raises, shown
 
 __all__ = [
     "collect_without_requests_returns_empty_list",
     "every_request_is_returned_once",
     "invalid_requests_are_refused",
+    "log_probabilities_are_finite",
     "polling_makes_progress",
 ]
 
@@ -45,6 +48,17 @@ def every_request_is_returned_once(case: Case) -> None:
         assert all(0 <= token < case.vocabulary for token in completion.tokens), (
             f"token ids: got {completion.tokens}, expected ids from 0 to {case.vocabulary - 1}"
         )
+
+
+def log_probabilities_are_finite(case: Case) -> None:
+    """Each log-probability is a finite number, and at most 0."""
+    requests = [case.request(number, temperature=(0.0, 1.0, 1.7)[number % 3]) for number in range(24)]
+    for request, completion in zip(requests, case.run(requests), strict=True):
+        for index, logp in enumerate(completion.logp):
+            assert -math.inf < logp <= case.tolerance, (
+                f"logp of new token {index}: got {shown(logp)}, expected a finite number, at most 0\n"
+                f"  {describe(request)}"
+            )
 
 
 def polling_makes_progress(case: Case) -> None:
@@ -89,8 +103,4 @@ _VALID |= {"stop_strings": ("a",), "regex": "a", "json_schema": "{}"}
 
 
 def _assert_refused(case: Case, requests: Sequence[Request], problem: str) -> None:
-    try:
-        case.generator.submit(requests)
-    except InputError:
-        return
-    raise AssertionError(f"submit of a request with {problem}: got no error, expected InputError")
+    assert_raises(InputError, lambda: case.generator.submit(requests), f"submit of a request with {problem}")

@@ -19,10 +19,13 @@ chunks and shards must not change a result. `CHECKS` has every check, a function
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from purerl.protocols import Trainer
+from purerl.testing.suite import run_check
 from purerl.testing.trainer.checks import CHECKS
 from purerl.testing.trainer.reference import Build, Case, Logits
 
@@ -37,8 +40,12 @@ def check_trainer(
     optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
     variants: Sequence[Build] = (),
     tolerance: float = 1e-9,
+    load: Callable[[Path], Trainer] | None = None,
 ) -> int:
     """Raise AssertionError unless `build` makes a conforming trainer; return the number of checks that passed.
+
+    The message has the name of the check, the value and the expected value, and the rule, also if the trainer raises an
+    exception. Each check has to detect its planted errors: docs/reference/planted_errors.md.
 
     build        makes a trainer of a policy that computes logp and entropy, the same one every time. It computes in
                  float64, so that `tolerance` is tight; its learning rate is constant, and it does not clip
@@ -50,13 +57,12 @@ def check_trainer(
     variants     make the same trainer with other settings that must not change a result, such as the token budget of a
                  micro-batch
     tolerance    relative and absolute, of scores, metrics and weights
+    load         makes a trainer of a model that a trainer has exported. By default, transformers loads it, as it can if
+                 the export is in Hugging Face's format
 
     With an initialized process group it is collective: every rank calls it with the same arguments.
     """
-    case = Case(build, vocab_size, logits, optimizer, variants, tolerance)
+    case = Case(build, vocab_size, logits, optimizer, variants, tolerance, load)
     for check in CHECKS:
-        try:
-            check(case)
-        except AssertionError as error:
-            raise AssertionError(f"{check.__name__}: {error}") from error
+        run_check(check, case)
     return len(CHECKS)

@@ -11,12 +11,13 @@ from tensordict import TensorDict
 from torch import Tensor
 
 from purerl.algos.algebra import Weighted
-from purerl.backends.weights import TensorWeights
 from purerl.batch import with_fields
-from purerl.errors import EngineError, InputError
-from purerl.protocols import Metrics, Trainer
+from purerl.errors import InputError
+from purerl.protocols import Metrics
 from purerl.ranks import current_ranks
 from purerl.testing.perturbations import mask_out_all_tokens, pad
+from purerl.testing.suite import assert_raises, shown
+from purerl.testing.trainer.exports import exported_model_is_trained
 from purerl.testing.trainer.files import FILE_CHECKS
 from purerl.testing.trainer.reference import (
     OBJECTIVES,
@@ -30,17 +31,15 @@ from purerl.testing.trainer.reference import (
     make_step,
     reference_outputs,
     reference_training,
+    scores_of,
     value_of,
     weights_of,
 )
 from purerl.testing.trainer.resources import builds, closing_trainers, shared_directory, take_steps
+from purerl.testing.trainer.updates import gradients_are_divided_by_the_counts
+from purerl.testing.trainer.weights import WEIGHT_CHECKS, scores_follow_the_weights
 
 __all__ = ["CHECKS"]
-
-
-def _score(trainer: Trainer, batch: TensorDict) -> dict[str, Tensor]:
-    scores = trainer.score(batch, ("logp", "entropy"))
-    return {name: scores[name] for name in ("logp", "entropy")}
 
 
 # --- scores --------------------------------------------------------------------------------------------------------
@@ -87,20 +86,18 @@ def undeclared_outputs_are_refused(case: Case) -> None:
     trainer = case.build()
     declared = trainer.capabilities.outputs
     assert {"logp", "entropy"} <= declared, f"capabilities.outputs is {sorted(declared)}"
-    try:
-        trainer.score(make_batch(case), ("no such output",))
-    except InputError:
-        return
-    raise AssertionError("an output that does not exist was computed")
+    batch = make_batch(case)
+    what = "score of the output 'no such output', which is not in `capabilities.outputs`"
+    assert_raises(InputError, lambda: trainer.score(batch, ("no such output",)), what)
 
 
 def scores_ignore_padding(case: Case) -> None:
     """Three more columns and one more row of padding change nothing."""
     batch = make_batch(case)
     rows, time = batch["tokens"].shape
-    padded = _score(case.build(), pad(batch))
+    padded = scores_of(case.build(), pad(batch))
     inner = {name: score[:rows, :time] for name, score in padded.items()}
-    assert_close("score of a padded batch", inner, _score(case.build(), batch), case.tolerance)
+    assert_close("score of a padded batch", inner, scores_of(case.build(), batch), case.tolerance)
     for name, score in padded.items():
         assert not score[rows:].any(), f"{name} of a row of padding is not 0"
         assert not score[:, time:].any(), f"{name} of padding is not 0"
@@ -110,15 +107,15 @@ def scores_follow_the_order_of_rows(case: Case) -> None:
     """Permuted rows have permuted scores."""
     batch = make_batch(case)
     order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(1))
-    expected = {name: score[order] for name, score in _score(case.build(), batch).items()}
-    assert_close("score of permuted rows", _score(case.build(), batch[order]), expected, case.tolerance)
+    expected = {name: score[order] for name, score in scores_of(case.build(), batch).items()}
+    assert_close("score of permuted rows", scores_of(case.build(), batch[order]), expected, case.tolerance)
 
 
 def scoring_has_no_side_effects(case: Case) -> None:
     """Neither the weights nor the next step depend on it."""
     trainer, other = case.build(), case.build()
     (step,) = first_steps(case, OBJECTIVES[0], 1)
-    _score(trainer, make_batch(case, 9))
+    scores_of(trainer, make_batch(case, 9))
     assert_close("weights after a score", weights_of(trainer), weights_of(other), 0)
     assert_close("weights after a score and a step", take_steps(trainer, [step])[0], take_steps(other, [step])[0], 0)
 
@@ -134,20 +131,21 @@ def steps_equal_the_reference(case: Case) -> None:
 
 
 def _compare(case: Case, build: Build, steps: Sequence[Step]) -> None:
+    """Compare weights first: a wrong gradient also has wrong metrics."""
     trainer = build()
     expected, expected_reports = reference_training(case, weights_of(trainer), steps)
     weights, reports = take_steps(trainer, steps)
-    for report, expected_report in zip(reports, expected_reports, strict=True):
-        _check_report(report, expected_report, case.tolerance)
     terms = [term.name for term in steps[0][1].terms]
     assert_close(f"weights after {len(steps)} steps of {terms}", weights, expected, case.tolerance)
+    for report, expected_report in zip(reports, expected_reports, strict=True):
+        _check_report(report, expected_report, case.tolerance)
 
 
 def _check_report(report: Metrics, expected: Metrics, tolerance: float) -> None:
     """A report has the objective's metrics of the whole step, `skipped`, and only finite values."""
     for name, metric in report.items():
         assert isinstance(metric, Weighted), f"metric {name} is a {type(metric).__name__}, need a Weighted"
-        assert abs(value_of(metric)) < float("inf"), f"metric {name} is not finite: {metric}"
+        assert abs(value := value_of(metric)) < float("inf"), f"metric {name}: got {shown(value)}, need a number"
     got, need = ({name: _pair(metrics[name]) for name in expected if name in metrics} for metrics in (report, expected))
     assert_close("metrics (total, weight)", got, need, tolerance)
     assert value_of(report["skipped"]) == 0, "an ordinary step is reported as skipped"
@@ -183,7 +181,7 @@ def _compare_scores_and_step(case: Case, batch: TensorDict) -> None:
     for build in builds(case):
         trainer = build()
         expected = reference_outputs(case, weights_of(trainer), batch)
-        assert_close("score", _score(trainer, batch), {n: expected[n] for n in ("logp", "entropy")}, case.tolerance)
+        assert_close("score", scores_of(trainer, batch), {n: expected[n] for n in ("logp", "entropy")}, case.tolerance)
         _compare(case, build, [make_step(TOKENWISE, batch)])
 
 
@@ -199,7 +197,7 @@ def all_ranks_give_the_same_answers(case: Case) -> None:
     ranks = current_ranks()
     for build in builds(case):
         trainer = build()
-        scores = _score(trainer, make_batch(case))
+        scores = scores_of(trainer, make_batch(case))
         weights, reports = take_steps(trainer, first_steps(case, TOKENWISE))
         numbers = [float(part) for report in reports for metric in report.values() for part in metric]
         tensors = (*scores.values(), *weights.values(), torch.tensor(numbers, dtype=torch.float64))
@@ -254,60 +252,9 @@ def arguments_are_not_modified(case: Case) -> None:
     ((batch, objective, counts),) = first_steps(case, TOKENWISE, 1)
     copy = batch.clone()
     trainer = case.build()
-    _score(trainer, batch)
+    scores_of(trainer, batch)
     trainer.step(batch, objective, counts)
     assert_close("the batch", dict(batch.items()), dict(copy.items()), 0)
-
-
-# --- weights and checkpoints ---------------------------------------------------------------------------------------
-
-
-def weights_are_replaced_and_mixed(case: Case) -> None:
-    """`load_weights` by the definition; invalid weights are refused and change nothing; `metadata` is right."""
-    source, target = case.build(), case.build()
-    new, _ = take_steps(source, first_steps(case, TOKENWISE))
-    old = weights_of(target)
-    described = {name: (tuple(weight.shape), weight.dtype) for name, weight in new.items()}
-    assert dict(source.weights().metadata) == described, "weights().metadata differs from the weights"
-    name = next(iter(new))
-    invalid = (
-        TensorWeights({"no.such.weight": new[name]}),
-        TensorWeights({name: new[name].flatten()[:-1]}),
-        TensorWeights(new, adapter={"r": 8}),
-    )
-    for weights in invalid:
-        try:
-            target.load_weights(weights)
-        except EngineError:
-            assert_close("weights after a refusal", weights_of(target), old, 0)
-        else:
-            raise AssertionError("weights with an unknown name, a wrong shape or of an adapter were loaded")
-    target.load_weights(source.weights(), mix=0.25)
-    mixed = {name: 0.75 * old[name] + 0.25 * new[name] for name in new}
-    assert_close("mixed weights", weights_of(target), mixed, case.tolerance)
-    target.load_weights(source.weights())
-    assert_close("replaced weights", weights_of(target), new, 0)
-
-
-def scores_follow_the_weights(case: Case) -> None:
-    """`load_weights` and `load` after a score: the next score and the next step are those of the new weights."""
-    batch, (step,) = make_batch(case), first_steps(case, TOKENWISE, 1)
-    for build in builds(case):
-        source, replaced, loaded = build(), build(), build()
-        weights, _ = take_steps(source, first_steps(case, OBJECTIVES[0]))
-        expected = _score(source, batch)
-        _score(replaced, batch)
-        replaced.load_weights(source.weights())
-        assert_close("score after load_weights", _score(replaced, batch), expected, case.tolerance)
-        loaded.load_weights(source.weights(), mix=0.5)
-        _score(loaded, batch)
-        with shared_directory() as directory:
-            replaced.save(directory)
-            loaded.load(directory)
-        assert_close("score after load", _score(loaded, batch), expected, case.tolerance)
-        assert_close("weights after load", weights_of(loaded), weights, 0)
-        expected = take_steps(replaced, [step])[0]
-        assert_close("weights one step after load", take_steps(loaded, [step])[0], expected, 0)
 
 
 def an_exported_trainer_can_be_closed(case: Case) -> None:
@@ -321,26 +268,27 @@ def an_exported_trainer_can_be_closed(case: Case) -> None:
 
 # These leave the trainers that they build open.
 _OPEN = (
+    equal_calls_give_equal_bits,
+    scoring_has_no_side_effects,
+    arguments_are_not_modified,
     scores_equal_the_reference,
     other_declared_outputs_equal_the_reference,
     undeclared_outputs_are_refused,
     scores_ignore_padding,
     scores_follow_the_order_of_rows,
-    scoring_has_no_side_effects,
+    gradients_are_divided_by_the_counts,
     steps_equal_the_reference,
     a_unit_may_exceed_the_token_budget,
     fewer_rows_than_ranks,
     prefixes_shared_on_one_rank,
-    equal_calls_give_equal_bits,
     all_ranks_give_the_same_answers,
     an_empty_step_changes_nothing,
     a_nonfinite_gradient_is_skipped,
     a_zero_gradient_is_skipped_by_all_ranks_or_none,
-    arguments_are_not_modified,
-    weights_are_replaced_and_mixed,
-    scores_follow_the_weights,
+    *WEIGHT_CHECKS,
     *FILE_CHECKS,
+    scores_follow_the_weights,
 )
 
-CHECKS = (*map(closing_trainers, _OPEN), an_exported_trainer_can_be_closed)
-"""Every check, in the order in which they run."""
+CHECKS = (*map(closing_trainers, _OPEN), an_exported_trainer_can_be_closed, closing_trainers(exported_model_is_trained))
+"""Every check, in the order in which they run: of several failures, the first one is the cause."""

@@ -7,6 +7,7 @@ optimizer.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -15,9 +16,11 @@ from torch import Tensor
 
 from purerl.algos.algebra import Counts, Largest, Objective, Term, Weighted, compute_loss, prepare_step
 from purerl.algos.parts.reductions import sequence_mean_of_token_mean, token_mean, token_sum
-from purerl.batch import predicted_tokens, select_fields, with_fields
+from purerl.backends.predicted_tokens import predicted_tokens
+from purerl.batch import select_fields, with_fields
 from purerl.protocols import Metrics, Trainer
 from purerl.testing.batches import Layout, example_batch
+from purerl.testing.suite import shown
 
 __all__ = [
     "OBJECTIVES",
@@ -25,11 +28,14 @@ __all__ = [
     "Case",
     "Step",
     "assert_close",
+    "assert_finite",
     "first_steps",
+    "is_close",
     "make_batch",
     "make_step",
     "reference_outputs",
     "reference_training",
+    "scores_of",
     "value_of",
     "weights_of",
 ]
@@ -48,6 +54,7 @@ class Case(NamedTuple):
     optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer]
     variants: Sequence[Build]
     tolerance: float
+    load: Callable[[Path], Trainer] | None = None
 
 
 # --- batches and objectives --------------------------------------------------------------------------------------
@@ -207,6 +214,29 @@ def value_of(metric: Weighted) -> float:
     return float(metric.total) / (float(metric.weight) or 1.0)
 
 
+def scores_of(trainer: Trainer, batch: TensorDict) -> dict[str, Tensor]:
+    """The log-probabilities and entropies of `batch`."""
+    scores = trainer.score(batch, ("logp", "entropy"))
+    return {name: scores[name] for name in ("logp", "entropy")}
+
+
+def is_close(got: Mapping[str, Tensor], need: Mapping[str, Tensor], tolerance: float) -> bool:
+    """Whether `assert_close` accepts the values."""
+    try:
+        assert_close("", got, need, tolerance)
+    except AssertionError:
+        return False
+    return True
+
+
+def assert_finite(what: str, got: Mapping[str, Tensor]) -> None:
+    """Raise AssertionError for a value that is infinite or NaN."""
+    for name, value in got.items():
+        if not value.isfinite().all():
+            index = tuple((~value.isfinite()).nonzero()[0].tolist())
+            raise AssertionError(f"{what}, {name} at {list(index)}: got {shown(float(value[index]))}, need a number")
+
+
 def assert_close(what: str, got: Mapping[str, Tensor], need: Mapping[str, Tensor], tolerance: float) -> None:
     """Raise AssertionError unless names, shapes and values are equal, the values up to `tolerance`."""
     assert set(got) == set(need), f"{what}: got {sorted(got)}, need {sorted(need)}"
@@ -219,5 +249,5 @@ def assert_close(what: str, got: Mapping[str, Tensor], need: Mapping[str, Tensor
             distance = (actual - expected).abs()
             largest = distance.nan_to_num(torch.inf).argmax()
             index = tuple(map(int, torch.unravel_index(largest, distance.shape))) if distance.ndim else ()
-            message = f"{what}, {name} at {list(index)}: got {actual[index]:.6g}, need {expected[index]:.6g}"
-            raise AssertionError(message)
+            values = f"got {shown(float(actual[index]))}, need {shown(float(expected[index]))}"
+            raise AssertionError(f"{what}, {name} at {list(index)}: {values}")

@@ -24,16 +24,17 @@ def closing_trainers(check: Callable[[Case], None]) -> Callable[[Case], None]:
     def check_and_close(case: Case) -> None:
         with ExitStack() as stack:
             build, *variants = (_registered(build, stack) for build in (case.build, *case.variants))
-            check(case._replace(build=build, variants=variants))
+            load = None if case.load is None else _registered(case.load, stack)
+            check(case._replace(build=build, variants=variants, load=load))
 
     return check_and_close
 
 
-def _registered(build: Build, stack: ExitStack) -> Build:
+def _registered(build: Callable[..., Trainer], stack: ExitStack) -> Callable[..., Trainer]:
     """`build`, for trainers that `stack` closes."""
 
-    def build_and_register() -> Trainer:
-        trainer = build()
+    def build_and_register(*arguments: Path) -> Trainer:
+        trainer = build(*arguments)
         stack.callback(trainer.close)
         return trainer
 

@@ -311,24 +311,6 @@ def test_partial_credit_is_given_for_tests_before_the_time_is_over() -> None:
         assert code.grade(source, calls) == Grade(1 / 3, "the program takes too long")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "ignored",
-    [
-        "signal.signal(signal.SIGINT, signal.SIG_IGN)",
-        "signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])",
-        "signal.signal(signal.SIGINT, lambda *_: None)",
-    ],
-)
-def test_partial_credit_is_given_for_tests_before_one_that_ignores_interruptions(ignored: str) -> None:
-    source = (
-        f"import signal\ndef total(x):\n    if not x:\n        {ignored}\n    while not x: pass\n    return sum(x)\n"
-    )
-    calls = {"inputs": ["[1]", "[3]", "[]", "[2]"], "outputs": ["1", "3", "0", "2"], "fn_name": "total"}
-    with closing(build(Config(timeout=3.0, partial_credit=True, sandbox=_SANDBOX))) as code:
-        assert code.grade(source, calls) == Grade(1 / 2, "the program takes too long")
-
-
 def test_only_the_first_tests_run() -> None:
     with closing(build(Config(max_tests=2, sandbox=_SANDBOX))) as code:
         assert code.grade("def add(a, b): return max(a + b, 0)", ASSERTS) == PASSED

@@ -47,9 +47,10 @@ from purerl.backends.hf.weights.gather import full_tensors
 from purerl.backends.hf.weights.model_weights import ModelWeights, copy_into, trained_in
 from purerl.backends.hf.weights.shard_files import os_errors
 from purerl.backends.optimizer_steps import skip_reason, step_metrics
+from purerl.backends.predicted_tokens import predicted_tokens
 from purerl.backends.weight_changes import change_tensors
 from purerl.backends.weights import check_adapter
-from purerl.batch import check_batch, predicted_tokens, select_fields, with_fields
+from purerl.batch import check_batch, select_fields, with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.expert_routes import RouteStore
 from purerl.images import ImageStore

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+
+from torch import Tensor
 
 from purerl.errors import EngineError
 from purerl.protocols import Weights
-
-if TYPE_CHECKING:
-    from purerl.backends.hf.training.engine import HFTrainer
 
 __all__ = ["SharedWeights"]
 
 
 class SharedWeights:
-    """Accepts the weights of `trainer` only. Nothing is copied: the generator has them already."""
+    """Accepts only `parameters`, those of the trainer. Nothing is copied: the generator has them already."""
 
-    def __init__(self, trainer: HFTrainer) -> None:
-        self._trainer = trainer
+    def __init__(self, parameters: Mapping[str, Tensor]) -> None:
+        self._parameters = parameters
 
     def load(self, weights: Weights) -> None:
         """Raise EngineError for weights that are not in the memory of those of the trainer."""
-        own = {parameter.data_ptr() for parameter in self._trainer.parameters.values()}
+        own = {parameter.data_ptr() for parameter in self._parameters.values()}
         name, value = next(iter(weights), (None, None))
         if value is None or value.data_ptr() not in own:
             got = "no weights" if value is None else f"{name!r} in other memory than that of the trainer"

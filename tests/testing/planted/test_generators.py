@@ -1,4 +1,4 @@
-"""The fake generator passes the conformance suite, and each check of the suite detects its mutants."""
+"""The fake generator passes the conformance suite, and each planted error is reported by the check that names it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from purerl.backends.requests import PendingRequest
 from purerl.errors import ConfigError
 from purerl.testing import generator as suite
 from purerl.testing.generator import check_generator
-from tests.backends.broken import generators, parameters, turns
-from tests.backends.broken.generators import rounded_by_batch
-from tests.backends.generators import FAKE, fake_generator
-
-MUTANTS = generators.MUTANTS | turns.MUTANTS | parameters.MUTANTS
+from tests.backends.generators import FAKE, fake_generator, fake_weights
+from tests.testing.planted.generators import rounded_by_batch
+from tests.testing.planted.lists import GENERATORS
 
 
 def test_fake_generator_conforms_with_every_check_and_gets_lists_and_tuples(monkeypatch):
@@ -31,7 +29,7 @@ def test_fake_generator_conforms_with_every_check_and_gets_lists_and_tuples(monk
     monkeypatch.setattr(FakeGenerator, "submit", recorded)
     result, regex = check_generator(fake_generator, **FAKE), suite.parameters.completion_matches_regex
     assert result.passed == tuple(
-        check.__name__ for check in (*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT) if check is not regex
+        check.__name__ for check in (*suite.ALWAYS, *suite.SAMPLING, *suite.REFUSED, *suite.EXACT) if check is not regex
     )
     assert result.left_out == {regex.__name__: "regex in capabilities.sampling not stated"}
     assert kinds == {(name, kind) for name in ("requests", "prompt") for kind in (list, tuple)}
@@ -95,28 +93,54 @@ def test_checks_that_need_seeds_are_left_out_without_them():
     }
 
 
-# --- mutants -----------------------------------------------------------------------------------------------------
+# --- planted errors ----------------------------------------------------------------------------------------------
 
 
-def message_of(name, monkeypatch) -> str:
-    """The message of the check that detects the mutant `name`; no other check runs."""
-    mutant = MUTANTS[name]
-    mutant.apply(monkeypatch)
-    for group, checks in {"ALWAYS": (mutant.check,), "SAMPLING": {}, "EXACT": {}}.items():
-        monkeypatch.setattr(suite, group, checks)
+def message_of(name, monkeypatch, checks=None) -> str:
+    """The message about the planted error `name`, if only `checks` run, or only the one that has to detect it."""
+    error = GENERATORS[name]
+    error.apply(monkeypatch)
+    monkeypatch.setattr(suite, "_TIMEOUT", 0.2 if error.check is suite.requests.polling_makes_progress else 60.0)
+    for group, own in {"ALWAYS": checks or (error.check,), "SAMPLING": {}, "REFUSED": (), "EXACT": {}}.items():
+        monkeypatch.setattr(suite, group, own)
     with pytest.raises(AssertionError) as caught:
         check_generator(fake_generator, **FAKE)
     return str(caught.value)
 
 
-@pytest.mark.parametrize("name", MUTANTS)
-def test_mutant_is_detected(name, monkeypatch):
-    monkeypatch.setattr(suite, "_TIMEOUT", 0.2)
-    assert message_of(name, monkeypatch).startswith(f"{MUTANTS[name].check.__name__}: ")
+@pytest.mark.parametrize("name", GENERATORS)
+def test_check_detects_planted_error(name, monkeypatch):
+    message, error = message_of(name, monkeypatch), GENERATORS[name]
+    assert message.startswith(f"{error.check.__name__}: ")
+    assert error.words in message
+    assert "\n  rule: " in message
 
 
-def test_every_check_has_a_mutant():
-    assert {mutant.check for mutant in MUTANTS.values()} == {*suite.ALWAYS, *suite.SAMPLING, *suite.EXACT}
+CHECKS = (*suite.ALWAYS, *suite.SAMPLING, *suite.REFUSED, *suite.EXACT)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", GENERATORS)
+def test_whole_suite_reports_planted_error_by_its_name(name, monkeypatch):
+    """No check before it fails: of several failures, the first one is the cause."""
+    before = CHECKS[: CHECKS.index(GENERATORS[name].check) + 1]
+    assert message_of(name, monkeypatch, before).startswith(f"{GENERATORS[name].check.__name__}: ")
+
+
+def test_every_check_has_a_planted_error():
+    assert {error.check for error in GENERATORS.values()} == {*CHECKS}
+
+
+@pytest.mark.parametrize(("factor", "words"), [(30.0, "a token with a probability above 0.5"), (0.0, "a variance of")])
+def test_weights_that_do_not_show_a_wrong_temperature_are_refused(factor, words):
+    weights = [{name: factor * value for name, value in fake_weights(seed).items()} for seed in (0, 1)]
+    with pytest.raises(ConfigError, match=words):
+        check_generator(fake_generator, **FAKE | {"weights": weights})
+
+
+def test_score_that_is_not_a_number_is_refused():
+    with pytest.raises(ConfigError, match="`score`\n  got:  a log-probability that is NaN"):
+        check_generator(fake_generator, **FAKE | {"score": lambda weights, tokens, temperature: [float("nan")]})
 
 
 # --- messages, exemptions and kinds of sequences -------------------------------------------------------------------
@@ -143,14 +167,14 @@ REQUEST = r"request '{key}', seed \d+, temperature \S+, max_tokens \d+,( stop \S
     ("name", "actual", "expected", "key"),
     [
         ("seed_is_ignored", "repeated", "first", "0"),
-        ("seed_is_the_row_index", "in a batch in reverse order", "in a batch of 24", r"request \d+"),
-        ("last_prompt_token_is_dropped", "continued after 4 tokens", "in one completion", r"request \d"),
-        ("random_numbers_depend_on_the_number_of_rows", "canceled", "not canceled", r"request \d+"),
+        ("row_index_is_added_to_the_seed", "in a batch in reverse order", "in a batch of 24", r"request \d+"),
+        ("long_prompts_are_truncated", "continued after 4 tokens", "in one completion", r"request \d"),
+        ("canceled_requests_are_sampled_again", "canceled", "not canceled", r"request \d+"),
     ],
 )
 def test_two_requests_that_differ_are_named(name, actual, expected, key, monkeypatch):
     message, request = message_of(name, monkeypatch), REQUEST.replace("{key}", key)
-    assert re.match(rf"^{MUTANTS[name].check.__name__}: {DIFFERENCE}\n  got:      \(", message)
+    assert re.match(rf"^{GENERATORS[name].check.__name__}: {DIFFERENCE}\n  got:      \(", message)
     assert re.search(rf"\n            {actual}: {request}.*\n  expected: \(", message)
     assert re.search(rf"\n            {expected}: {request}", message)
 

@@ -10,29 +10,31 @@ from purerl.backends.fake.engine import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.protocols import SAMPLING_PARAMETERS
 from purerl.testing import generator as suite
-from tests.backends.broken.mutants import Mutants
+from tests.testing.planted.errors import PlantedErrors
 
-MUTANTS = Mutants()
-mutant = MUTANTS.register
+ERRORS = PlantedErrors()
+planted = ERRORS.register
 
 
-@mutant(suite.requests.invalid_requests_are_refused, fake, "check_requests")
+@planted(suite.requests.invalid_requests_are_refused, fake, "check_requests")
 def parameters_that_the_generator_lacks_are_ignored(original, requests, in_use, capabilities, **limits):
     original(requests, in_use, evolve(capabilities, sampling=SAMPLING_PARAMETERS), **limits)
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
-def parameters_are_ignored(original, logits, filters):
-    return logits
+@planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+def top_p_top_k_and_min_p_are_ignored(original, logits, filters):
+    whole = torch.full_like(filters.top_k, logits.shape[-1])
+    ones, zeros = torch.ones_like(filters.top_p), torch.zeros_like(filters.min_p)
+    return original(logits, filters._replace(top_p=ones, top_k=whole, min_p=zeros))
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+@planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
 def temperature_is_applied_after_the_filters(original, logits, filters):
     """Only the greedy rows keep their temperature."""
     return original(logits, filters._replace(temperature=filters.temperature.clamp(max=1).ceil()))
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+@planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
 def top_p_and_top_k_are_independent(original, logits, filters):
     """The nucleus is that of the whole distribution, as in engines that apply both filters jointly."""
     without_top_p = original(logits, filters._replace(top_p=torch.ones_like(filters.top_p)))
@@ -40,48 +42,48 @@ def top_p_and_top_k_are_independent(original, logits, filters):
     return torch.minimum(without_top_p, original(logits, whole))
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+@planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
 def penalty_leaves_out_the_prompt(original, logits, filters):
     return original(logits, filters._replace(seen=torch.zeros_like(filters.seen)))
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+@planted(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
 def penalty_divides_negative_logits(original, logits, filters):
     rate = filters.repetition_penalty[:, None]
     penalized = torch.where(filters.seen, logits / rate, logits)
     return original(penalized, filters._replace(seen=torch.zeros_like(filters.seen)))
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, PendingRequest, "completion")
+@planted(suite.parameters.sampling_parameters_change_probabilities, PendingRequest, "completion")
 def logp_is_not_renormalized(original, self, finish):
     """The log-probability under the whole distribution, of which a tenth was dropped."""
     full, sampling = original(self, finish), self.request.sampling
     return evolve(full, logp=[each - 0.1 for each in full.logp]) if sampling.min_p else full
 
 
-@mutant(suite.parameters.sampling_parameters_change_probabilities, fake, "filter_logits")
+@planted(suite.distribution.logp_equals_forward_pass, fake, "filter_logits")
 def greedy_decoding_is_renormalized(original, logits, filters):
     result = original(logits, filters)
     return result.where((result >= result.amax(-1, keepdim=True)) | (filters.temperature > 0)[:, None], -torch.inf)
 
 
-@mutant(suite.parameters.top_k_of_one_is_greedy_decoding, fake, "filter_logits")
-def one_token_too_many_is_kept(original, logits, filters):
-    return original(logits, filters._replace(top_k=filters.top_k + 1))
+@planted(suite.parameters.top_k_of_one_is_greedy_decoding, fake, "filter_logits")
+def top_k_of_one_keeps_two_tokens(original, logits, filters):
+    return original(logits, filters._replace(top_k=filters.top_k.clamp(min=2)))
 
 
-@mutant(suite.parameters.min_tokens_delays_the_end, fake, "filter_logits")
+@planted(suite.parameters.min_tokens_delays_the_end, fake, "filter_logits")
 def min_tokens_is_one_too_small(original, logits, filters):
     return original(logits, filters._replace(min_tokens=filters.min_tokens - 1))
 
 
-@mutant(suite.parameters.min_tokens_delays_the_end, FakeGenerator, "__init__")
+@planted(suite.parameters.min_tokens_delays_the_end, FakeGenerator, "__init__")
 def min_tokens_ignores_stop_strings(original, self, *arguments):
     original(self, *arguments)
     states(self, "min_tokens with stop_strings")
 
 
-@mutant(suite.parameters.completion_matches_regex, FakeGenerator, "__init__")
+@planted(suite.parameters.completion_matches_regex, FakeGenerator, "__init__")
 def regex_is_ignored(original, self, *arguments):
     original(self, *arguments)
     states(self, "regex")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import NamedTuple
 
 from attrs import evolve
@@ -11,10 +12,10 @@ from purerl.backends.fake.engine import FakeGenerator
 from purerl.backends.requests import PendingRequest
 from purerl.protocols import Request
 from purerl.testing import generator as suite
-from tests.backends.broken.mutants import Mutants
+from tests.testing.planted.errors import PlantedErrors
 
-MUTANTS = Mutants()
-mutant = MUTANTS.register
+ERRORS = PlantedErrors()
+planted = ERRORS.register
 
 
 class Earlier(NamedTuple):
@@ -30,38 +31,38 @@ class Earlier(NamedTuple):
 
 
 def submit_changed(original, self, requests, change):
-    """Submit `change(request, earlier)` in place of a request that continues `earlier`."""
+    """Submit `change(request, earlier)` in place of a request that continues `earlier`, which has `keep`."""
     known = self.__dict__.setdefault("known", [])
 
     def changed(request):
         earlier = (e for e in known if e.pending.tokens and tuple(request.tokens[: len(e.tokens)]) == e.tokens)
-        match = next(earlier, None)
-        return change(request, match) if match else request
+        longest = max(earlier, key=lambda each: len(each.tokens), default=None)
+        return change(request, longest) if longest else request
 
     original(self, [changed(request) for request in requests])
     weights = {name: weight.clone() for name, weight in self._weights.items()}
-    known += [Earlier(request, self._pending[request.key], weights) for request in requests]
+    known += [Earlier(request, self._pending[request.key], weights) for request in requests if request.keep]
 
 
-@mutant(suite.episode_turns.next_turns_equal_forward_pass, FakeGenerator, "submit")
+@planted(suite.episode_turns.next_turns_equal_forward_pass, FakeGenerator, "submit")
 def tokens_after_the_earlier_sequence_are_not_read(original, self, requests):
     submit_changed(original, self, requests, lambda request, earlier: evolve(request, tokens=earlier.tokens))
 
 
-@mutant(suite.episode_turns.next_turns_equal_requests_of_their_own, FakeGenerator, "submit")
+@planted(suite.episode_turns.next_turns_equal_requests_of_their_own, FakeGenerator, "submit")
 def random_numbers_of_the_earlier_request_are_used(original, self, requests):
-    """Only the first time: a generator that keeps sequences forgets them when weights are loaded."""
-    seen = self.__dict__.setdefault("seen", set())
+    """Each second time: a generator that keeps sequences forgets them when weights are loaded."""
+    times = self.__dict__.setdefault("times", Counter())
 
     def change(request, earlier):
-        is_first = len(request.tokens) not in seen
+        times[request.key, tuple(request.tokens)] += 1
+        is_first = times[request.key, tuple(request.tokens)] % 2
         return evolve(request, seed=earlier.request.seed) if is_first else request
 
     submit_changed(original, self, requests, change)
-    seen.update(len(request.tokens) for request in requests)
 
 
-@mutant(suite.episode_turns.sequence_can_be_continued_twice, FakeGenerator, "submit")
+@planted(suite.episode_turns.sequence_can_be_continued_twice, FakeGenerator, "submit")
 def second_request_continues_the_first(original, self, requests):
     first = self.__dict__.setdefault("first", {})
 
@@ -71,7 +72,7 @@ def second_request_continues_the_first(original, self, requests):
     submit_changed(original, self, requests, change)
 
 
-@mutant(suite.episode_turns.next_turns_use_loaded_weights, FakeGenerator, "submit")
+@planted(suite.episode_turns.next_turns_use_loaded_weights, FakeGenerator, "submit")
 def weights_of_the_earlier_request_are_used(original, self, requests):
     def change(request, earlier):
         self._weights = earlier.weights
@@ -80,7 +81,7 @@ def weights_of_the_earlier_request_are_used(original, self, requests):
     submit_changed(original, self, requests, change)
 
 
-@mutant(suite.episode_turns.cancelled_sequence_can_be_continued, FakeGenerator, "submit")
+@planted(suite.episode_turns.cancelled_sequence_can_be_continued, FakeGenerator, "submit")
 def last_token_of_a_cancelled_request_is_not_read(original, self, requests):
     def change(request, earlier):
         is_whole = earlier.pending.remaining == 0 or len(request.tokens) > len(earlier.tokens)
