@@ -35,7 +35,7 @@ GENERATED = {
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 INCLUDE = re.compile(r"^```\{include\} (\S+)$", re.MULTILINE)
 FENCE = re.compile(r"^( *)(`{3,})[^\n]*\n.*?^\1\2$", re.MULTILINE | re.DOTALL)
-NAMED = re.compile(r"\bdocs/[\w./-]+\.(?:md|toml|png|svg)\b(?:#[\w-]+)?")
+NAMED = re.compile(r"(?<!/main/)\bdocs/[\w./-]+\.(?:md|toml|png|svg)\b(?:#[\w-]+)?")
 
 
 @cache

@@ -17,7 +17,7 @@ ROOT = find.ROOT
         ("purerl/loop/window.py", "property_tests/test_window.py"),  # of its name
         ("purerl/algos/dapo.py", "tests/algos/test_surrogate_algorithms.py"),  # imported
         ("purerl/recipes/postfix_dpo.py", "tests/recipes/test_postfix.py"),  # named in a text
-        ("purerl/store/lock.py", "tests/cli/test_stop.py"),  # by a module that imports it
+        ("purerl/store/manifest.py", "tests/cli/test_stop.py"),  # by a module that imports it
         ("purerl/system/workers/guard.py", "tests/system/workers/test_processes.py"),  # of its package
     ],
 )
