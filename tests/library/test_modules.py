@@ -27,7 +27,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["
 
 
 def _files(*folders: str) -> list[Path]:
-    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    """The Python files in `folders`, without those that Sphinx has copied."""
+    built, paths = ROOT / "docs" / "_build", (path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in paths if not path.is_relative_to(built))
 
 
 MODULES = _files("purerl", "cli")
