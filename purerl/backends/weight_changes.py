@@ -55,7 +55,7 @@ def change_bits(x: Tensor, seed: int) -> None:
     >>> x = torch.tensor([0.0, 0.0, 1.0, -3.0])
     >>> change_bits(x, seed=1)
     >>> x
-    tensor([ 0.0312,  0.0312,  1.0000, -3.0000])
+    tensor([ 0.0312,  0.0000,  1.1250, -3.2500])
     >>> change_bits(x, seed=1)
     >>> x
     tensor([ 0.,  0.,  1., -3.])

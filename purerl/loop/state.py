@@ -22,10 +22,10 @@ STOP = "callback/stop"
 class LoopState:
     """The contents of a checkpoint beside the trainers.
 
-    step       number of finished steps
-    num_draws  number of examples drawn from the data
-    transform  state of the algorithm's advantage transform
-    in_flight  the numbers of the draws that are being sampled
+    step        number of finished steps
+    num_draws   number of examples drawn from the data
+    transform   state of the algorithm's advantage transform
+    in_flight   the numbers of the draws that are being sampled
     curriculum  state of `data.curriculum`; empty without it
     """
 

@@ -31,6 +31,9 @@ _SIZES = (
 _MAX_SIZE = 2**31 - 1
 _MAX_LAYERS = 10_000
 
+_ROPE_OF_IMAGES = ("axial", "mrope")
+"""Rotary embeddings that models with images define themselves."""
+
 _DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 
@@ -102,7 +105,8 @@ def _problem_of_rope(rope: Mapping[str, Any]) -> tuple[object, str] | None:
     """The problem of rotary embeddings, and what they need; None if none is known."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    kind, known = rope.get("rope_type", rope.get("type", "default")), {"default", *ROPE_INIT_FUNCTIONS}
+    kind = rope.get("rope_type", rope.get("type", "default"))
+    known = {"default", *ROPE_INIT_FUNCTIONS, *_ROPE_OF_IMAGES}
     if kind not in known:
         return f"the type {kind!r}", f"one of {', '.join(sorted(known))}"
     numbers = {key: value for key, value in rope.items() if key in ("rope_theta", "factor")}

@@ -43,9 +43,12 @@ def test_fakes_satisfy_the_protocols():
 
 
 def test_fake_trainer_conforms():
-    optimizer = partial(torch.optim.SGD, lr=LR)
     check_trainer(
-        make_trainer, vocab_size=11, logits=lambda weights, tokens: weights[BIGRAM][tokens], optimizer=optimizer
+        make_trainer,
+        vocab_size=11,
+        logits=lambda weights, tokens: weights[BIGRAM][tokens],
+        optimizer=partial(torch.optim.SGD, lr=LR),
+        load=lambda path: make_trainer(model=Model(str(path), dtype="float64")),
     )
 
 

@@ -70,7 +70,7 @@ def test_truncated_file_is_refused(tmp_path):
     path = write_model(tmp_path)
     file = Path(path) / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-100])
-    with pytest.raises(ConfigError, match=r"^no model can be loaded from the directory .*\n  got:  Error while deser"):
+    with pytest.raises(ConfigError, match=r"^no model can be loaded from the directory .*\n  got:  SafetensorError: "):
         make_trainer(path)
 
 

@@ -51,11 +51,16 @@ def test_a_failure_names_the_check(tmp_path: Path, monkeypatch):
 @pytest.mark.parametrize("fails", [False, True])
 def test_every_trainer_is_closed_once_also_if_a_check_fails(monkeypatch, fails):
     arguments = fake.conformance(Path())
-    build, built, closed = arguments.pop("build"), [], []
+    built, closed = [], []
 
-    def build_and_record() -> fake.FakeTrainer:
-        built.append(build())
-        return built[-1]
+    def recorded(make: Callable[..., fake.FakeTrainer]) -> Callable[..., fake.FakeTrainer]:
+        def make_and_record(*path: Path) -> fake.FakeTrainer:
+            built.append(make(*path))
+            return built[-1]
+
+        return make_and_record
+
+    build, load = recorded(arguments.pop("build")), recorded(arguments.pop("load"))
 
     def close(self: fake.FakeTrainer) -> None:
         closed.append(self)
@@ -67,7 +72,7 @@ def test_every_trainer_is_closed_once_also_if_a_check_fails(monkeypatch, fails):
     if fails:
         monkeypatch.setattr(checks, "assert_close", fail)
     with pytest.raises(AssertionError, match="on purpose\n  rule: ") if fails else nullcontext():
-        check_trainer(build_and_record, variants=[build_and_record], **arguments)
+        check_trainer(build, variants=[build], load=load, **arguments)
     assert built
     assert sorted(map(id, closed)) == sorted(map(id, built))
 

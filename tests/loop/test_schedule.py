@@ -138,7 +138,7 @@ def test_critic_has_passes_and_mini_batches_of_its_own(tmp_path: Path) -> None:
 def _check_checkpoint(summary: Summary, roles: tuple[str, ...]) -> None:
     """The last checkpoint has no states of random generators, and no pickled objects."""
     state = torch.load(summary.checkpoint / "loop.pt", weights_only=True)
-    assert set(state) == {"step", "num_draws", "transform", "in_flight"}
+    assert set(state) == {"step", "num_draws", "transform", "in_flight", "curriculum"}
     assert (state["step"], state["num_draws"]) == (4, 16)
     for role in roles:
         files = {path.name for path in (summary.checkpoint / role).iterdir()}

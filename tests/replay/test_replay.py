@@ -185,7 +185,10 @@ def test_groups_that_the_other_algorithm_drops_have_no_advantage(grpo_run: Path)
 
 
 def test_mean_leaves_out_numbers_that_are_not_defined() -> None:
-    numbers = [Numbers._make([1, 4, *[1.0] * 13, True]), Numbers._make([2, 4, *[math.nan] * 5, *[3.0] * 8, True])]
+    numbers = [
+        Numbers._make([1, [0], 4, *[1.0] * 13, True]),
+        Numbers._make([2, [1], 4, *[math.nan] * 5, *[3.0] * 8, True]),
+    ]
     mean = mean_of(numbers)
     assert (mean["kept"], mean["loss"], mean["rows"]) == (1.0, 2.0, 4.0)
     assert "step" not in mean

@@ -42,9 +42,10 @@ def test_a_script_becomes_a_configuration_that_passes_the_checks(
 ) -> None:
     """The files of the user that it names are there: functions of rewards and of tools."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "rewards.py").write_text("def compute_score(data_source, solution_str, ground_truth): return 1.0\n")
+    score = "def compute_score(data_source, solution_str, ground_truth): return 1.0\n"
+    (tmp_path / "verl_rewards.py").write_text(score)
     (tmp_path / "tools.py").write_text("def FUNCTION(text: str) -> str:\n    'Answers.'\n    return text\n")
-    text = import_verl(str(script)).replace("/data/code/rewards.py", "rewards.py")
+    text = import_verl(str(script)).replace("/data/code/rewards.py", "verl_rewards.py")
     config = from_dict(RunConfig, tomllib.loads(text))
     check_settings(config)
     assert "need" not in text.partition("# --- Translated")[0].partition("name = ")[0]
