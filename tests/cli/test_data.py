@@ -13,6 +13,7 @@ from purerl.config.structure import from_dict
 from purerl.data.columns import EXAMPLE_FORMATS
 from purerl.data.files import read_table
 from purerl.data.settings import Data
+from purerl.errors import ConfigError
 from purerl_cli.main import app
 from tests.data.made import CHATML, tokenizer, user, write
 from tests.data.test_continuation import OPENED
