@@ -86,7 +86,7 @@ def _observed(name: str, axes: str, unit: str, meaning: str, dtype: str = _I) ->
 
 def _named(name: str, meaning: str) -> Field:
     """The component of the reward with this name, without its weight."""
-    return Field(name, _ROW, _F, "", "rewards", meaning, requires=f"the reward component {name}")
+    return Field(name, _ROW, _F, "", "rewards", meaning, requires=f"reward {name}")
 
 
 # Python's floats have 64 bits.

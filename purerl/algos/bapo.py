@@ -1,4 +1,4 @@
-"""BAPO, balanced policy optimization with adaptive clipping: 2025 (2510.18927).
+"""BAPO, balanced policy optimization: 2025 (2510.18927).
 
 With stale rows, tokens with a negative advantage dominate the loss of PPO, and its clip removes the gradients of
 positive tokens that have become likely. BAPO chooses the clip bounds of each optimizer step so that the positive tokens

@@ -1,4 +1,4 @@
-"""BPO: 2026 (2609.15987).
+"""BPO, ratios of the complementary probabilities: 2026 (2609.15987).
 
 The ratio of the probabilities of a rare token changes by large factors, although hardly anything has moved. BPO takes
 the ratio of the probabilities that the token is another one instead. It is near 1 at rare tokens, and moves at tokens

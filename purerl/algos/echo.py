@@ -1,4 +1,4 @@
-"""ECHO: GRPO that also learns to predict the output of its tools.
+"""ECHO, GRPO that also predicts the output of its tools.
 
 An episode has many tokens that the policy did not choose: what tools and environments have answered. They say what the
 actions led to, and a policy gradient ignores them. ECHO adds their cross-entropy to the loss of GRPO.

@@ -1,4 +1,4 @@
-"""NGU: as in prime-rl, 2026.
+"""NGU, advantages by the success rate of a prompt: as in prime-rl, 2026.
 
 In a group-relative advantage, a correct row of a prompt that is nearly always solved counts as much as one of a prompt
 that has hardly ever been solved, if their groups are alike. NGU counts the attempts at each prompt over the whole run.

@@ -41,7 +41,7 @@ def test_list_says_what_an_algorithm_is_and_what_it_needs_in_words() -> None:
     assert rows["dpo"] == ["direct preference optimization", "reference, pairs"]
     assert rows["prime"][1] == "reward model, reference"
     assert rows["opd"][1] == "teacher"
-    assert [name for name, cells in rows.items() if cells[1:] == ["environment"]] == ["rae", "gigpo"]
+    assert [name for name, cells in rows.items() if cells[1:] == ["environment"]] == ["rae", "gigpo", "turn_credit"]
     words = {name: row[0] for name, row in rows.items() if name in plugins.names("algorithm")}
     assert [name for name, text in words.items() if text.lower().replace("-", "_") == name] == []
 

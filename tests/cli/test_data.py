@@ -13,6 +13,7 @@ from purerl.config.structure import from_dict
 from purerl.data.columns import EXAMPLE_FORMATS
 from purerl.data.files import read_table
 from purerl.data.settings import Data
+from purerl.errors import ConfigError
 from purerl_cli.main import app
 from tests.data.made import CHATML, tokenizer, user, write
 from tests.data.test_continuation import OPENED
@@ -177,7 +178,9 @@ def test_documentation_lists_every_format_and_setting() -> None:
         assert any(all(f"`{name}`" in line for name in example_format.columns) for line in rows), example_format
     settings = tomllib.loads(page.split("```toml\n")[2].partition("```")[0])
     assert from_dict(Data, settings["data"]).validation_fraction == 0.05
-    assert settings["data"].keys() == {field.name for field in attrs.fields(Data)}
+    assert settings["data"].keys() == {field.name for field in attrs.fields(Data)} - {"curriculum"}
+    with pytest.raises(ConfigError, match=r"^weights\n"):
+        from_dict(Data, {**settings["data"], "curriculum": {}})
 
 
 def test_inspect_tries_chat_templates_of_a_directory_and_of_a_file(tmp_path: Path) -> None:

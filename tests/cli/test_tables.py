@@ -91,7 +91,7 @@ def test_no_word_is_lost_at_any_width_of_the_terminal(command: str, width: int) 
 def test_each_row_is_one_line_if_the_output_is_not_a_terminal() -> None:
     lines = CliRunner().invoke(app, ["config"], env={"COLUMNS": "40"}).stdout.splitlines()
     row = next(line for line in lines if line.startswith("  initial_run.trainer.max_tokens_per_microbatch "))
-    assert row.split()[1] == "1024"
+    assert row.split()[1] == "2048"
     assert row.split()[-1] == "recipe"
     assert len([line for line in lines if "min_lr_ratio" in line and "as a fraction of lr" in line]) == 2
 
@@ -113,7 +113,7 @@ def test_invalid_input_exits_with_status_2_and_debug_prints_a_traceback(command:
 @pytest.mark.parametrize(("state", "status"), [("good", 0), ("missing", 0), ("bad", 1)])
 def test_doctor_exits_with_status_1_if_a_check_fails(state: str, status: int, monkeypatch: pytest.MonkeyPatch) -> None:
     findings = [Finding("tests", "first", "good", "[well]"), Finding("tests", "second", state, "result", "do this")]
-    monkeypatch.setattr(doctor, "check_installation", lambda _: iter(findings))
+    monkeypatch.setattr(doctor, "check_installation", lambda _, **options: iter(findings))
     result = _purerl("doctor")
     assert result.exit_code == status
     expected = f"\ntests\n  good    first           [well]\n  {state:<8}second          result  ->  do this\n"

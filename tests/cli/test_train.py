@@ -255,7 +255,7 @@ def test_exit_status_of_a_run_that_failed(
 
 
 def test_command_that_cannot_be_resumed_gives_no_hint(monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupt(interpreters: object) -> None:
+    def interrupt(interpreters: object, *, again: bool) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "check_installation", interrupt)

@@ -14,6 +14,8 @@ from purerl.runs import run_config
 
 TOKENS = addition().rollout.max_tokens
 BUDGET = "trainer.max_tokens_per_microbatch"
+LIMIT = addition().trainer.max_tokens_per_microbatch - TOKENS
+"""The longest prompt that leaves room for the completion in a micro-batch of the recipe."""
 
 
 @pytest.mark.parametrize(
@@ -24,8 +26,8 @@ BUDGET = "trainer.max_tokens_per_microbatch"
             rf"(?s)^{BUDGET}\n.*got: +{TOKENS} tokens.*need: {TOKENS + 1} .* at least 1 of its pr",
         ),
         (
-            ["data.max_prompt_tokens=1021"],
-            rf"(?s)^{BUDGET}.*need: {1021 + TOKENS} .*: 1021 of .*or data.max_prompt_tokens",
+            [f"data.max_prompt_tokens={LIMIT + 1}"],
+            rf"(?s)^{BUDGET}.*need: {LIMIT + 1 + TOKENS} .*: {LIMIT + 1} of .*or data.max_prompt_tokens",
         ),
         (
             ["algorithm.kind=ppo", "roles.critic.trainer.kind=hf", "roles.critic.trainer.max_tokens_per_microbatch=3"],
@@ -43,8 +45,8 @@ def test_budgets_below_the_longest_row_are_refused(settings: Sequence[str], mess
     "settings",
     [
         [f"{BUDGET}={TOKENS + 1}"],
-        [f"data.max_prompt_tokens={1024 - TOKENS}"],
-        ["data.max_prompt_tokens=1021", "trainer.max_rows_per_microbatch=1"],
+        [f"data.max_prompt_tokens={LIMIT}"],
+        [f"data.max_prompt_tokens={LIMIT + 1}", "trainer.max_rows_per_microbatch=1"],
     ],
 )
 def test_budgets_of_the_longest_row_are_accepted(settings: Sequence[str]) -> None:

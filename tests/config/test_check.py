@@ -81,7 +81,7 @@ def error_of(*settings: str, recipe: str = "addition") -> str:
         (("initial_run.prepare_data=a:b",), "initial_run.prepare_data has no effect\n"),
         (
             ("trainer.warmup_steps=20", "max_steps=5"),
-            "trainer.warmup_steps\n  got:  20\n  need: less than the 20 optimizer steps of the run\n  do:   lower",
+            "trainer.warmup_steps\n  got:  20\n  need: less than the 10 optimizer steps of the run\n  do:   lower",
         ),
         (
             ("trainer.warmup_steps=0", "trainer.warmup_ratio=0.1"),
@@ -199,10 +199,10 @@ def test_updates_are_counted_for_each_model() -> None:
     settings = ["algorithm.kind=ppo", "algorithm.kl_reward=0.1", "critic_warmup=10", "ppo_epochs=2"]
     config = apply(addition(), settings)
     needs = requirements_of(config)
-    assert needs.updates(30) == {"critic": 30 * 8, "policy": 20 * 8, "reference": 0}
+    assert needs.updates(30) == {"critic": 30 * 4, "policy": 20 * 4, "reference": 0}
     assert needs.updates(None) == {"critic": None, "policy": None, "reference": 0}
     own = requirements_of(apply(config, ["roles.critic.ppo_epochs=3", "roles.critic.minibatch_size=64"]))
-    assert own.updates(30) == {"critic": 30 * 6, "policy": 20 * 8, "reference": 0}
+    assert own.updates(30) == {"critic": 30 * 6, "policy": 20 * 4, "reference": 0}
 
 
 _WITH_REFERENCE = ("algorithm.kind=ppo", "algorithm.kl_reward=0.1")

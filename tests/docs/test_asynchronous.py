@@ -36,5 +36,6 @@ def test_algorithms_that_account_for_staleness_are_listed() -> None:
     policies = {name: algorithm for name, algorithm in algorithms.items() if is_policy_gradient(algorithm)}
     weighted = {name for name, algorithm in policies.items() if weights_rollouts(algorithm)}
     relative = {name for name, algorithm in policies.items() if has_rollout_ratio(algorithm)} - weighted
-    rows = [set(re.findall(r"`(\w+)`", line.split("|")[1])) for line in PAGE.splitlines() if line.startswith("| `d")]
+    lists = re.findall(r"^\| (`\w+`(?:, `\w+`)+) \|", PAGE, re.MULTILINE)
+    rows = [set(re.findall(r"\w+", names_of_row)) for names_of_row in lists]
     assert rows == [weighted, relative]

@@ -174,7 +174,7 @@ def test_changes_are_combined_if_one_does_not_suffice(config: RunConfig) -> None
 
 
 @pytest.mark.usefixtures("no_program")
-@pytest.mark.parametrize(("memory", "remedy"), [(12, "--set "), (6, "more ranks or a smaller model: --set ")])
+@pytest.mark.parametrize(("memory", "remedy"), [(12, "--set "), (4, "more ranks or a smaller model: --set ")])
 def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     memory: int, remedy: str, config: RunConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -192,7 +192,7 @@ def test_a_run_that_does_not_fit_is_refused_before_a_model_is_loaded(
     )
     assert lines[2] == f"  need: at most {memory}.0 MiB: main memory"
     assert lines[3].startswith(f"  do:   {remedy}")
-    assert ("is not enough; " in lines[3]) == (memory == 6)
+    assert ("is not enough; " in lines[3]) == (memory == 4)
     assert lines[3].endswith("`purerl plan` shows everything; placement.check_memory=false runs nevertheless")
     unchecked = evolve(config, placement=evolve(config.placement, check_memory=False))
     assert check_memory(unchecked, requirements_of(unchecked), 1) is None
