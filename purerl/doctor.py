@@ -210,6 +210,7 @@ def _describe(capabilities: Capabilities) -> str:
         f"max_sequence_length: {length:,}" if length is not None else "",
         f"outputs: {outputs}" if outputs else "",
         f"sampling: {', '.join(sorted(capabilities.sampling))}" if capabilities.sampling else "",
+        f"max_temperature: {values['max_temperature']:g}" if capabilities.max_temperature is not None else "",
         ", ".join(name for name, value in values.items() if value is True),
     ]
     return "; ".join(filter(None, parts)) or "no optional capability"

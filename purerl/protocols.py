@@ -65,6 +65,7 @@ class Capabilities:
     images                rows and requests may have images; also has the method of `SupportsImages`
     routes                generators: completions have `routes`
     sampling              generators: which of `SAMPLING_PARAMETERS` a request may have; others are refused
+    max_temperature       generators: the highest temperature of a request; None: any
     """
 
     max_sequence_length: int | None = None
@@ -80,6 +81,7 @@ class Capabilities:
     images: bool = False
     routes: bool = False
     sampling: frozenset[str] = frozenset()
+    max_temperature: float | None = None
 
 
 @runtime_checkable
@@ -149,10 +151,7 @@ class Request:
 
     @property
     def content(self) -> Sequence[int]:
-        """`tokens` with the content id of its image in the place of each token of an image.
-
-        Requests with equal content have the same tokens and images.
-        """
+        """`tokens`, with the content id of its image in the place of each token of an image."""
         if not self.image:
             return self.tokens
         return [image or token for token, image in zip(self.tokens, self.image, strict=True)]

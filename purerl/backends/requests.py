@@ -22,7 +22,7 @@ def check_requests(
     """Refuse requests that are invalid.
 
     in_use        keys of requests that are in flight
-    capabilities  of the generator: the length of a sequence, and the sampling parameters
+    capabilities  of the generator: the length of a sequence, the temperature, and the sampling parameters
 
     Raises: InputError that names the request.
     """
@@ -46,6 +46,11 @@ def _check_request(request: Request, vocab_size: int, capabilities: Capabilities
     rules = (
         (len(tokens) > 0, "no tokens", "at least one token to continue"),
         (0 <= sampling.temperature < math.inf, f"temperature {sampling.temperature}", "0 or above, and finite"),
+        (
+            capabilities.max_temperature is None or sampling.temperature <= capabilities.max_temperature,
+            f"temperature {sampling.temperature}",
+            f"at most {capabilities.max_temperature}, the limit of the engine",
+        ),
         (sampling.max_tokens >= 1, f"max_tokens {sampling.max_tokens}", "at least 1"),
         (
             len(request.image) in (0, len(tokens)),

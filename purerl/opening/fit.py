@@ -14,6 +14,7 @@ from purerl.data.limits import (
     check_problem_lengths,
     min_limit,
 )
+from purerl.errors import ConfigError
 from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
 from purerl.opening.images import check_images
@@ -69,9 +70,11 @@ def check_fit(
     max_prompt_tokens  longest prompt that is used; None: any
     draws              number of training rows that are drawn, with this `seed`, or with a curriculum in any order
 
-    Raises: ConfigError for engines; DataError for rows.
+    Raises: ConfigError for engines and temperatures that they do not accept; DataError for rows.
     """
     check_images(task.chat, capabilities.all)
+    for section, settings in (("rollout", rollout), ("evaluate", evaluate)):
+        _check_temperature(section, settings, capabilities.generator)
     if task.training is not None:
         limit = min_limit(*capabilities.trained, *(capabilities.sampling if rollout else []))
         if limit is not None and rollout is None:
@@ -91,6 +94,14 @@ def check_fit(
             check_lengths(task.chat, examples, indices, new_tokens=rollout.max_tokens, limit=limit, do=do)
     if evaluate is not None:
         check_problems_fit(task, evaluate, capabilities.generator)
+
+
+def _check_temperature(section: str, settings: Rollout | Evaluate | None, generator: Capabilities | None) -> None:
+    """Raise ConfigError if `generator` does not accept the temperature of `settings`."""
+    limit = generator and generator.max_temperature
+    if settings is not None and limit is not None and settings.temperature > limit:
+        need = f"at most {limit:g}, the limit of the generator"
+        raise ConfigError(f"{section}.temperature", got=settings.temperature, need=need, do="lower it")
 
 
 def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +38,12 @@ class Case:
     samples: int
     long: int
     timeout: float
+
+    @property
+    def max_temperature(self) -> float:
+        """The highest temperature that the generator accepts."""
+        limit = self.generator.capabilities.max_temperature
+        return math.inf if limit is None else limit
 
     def load(self, version: int) -> None:
         """Load a copy of ``weights[version % 2]`` as `version`: a generator must not keep the tensors, but some do."""

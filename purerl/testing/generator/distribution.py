@@ -100,15 +100,17 @@ def assert_fit(counts: Mapping[Outcome, int], probabilities: Mapping[Outcome, fl
 def every_token_can_be_sampled(case: Case) -> None:
     """No token is left out, as by a default `top_k`, `top_p` or `min_p` of the engine.
 
-    At a temperature at which the most likely token is twice as likely as the least likely one, each of them is expected
-    20 times or more. If only the least likely ones are missing, and the others have the probabilities among themselves
-    that they should have, the engine filters.
+    The temperature is one at which the most likely token is twice as likely as the least likely one, or the highest one
+    that the engine accepts. If tokens that are expected 20 times or more are missing, only the least likely ones, and
+    the others have the probabilities among themselves that they should have, the engine filters.
     """
     logp = case.next_logp(case.request(3).tokens, 1.0)
-    temperature = max(1.0, (max(logp) - min(logp)) / math.log(2))
-    completions = sample(case, temperature, max_tokens=1, count=40 * case.vocabulary)
+    temperature = min(max(1.0, (max(logp) - min(logp)) / math.log(2)), case.max_temperature)
+    expected = _softmax([value / temperature for value in logp])
+    number = min(math.ceil(20 / min(expected)), 100 * case.vocabulary)
+    completions = sample(case, temperature, max_tokens=1, count=number)
     counts = Counter(completion.tokens for completion in completions)
-    missing = [token for token in range(case.vocabulary) if (token,) not in counts]
+    missing = [token for token, p in enumerate(expected) if (token,) not in counts and p * number >= 20]
     if not missing or max(logp[token] for token in missing) > min(logp[token] for (token,) in counts):
         return
     kept = {tokens: math.exp(logp[tokens[0]] / temperature) for tokens in counts}
@@ -142,8 +144,9 @@ def flat_temperature(case: Case) -> float:
     by_temperature = _information(case)
     temperature = max(by_temperature, key=lambda each: by_temperature[each], default=None)
     if temperature is None or by_temperature[temperature] < _MIN_VARIANCE:
+        highest = min(TEMPERATURES[-1], case.max_temperature)
         got = (
-            f"a token with a probability above {_MAX_PROBABILITY} at each temperature up to {TEMPERATURES[-1]:g}"
+            f"a token with a probability above {_MAX_PROBABILITY} at each temperature up to {highest:g}"
             if temperature is None
             else f"a variance of log-probabilities of {by_temperature[temperature]:.2g} at temperature {temperature:g}"
         )
@@ -159,7 +162,7 @@ def _information(case: Case) -> dict[float, float]:
     if not all(map(math.isfinite, (value for logp in logps for value in logp))):
         raise ConfigError("`score`", got="a log-probability that is NaN or infinite", need="finite ones")
     results = {}
-    for temperature in TEMPERATURES:
+    for temperature in (each for each in TEMPERATURES if each <= case.max_temperature):
         tempered = [_softmax([value / temperature for value in logp]) for logp in logps]
         if max(max(p) for p in tempered) <= _MAX_PROBABILITY:
             results[temperature] = statistics.mean(map(_variance_of_logp, tempered))
