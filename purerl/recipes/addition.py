@@ -31,7 +31,7 @@ _ANSWER_TOKENS = 4  # three digits and the end
 
 
 def addition(max_steps: int | None = None, num_epochs: float | None = None) -> RunConfig:
-    """DAPO on two-digit addition, after a short SFT phase; 160 steps by default.
+    """DAPO on two-digit addition, after a short SFT phase; 240 steps by default.
 
     Groups in which all completions have the same reward are dropped, and are not replaced by others. The learning rate
     rises in the first sixteenth of the optimizer steps and then falls to 0.
@@ -43,7 +43,7 @@ def addition(max_steps: int | None = None, num_epochs: float | None = None) -> R
         data="{run}/prepared/train.parquet",
         algorithm=dapo.Config(),
         rewards=(_EXACT,),
-        steps=160,
+        steps=240,
         max_steps=max_steps,
         num_epochs=num_epochs,
         batch_size=128,

@@ -33,7 +33,7 @@ def test_recipes_are_listed_with_description_and_needs() -> None:
     row = next(line for line in lines if line.startswith("  addition "))
     assert (
         row.split(None, 1)[1].split("  ")[0]
-        == "DAPO on two-digit addition, after a short SFT phase; 160 steps by default."
+        == "DAPO on two-digit addition, after a short SFT phase; 240 steps by default."
     )
     assert row.rstrip().endswith("nothing")
     row = next(line for line in lines if line.startswith("  postfix_rl "))
@@ -137,7 +137,7 @@ def test_recipes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.slow
 def test_settings_are_completed_with_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "mine.toml").write_text(dumps(addition()).replace("steps = 160", "steps = 12"))
+    (tmp_path / "mine.toml").write_text(dumps(addition()).replace("steps = 240", "steps = 12"))
     monkeypatch.chdir(tmp_path)
     assert _complete("purerl train mine.toml --set max_step").split() == ["max_steps=12"]
     assert _complete("purerl train gsm8k --set model=x --set tes").split() == ["test="]

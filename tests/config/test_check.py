@@ -250,11 +250,11 @@ def test_optimizer_steps_of_a_role_are_checked(settings: tuple[str, ...], messag
             ),
         ),
         (
-            ("algorithm.kind=ppo", "critic_warmup=160"),
-            "critic_warmup\n  got:  160\n  need: less than the 160 steps of the run",
+            ("algorithm.kind=ppo", "critic_warmup=240"),
+            "critic_warmup\n  got:  240\n  need: less than the 240 steps of the run",
         ),
     ],
 )
 def test_critic_warmup_needs_a_critic_and_further_steps(settings: tuple[str, ...], message: str) -> None:
     assert error_of(*settings) == message
-    check(resolve("addition", ["algorithm.kind=ppo", "critic_warmup=159", "trainer.warmup_ratio=0"]))
+    check(resolve("addition", ["algorithm.kind=ppo", "critic_warmup=239", "trainer.warmup_ratio=0"]))

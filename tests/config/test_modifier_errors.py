@@ -121,6 +121,6 @@ def test_a_refused_modifier_exits_with_status_2(tmp_path: Path, monkeypatch: pyt
 def test_a_dry_run_prints_the_modifiers() -> None:
     settings = ["--set", GRPO, "--set", "algorithm.kl_loss=0.5", "--set", "algorithm.dual_clip=true", "--dry-run"]
     result = CliRunner().invoke(app, ["train", "addition", *settings])
-    assert "# addition: grpo + kl_loss + dual_clip, 160 steps\n" in result.stdout
+    assert "# addition: grpo + kl_loss + dual_clip, 240 steps\n" in result.stdout
     config = from_dict(RunConfig, tomllib.loads(result.stdout))
     assert config == resolve("addition", [GRPO, "algorithm.kl_loss=0.5", "algorithm.dual_clip=true"])

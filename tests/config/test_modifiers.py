@@ -272,7 +272,7 @@ def test_sources_of_the_settings_of_modifiers(tmp_path: Path) -> None:
 
 
 def test_the_summary_of_a_run_has_its_modifiers() -> None:
-    assert "addition: grpo + kl_loss + dual_clip, 160 steps" in plan(recipe_with(KL(), DUAL())).splitlines()
+    assert "addition: grpo + kl_loss + dual_clip, 240 steps" in plan(recipe_with(KL(), DUAL())).splitlines()
 
 
 def test_flat_tables_have_the_settings_of_each_modifier() -> None:

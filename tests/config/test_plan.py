@@ -17,7 +17,7 @@ def test_plan_has_the_totals_of_both_runs() -> None:
     correct = "a completion is correct if purerl.rewards.exact:exact_match gives at least 1"
     assert lines[7] == f"  accuracy     {correct}"
     assert lines[10:] == [
-        "addition: dapo, 160 steps",
+        "addition: dapo, 240 steps",
         "  prepare data  purerl.recipes.addition:prepare",
         "  data          {run}/prepared/train.parquet",
         "  models        policy (hf)",
