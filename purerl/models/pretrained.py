@@ -40,13 +40,13 @@ def is_in_hf_format(path: Path) -> bool:
 
     A trainer may export others, as `fake` does.
     """
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
+    from transformers import CONFIG_MAPPING
 
     try:
         config = json.loads((path / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return False
-    return isinstance(config, dict) and config.get("model_type") in CONFIG_MAPPING_NAMES
+    return isinstance(config, dict) and config.get("model_type") in CONFIG_MAPPING
 
 
 def dtype_of(model: Model) -> str:

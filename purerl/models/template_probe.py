@@ -62,8 +62,9 @@ def check_templates(tokenizer: Any, path: str) -> None:
     """
     given = tokenizer.chat_template
     templates = tuple(given.values()) if isinstance(given, Mapping) else (given,) if given else ()
-    if not all(isinstance(each, str) for each in templates):
-        raise _refusal(path, f"a value of type {type(templates[0]).__name__}", "a text")
+    wrong = [type(each).__name__ for each in templates if not isinstance(each, str)]
+    if wrong:
+        raise _refusal(path, f"a value of type {wrong[0]}", "a text")
     if templates:
         special = {name: str(token) for name, token in tokenizer.special_tokens_map.items() if isinstance(token, str)}
         probe = _Probe(templates, special)

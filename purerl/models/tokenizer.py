@@ -36,7 +36,7 @@ __all__ = [
 def load_tokenizer(model: Model) -> PreTrainedTokenizerBase:
     """The tokenizer of `model`. Raises ConfigError if there is none, and as `check_templates`."""
     with loading("tokenizer", model):
-        tokenizer = _load(model)
+        tokenizer: Any = _load(model)
         tokenizer("a")  # some values in its files make only its calls fail
     if tokenizer.get_vocab().keys() <= tokenizer.get_added_vocab().keys():
         # If only the configuration of the model exists, transformers returns a tokenizer without a vocabulary.

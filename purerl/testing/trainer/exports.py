@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from tensordict import TensorDict
@@ -53,14 +54,16 @@ def _outputs_of_files(case: Case, directory: Path, batch: TensorDict) -> dict[st
     """Log-probabilities and entropies of the model in `directory`, which transformers loads."""
     from transformers import AutoModelForCausalLM
 
+    options: dict[str, Any] = {"output_loading_info": True, "local_files_only": True}
     try:
-        model, info = AutoModelForCausalLM.from_pretrained(
-            directory, dtype=torch.float64, attn_implementation="eager", output_loading_info=True, local_files_only=True
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float64, attn_implementation="eager", **options
         )
     except Exception as error:
         got = f"{type(error).__name__}: {error}"
         do = "give check_trainer a `load` if the trainer exports another format than Hugging Face's"
         raise AssertionError(f"transformers cannot load the exported model: {got}\n{do}") from error
+    model, info = loaded
     assert not info["missing_keys"], (
         f"the exported model: got no weights {sorted(info['missing_keys'])}, which transformers has set at random"
     )
