@@ -23,7 +23,7 @@ def test_plan_has_the_totals_of_both_runs() -> None:
         "  models        policy (hf)",
         "  generator     hf",
         "  step          128 prompts x 8 completions of at most 4 tokens: 1,024 rows; optimizer steps: 2",
-        "  total         at most 163,840 rows; optimizer steps: 320",
+        "  total         at most 245,760 rows; optimizer steps: 480",
         "  evaluation    every 40 steps: all problems of {run}/prepared/held_out.parquet",
         f"  accuracy      {correct}",
         "  checkpoints   every 20 steps; the newest 2 are kept",
@@ -44,7 +44,7 @@ def test_plan_names_every_model_and_its_engine() -> None:
 def test_plan_has_the_optimizer_steps_of_each_model_if_they_differ() -> None:
     lines = plan(apply(addition(), ["algorithm=ppo", "roles.critic.ppo_epochs=2"])).splitlines()
     assert lines[-5].endswith("1,024 rows; optimizer steps: 4 of the critic, 2 of the policy")
-    assert lines[-4].endswith("optimizer steps: 640 of the critic, 320 of the policy")
+    assert lines[-4].endswith("optimizer steps: 960 of the critic, 480 of the policy")
 
 
 def test_plan_names_the_model_of_an_adapter_once() -> None:
