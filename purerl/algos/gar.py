@@ -46,9 +46,7 @@ from purerl.algos.parts.settings import flag, number
 from purerl.kernels.masks import any_true
 from purerl.types import RowFloat, TensorDict, TokenFloat
 
-__all__ = ["EXEMPTIONS", "Config", "algorithm"]
-
-EXEMPTIONS = {"no_reward_lost": "the reward of a hack has no effect on purpose"}
+__all__ = ["Config", "algorithm"]
 
 
 @frozen(kw_only=True)
