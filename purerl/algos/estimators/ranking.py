@@ -28,10 +28,10 @@ def with_hacks_at_minimum(score: RowFloat, is_hack: RowBool, group: RowInt, coun
 def win_rate(ranking: RowFloat, group: RowInt, compared: RowBool) -> RowFloat:
     """Compute the share of the other compared rows of the group that a row is ranked above. A tie counts as half.
 
-        w_i = (1 / (n - 1)) sum_{j<>i} (1 + sign(ranking_i - ranking_j)) / 2
+        w_i = (1 / (n - 1)) sum_j (1 + sign(ranking_i - ranking_j)) / 2
 
-    n is the number of compared rows of the group. A row that is compared alone gets 1, a row that is not compared gets
-    1/2. NaN is a row without a ranking, which is not compared. The function needs rows^2 bytes of memory. Shapes:
+    n is the number of compared rows of the group; j are those without i. A row that is compared alone gets 1, a row
+    that is not compared 1/2. NaN is a row without a ranking, which is not compared. The function needs rows^2 bytes of memory. Shapes:
     [rows] each. Source: GAR, as in MiMo-V2.6.
 
     >>> compared, group = torch.tensor([True, True, True, False]), torch.tensor([3, 3, 3, 3])
