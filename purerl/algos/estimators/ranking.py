@@ -31,8 +31,8 @@ def win_rate(ranking: RowFloat, group: RowInt, compared: RowBool) -> RowFloat:
         w_i = (1 / (n - 1)) sum_j (1 + sign(ranking_i - ranking_j)) / 2
 
     n is the number of compared rows of the group; j are those without i. A row that is compared alone gets 1, a row
-    that is not compared 1/2. NaN is a row without a ranking, which is not compared. The function needs rows^2 bytes of memory. Shapes:
-    [rows] each. Source: GAR, as in MiMo-V2.6.
+    that is not compared 1/2. NaN is a row without a ranking, which is not compared. The function needs rows^2 bytes of
+    memory. Shapes: [rows] each. Source: GAR, as in MiMo-V2.6.
 
     >>> compared, group = torch.tensor([True, True, True, False]), torch.tensor([3, 3, 3, 3])
     >>> win_rate(torch.tensor([9.0, 1.0, 1.0, 5.0]), group, compared)
