@@ -1,9 +1,9 @@
 """Probabilities of prompts from how often they have been solved, and the importance weights of their draws.
 
-    p_i = solved_i, attempts_i -> the probability of prompt i          `probabilities`
-    w_i = (1 / M) / p_i                                                 `importance_weights`
+    w_i = 1 / (M p_i)
 
-M is the number of prompts that are not retired. The expectation of w_i g_i over the draws is the mean of g_i over these
+p_i is the probability of prompt i (`probabilities`), w_i its weight (`importance_weights`), and M the number of prompts
+that are not retired. The expectation of w_i g_i over the draws is the mean of g_i over these
 prompts, for whatever g: the gradient of a loss that is a mean over draws is that of uniform draws. All tensors are
 float64 [prompts], on the CPU. Sums are cumulative ones, which are the same for any number of threads.
 """
@@ -55,9 +55,9 @@ def bands_of(settings: Curriculum, solved: torch.Tensor, attempts: torch.Tensor)
 def probabilities(settings: Curriculum, solved: torch.Tensor, attempts: torch.Tensor) -> torch.Tensor:
     """The probability with which each prompt is drawn: 0 of a retired one.
 
-        difficulty  p_i = (1 - u) r_i (1 - r_i) / sum_j r_j (1 - r_j) + u / M       r: `pass_rate`, u: uniform_share
-        bands       p_i = share of its band / (sum of the shares of bands with prompts * prompts of the band)
-        uniform     p_i = 1 / M
+    - difficulty: r (1 - r) of its `pass_rate` r, divided by the sum over prompts; a part `uniform_share` is uniform
+    - bands: the share of its band, divided by the shares of all bands with prompts and by the prompts of the band
+    - uniform: one divided by the number of prompts
 
     If no band with a share has a prompt, draws are uniform. Raises: DataError if every prompt is retired.
 
