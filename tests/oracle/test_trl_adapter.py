@@ -128,7 +128,7 @@ def test_a_data_set_without_the_values_that_an_algorithm_reads_is_refused(values
 
 
 def test_the_number_of_algorithms_in_trl() -> None:
-    assert len(ALGORITHMS) == 43
+    assert len(ALGORITHMS) == 48
 
 
 # --- settings ----------------------------------------------------------------------------------------------------
