@@ -30,6 +30,7 @@ PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(["purerl.loop.train", "purerl.recipes.addition", "transformers", "pyarrow.parquet"])
 
 
+_OF_STEP = "phase of a step"
 PHASES = ("start", "step", "checkpoint without manifest", "export")
 
 
@@ -87,10 +88,10 @@ def audit_phases(directory: Path) -> None:
 
     @contextmanager
     def audited(self: Clock, phase: str) -> Iterator[None]:
-        sys.audit("purerl.phase", str(directory), phase)
+        sys.audit("purerl.phase", str(directory / _OF_STEP), phase)
         with original(self, phase):
             yield
-        sys.audit("purerl.phase", str(directory), phase)
+        sys.audit("purerl.phase", str(directory / _OF_STEP), phase)
 
     Clock.__call__ = audited
 
@@ -125,7 +126,7 @@ def count_by_phase(directory: Path, callback: Callable[[str, int], None]) -> Cou
 
 
 def _phase_of(directory: Path, path: str, *, has_steps: bool) -> str:
-    """The phase of an event at `path`. That of a phase of a step is at `directory` itself."""
+    """The phase of an event at `path`. That of a phase of a step is at `_OF_STEP`, which is no file."""
     parts = Path(path).parts[len(directory.parts) :]
     if parts[:1] == ("final",):
         return "export"
@@ -135,7 +136,7 @@ def _phase_of(directory: Path, path: str, *, has_steps: bool) -> str:
         and not (directory / parts[0] / parts[1] / "manifest.json").exists()
     ):
         return "checkpoint without manifest"
-    return "step" if has_steps or not parts else "start"
+    return "step" if has_steps or parts == (_OF_STEP,) else "start"
 
 
 def on_event(directory: Path, callback: Callable[[int, str], object]) -> None:

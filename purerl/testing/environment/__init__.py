@@ -31,6 +31,7 @@ CHECKS = (
     validity.observations_are_valid,
     validity.observations_can_be_sent,
     validity.tools_are_valid,
+    ending.environment_closes_at_any_time,
     validity.unusual_turns_are_answered,
     repetition.episode_depends_only_on_its_seed,
     repetition.episodes_do_not_influence_each_other,
@@ -39,7 +40,6 @@ CHECKS = (
     repetition.labels_are_equal_in_other_process,
     ending.step_after_end_changes_nothing,
     ending.end_by_a_limit_is_answered,
-    ending.environment_closes_at_any_time,
     ending.close_releases_resources,
 )
 """All checks, in the order in which they run."""
