@@ -11,7 +11,10 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Bounds", "Message", "Task", "receive", "send"]
+__all__ = ["TURN", "TURN_ANSWER", "Bounds", "Message", "Task", "receive", "send"]
+
+TURN, TURN_ANSWER = struct.Struct("!I8s"), struct.Struct("!8si")
+"""A turn of a session is its length and its token, then its code. The answer is the token, and the exit code."""
 
 _LENGTH = struct.Struct("!Q")
 _MAX_HEADER = 2**24

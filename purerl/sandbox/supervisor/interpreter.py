@@ -12,7 +12,6 @@ import io
 import itertools
 import os
 import signal
-import struct
 import sys
 import threading
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from functools import partial
 from types import ModuleType
 from typing import Any, NoReturn
 
-from purerl.sandbox.messages import Task
+from purerl.sandbox.messages import TURN, TURN_ANSWER, Task
 
 __all__ = ["PROGRAM", "prepare"]
 
@@ -30,7 +29,6 @@ PROGRAM = "program.py"
 
 _STREAMS = (("stdin", "rb", "surrogateescape"), ("stdout", "wb", "strict"), ("stderr", "wb", "backslashreplace"))
 _FLUSH_FAILED = 120  # the exit code of Python in this case
-_SOURCE, _ANSWER = struct.Struct("!I8s"), struct.Struct("!8si")  # see purerl.sandbox.supervisor.monitor
 
 
 def prepare(task: Task, turns: int | None) -> Callable[[], None]:
@@ -126,7 +124,7 @@ def _serve(names: dict[str, Any], turns: int) -> NoReturn:
 
     signal.signal(signal.SIGINT, interrupt)
     for number in itertools.count(1):
-        size, token = _SOURCE.unpack(_read(turns, _SOURCE.size))
+        size, token = TURN.unpack(_read(turns, TURN.size))
         source = _read(turns, size)
         try:
             is_running = True
@@ -138,7 +136,7 @@ def _serve(names: dict[str, Any], turns: int) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             with suppress(Exception):
                 stream.flush()
-        os.write(turns, _ANSWER.pack(token, code))
+        os.write(turns, TURN_ANSWER.pack(token, code))
     raise AssertionError
 
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import select
 import socket
-import struct
 import time
 from collections.abc import Mapping
 from contextlib import suppress
 from io import RawIOBase
 from typing import Any, NamedTuple
 
-from purerl.sandbox.messages import Bounds, receive
+from purerl.sandbox.messages import TURN, TURN_ANSWER, Bounds, receive
 from purerl.sandbox.supervisor.cgroups import Cgroup
 from purerl.sandbox.supervisor.sampling import Sampler
 
@@ -20,8 +19,6 @@ __all__ = ["Channels", "Monitor"]
 
 _INTERVAL_WITH_CGROUP, _INTERVAL = 0.05, 0.01  # seconds between two measurements
 _CHUNK, _MAX_CHUNKS = 2**16, 32
-_SOURCE, _ANSWER = struct.Struct("!I8s"), struct.Struct("!8si")
-"""A turn is its length, its token, and its code; the answer is the token, and the exit code."""
 
 
 class Channels(NamedTuple):
@@ -82,7 +79,7 @@ class Monitor:
         The program has the socket too. What it writes there in an earlier turn is no answer to this one.
         """
         self._token = os.urandom(8)
-        self.feed(turns, _SOURCE.pack(len(source), self._token) + source)
+        self.feed(turns, TURN.pack(len(source), self._token) + source)
 
     def feed(self, end: RawIOBase | socket.socket, data: bytes) -> None:
         """Write `data` as fast as the program reads it; a pipe is closed after it."""
@@ -106,7 +103,7 @@ class Monitor:
         """Wait until something ends the run, or a turn of it.
 
         "exit": process 1 has sent a message; "turn": the session has answered; "forged": the program has written to the
-        socket of the session; "gone": the owner has closed its end; otherwise what was exceeded: "timeout", "memory",
+        socket of the session; "closed": the owner has closed its end; otherwise what was exceeded: "timeout", "memory",
         "processes", "output". If the turn `is_ending`, because it was interrupted, more output is read and not kept.
         """
         if self._has_ended:
@@ -132,7 +129,7 @@ class Monitor:
     def _handle(self, descriptor: int, event: int, max_output: int) -> str | None:
         owner, report, turns = self._channels.owner, self._channels.report, self._channels.turns
         if descriptor == owner.fileno():
-            return "gone"
+            return "closed"
         if descriptor == report.fileno():
             message = receive(report)
             self.message = message.header if message else {}
@@ -154,10 +151,10 @@ class Monitor:
             self._poll.unregister(turns)  # the program is ending; process 1 says how
             return None
         self._answered += data
-        if len(self._answered) < _ANSWER.size:
+        if len(self._answered) < TURN_ANSWER.size:
             return None
-        token, self.code = _ANSWER.unpack_from(self._answered)
-        is_right = token == self._token and len(self._answered) == _ANSWER.size
+        token, self.code = TURN_ANSWER.unpack_from(self._answered)
+        is_right = token == self._token and len(self._answered) == TURN_ANSWER.size
         self._answered = b""
         return "turn" if is_right else "forged"
 
