@@ -7,11 +7,12 @@ prompts of draws that may be needed again: a run that is resumed samples those i
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from copy import deepcopy
 from itertools import cycle, islice
 from typing import Any
 
 import torch
-from attrs import define, field
+from attrs import asdict, define, field
 
 from purerl.algos.estimators.difficulty import prompt_value
 from purerl.algos.parts.rows import row_mean
@@ -64,20 +65,12 @@ class CurriculumSampler:
     @property
     def state(self) -> dict[str, Any]:
         """A copy of the state, of plain values, for a checkpoint."""
-        progress = self._progress
-        return {
-            "solved": progress.solved.clone(),
-            "attempts": progress.attempts.clone(),
-            "decided": dict(progress.decided),
-            "queue": [*progress.queue],
-            "is_focused": progress.is_focused,
-        }
+        return deepcopy(asdict(self._progress, recurse=False))
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue with a `state` of a checkpoint; from the start if it is empty."""
         if state:
-            self._progress = Progress(**state)
-            self._progress = Progress(**self.state)
+            self._progress = Progress(**deepcopy(dict(state)))
 
     def draw(self, first: int, count: int) -> list[Draw]:
         """The draws `first`, ..., `first + count - 1`. One that has been decided before is the same again."""
