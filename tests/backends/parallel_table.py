@@ -37,8 +37,9 @@ from purerl.loop.update import score, scored_fields
 from purerl.ranks import Ranks, current_ranks
 from purerl.testing.batches import example_batch, fields_of
 from purerl.testing.trainer.reference import assert_close
+from tests.backends.gradients import keep_gradients
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
-from tests.backends.training import POLICY, keep_gradients, make_step, regression
+from tests.backends.training import POLICY, make_step, regression
 from tests.backends.training import train as take_steps
 from tests.ranks import run_cases
 

@@ -23,18 +23,9 @@ from purerl.protocols import Request, Sampling, generate
 from purerl.settings import Model
 from purerl.system.installation import install_command
 from tests.backends.generators import make_generator, tiny_model
+from tests.backends.gradients import keep_gradients
 from tests.backends.tiny import make_trainer, write_model
-from tests.backends.training import (
-    CRITIC,
-    POLICY,
-    equal,
-    keep_gradients,
-    make_batch,
-    make_step,
-    parameters_of,
-    train,
-    weights_of,
-)
+from tests.backends.training import CRITIC, POLICY, equal, make_batch, make_step, parameters_of, train, weights_of
 from tests.ranks import check_cases
 
 LORA = Lora(rank=4, alpha=8.0, rank_stabilized=True)

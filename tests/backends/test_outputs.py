@@ -16,8 +16,9 @@ from purerl.backends.hf.model.token_model import HEADS, LANGUAGE_OUTPUTS
 from purerl.backends.hf.training.engine import HFTrainer
 from purerl.batch import with_fields
 from purerl.errors import ConfigError
+from tests.backends.gradients import keep_gradients
 from tests.backends.tiny import VOCAB_SIZE, make_trainer, write_model
-from tests.backends.training import keep_gradients, make_batch, parameters_of, regression
+from tests.backends.training import make_batch, parameters_of, regression
 
 TOLERANCES = {"gpt2": 1e-9, "cohere": 1e-5, "gemma2": 1e-5}  # the norms of the last two round to float32
 OUTPUTS = (*LANGUAGE_OUTPUTS, *HEADS)  # those of a language model

@@ -21,8 +21,9 @@ from purerl.backends.hf.weights.chunks import Chunk
 from purerl.errors import ConfigError
 from purerl.ranks import ONE_RANK
 from purerl.settings import Model
+from tests.backends.gradients import keep_gradients
 from tests.backends.tiny import make_trainer, write_model
-from tests.backends.training import equal, keep_gradients, make_step, parameters_of, train, weights_of
+from tests.backends.training import equal, make_step, parameters_of, train, weights_of
 from tests.ranks import check_cases
 
 pytestmark = pytest.mark.slow

@@ -19,19 +19,10 @@ from purerl.batch import with_fields
 from purerl.errors import CheckpointError, ConfigError, InputError
 from purerl.kernels import logp as kernel
 from purerl.settings import Model
+from tests.backends.gradients import keep_gradients
 from tests.backends.saved import FILES
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
-from tests.backends.training import (
-    CRITIC,
-    POLICY,
-    equal,
-    keep_gradients,
-    make_batch,
-    make_step,
-    parameters_of,
-    train,
-    weights_of,
-)
+from tests.backends.training import CRITIC, POLICY, equal, make_batch, make_step, parameters_of, train, weights_of
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from tensordict import TensorDict
 from torch import Tensor
@@ -59,19 +57,6 @@ def train(trainer: HFTrainer, steps: int = 1, objective: Objective = POLICY) -> 
     """Take `steps` optimizer steps; return the metrics of each."""
     reports = [trainer.step(*make_step(seed, objective)) for seed in range(steps)]
     return [{name: float(m.total / m.weight) for name, m in report.items() if m.weight} for report in reports]
-
-
-def keep_gradients(trainer: Any) -> dict[str, Tensor]:
-    """The gradients of the last step of `trainer` by name, after each step: the trainer itself frees them."""
-    kept, optimize = dict[str, Tensor](), trainer._optimize
-
-    def optimize_and_keep(*args: Any) -> Any:
-        report = optimize(*args)
-        kept.update({name: parameter.grad for name, parameter in trainer.trained.items()})
-        return report
-
-    trainer._optimize = optimize_and_keep
-    return kept
 
 
 def parameters_of(trainer: HFTrainer) -> dict[str, Tensor]:
