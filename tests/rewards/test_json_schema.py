@@ -10,7 +10,7 @@ import pytest
 from purerl.errors import ConfigError
 from purerl.plugins import find
 from purerl.rewards.kinds import json_schema
-from purerl.rewards.kinds.json_schema import Config, build, check, columns, read_json, row_check
+from purerl.rewards.kinds.json_schema import Config, build, check, columns, read_strict_json, row_check
 
 pytest.importorskip("jsonschema", reason="jsonschema is not installed: pip install -e '.[dev]'")
 
@@ -135,4 +135,4 @@ def test_the_package_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_is_a_kind_that_reads_the_column() -> None:
     assert find("reward", "json_schema") is json_schema
     assert columns(Config()) == ["schema"]
-    assert read_json('{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+    assert read_strict_json('{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}

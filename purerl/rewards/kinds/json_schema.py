@@ -32,7 +32,7 @@ from purerl.rewards.adapters import RowCheck
 from purerl.settings import setting
 from purerl.system.installation import install_command
 
-__all__ = ["Config", "JsonSchema", "build", "check", "columns", "read_json", "row_check"]
+__all__ = ["Config", "JsonSchema", "build", "check", "columns", "read_strict_json", "row_check"]
 
 
 @frozen(kw_only=True)
@@ -56,7 +56,7 @@ class JsonSchema:
     def __call__(self, completion: str, example: Mapping[str, Any]) -> float:
         validator = _schema_of(example)
         try:
-            answer = read_json(completion)
+            answer = read_strict_json(completion)
             errors = [*validator.iter_errors(answer)]
         except (ValueError, RecursionError):
             return 0.0
@@ -70,7 +70,7 @@ class JsonSchema:
         return self.partial * len((known & {*answer}) - invalid) / max(len(known | {*answer}), 1)
 
 
-def read_json(text: str) -> Any:
+def read_strict_json(text: str) -> Any:
     """The value of a JSON text.
 
     Raises: ValueError if it is no JSON, a name occurs twice in an object, or a number cannot be held by a float;
@@ -113,7 +113,7 @@ def _validator(text: str) -> Any:
     from jsonschema.validators import validator_for  # pyright: ignore[reportMissingImports, reportMissingModuleSource]
     from jsonschema_specifications import REGISTRY  # pyright: ignore[reportMissingImports]
 
-    schema = read_json(text)
+    schema = read_strict_json(text)
     if not isinstance(schema, (Mapping, bool)):
         raise TypeError(f"the column schema has {text!r:.200}, which is no JSON Schema")
     kind = validator_for(schema, default=Draft202012Validator)
