@@ -14,8 +14,8 @@ is the component of the reward with this name, without its weight, so it is not 
 `grpo`.
 
 The focused phase of the paper, in which the prompts with the largest values are drawn again, is a setting of the data:
-`data.curriculum = {kind = "focused"}` repeats the 4 prompts with the largest v_g in every other step, with new
-completions.
+`data.curriculum = {by = "uniform", unbiased = false, focus = 4}` repeats the 4 prompts with the largest v_g in every
+other step, with new completions.
 
 Choices that differ between libraries:
 

@@ -56,7 +56,7 @@ def stored_result(cls: type[T], compute: Callable[[], T], *, model: Model, setti
 def stored(cls: type[T], compute: Callable[[], T], *key: object) -> T:
     """The result of `compute` in this process, or in an earlier one with the same `key`, code, packages and device.
 
-    The parts of `key` are told apart by their ``repr``. An exception of `compute` is raised, and not stored.
+    Keys are equal if the ``repr`` of each part is. An exception of `compute` is raised, and not stored.
     """
     path = _path(repr((cls.__name__, *key, _code())))
     if path is None:

@@ -1,4 +1,4 @@
-r"""Counting letters: a real language model of 135 million parameters learns to count, on two cores of a CPU.
+r"""Counting letters: a real language model of 135 million parameters is trained to count, on two cores of a CPU.
 
     purerl train char_count
     purerl train char_count --set size=verl --dry-run       the published setting, for one GPU
@@ -14,7 +14,7 @@ temperature 1.
 The model is made from a package of Python's index (`purerl.recipes.smollm2`). ``--set model=`` names another one, such
 as ``HuggingFaceTB/SmolLM2-135M-Instruct`` on the hub.
 
-Reasons for the settings of the size `small`, for two cores and half an hour:
+Reasons for the settings of the size `small`:
 
     words of 3 to 6 letters       completions of at most 20 tokens
     short system prompt           the one of the chat template has 20 tokens, which SFT would read in every row

@@ -1,6 +1,6 @@
-"""Answers as JSON: a real language model of 135 million parameters learns to keep to a schema, on two cores of a CPU.
+"""Answers as JSON: a real language model of 135 million parameters is trained to keep to a schema, on a CPU.
 
-    pip install 'purerl[json,lora]'
+    pip install -e '.[json,lora]'   # in the clone
     purerl train json_answers
 
 A problem names a thing and the properties that its description must have, in a notation like TypeScript's::
@@ -19,7 +19,7 @@ of answers, sampled at temperature 1, that are valid.
 The model is made from a package of Python's index (`purerl.recipes.smollm2`). ``--set model=`` names another one, such
 as ``HuggingFaceTB/SmolLM2-135M-Instruct`` on the hub.
 
-Reasons for the settings, for two cores and ten minutes:
+No run of it has been finished yet: what it learns is not measured. Reasons for the settings:
 
     partial credit 0.5            few answers are valid at first, and groups without any have no gradient
     one mini-batch                exactly on-policy: rewards without information have an expected update of 0

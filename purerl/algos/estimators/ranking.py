@@ -1,4 +1,4 @@
-"""Advantages of rows with the same reward, told apart by a ranking of the group."""
+"""Advantages that share out the positive rewards of a group by a ranking of its rows."""
 
 from __future__ import annotations
 
