@@ -5,7 +5,7 @@
     .venv-trl/bin/python benchmarks/char_count_trl.py /tmp/char_count/seed-0 /tmp/char_count/trl-0
 
 The first directory is a finished run of purerl, the second is new. One thread, float32. The settings are those of the
-recipe: LoRA of rank 32 on all linear layers, 16 prompts with 8 completions of at most 32 tokens, two optimizer steps
+recipe: LoRA of rank 32 on all linear layers, 16 prompts with 8 completions of at most 20 tokens, two optimizer steps
 for them, clipping at 0.2 and 0.28, the mean over tokens, no KL penalty, a constant learning rate. TRL drops no groups
 without variance. Their advantage is 0, and the loss is divided by the tokens of all groups.
 
@@ -13,7 +13,7 @@ It writes trl.json with the mean reward of the completions of each step, CPU sec
 model with its adapter merged, for ``purerl eval``:
 
     purerl eval /tmp/char_count/trl-0/final --data /tmp/char_count/seed-0/prepared/held_out.parquet \\
-        --reward purerl.rewards.math:boxed --temperature 1 --max-tokens 32
+        --reward purerl.rewards.math:boxed --temperature 1 --max-tokens 20
 """
 
 from __future__ import annotations

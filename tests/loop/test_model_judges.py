@@ -233,4 +233,4 @@ def test_a_plan_of_memory_has_the_weights_of_the_judge(tmp_path: Path) -> None:
     config = real(tmp_path, ["1?"])
     counted = evolve(config, roles={"rewards": {"strict": Role(model=config.model, judge=Judge())}})
     sizes = plan_memory(counted).device
-    assert sizes["rewards.strict: parameters"] == sizes["generator: parameters"]
+    assert sizes["rewards.strict: parameters"] == sizes["policy: parameters"]
