@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.data.chat import Chat, Prompt, open_chat
@@ -20,7 +19,6 @@ from purerl.rollouts.rollouts import Rollouts
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.types import Draw
 
-Times = Literal["equal", "uniform", "exponential"]
 TURNS, FIRST_LETTER = 4, 0x4E00
 SPECIAL = ("<|im_start|>", "<|im_end|>", "user\n", "assistant\n", "\n")
 TEMPLATE = """\
@@ -29,24 +27,19 @@ TEMPLATE = """\
 
 
 class SlowAnswer:
-    """An environment that answers each turn but the last after `seconds`. Its answer is 12 tokens in the row.
+    """An environment that answers each turn but the last after `seconds`. Its answer is 12 tokens in the row."""
 
-    With `times` = "uniform" or "exponential" this is the mean of random times.
-    """
-
-    def __init__(self, seconds: float, times: Times = "equal") -> None:
-        self._seconds, self._times, self._turns = seconds, times, 0
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._turns = seconds, 0
 
     async def reset(self, example: Mapping[str, Any], seed: int) -> Observation:
-        self._rng = random.Random(seed)
         return Observation()
 
     async def step(self, text: str, calls: Sequence[ToolCall]) -> Observation:
         self._turns += 1
         if self._turns == TURNS:
             return Observation(reward=float(len(text)), done=True)
-        factors = {"equal": 1.0, "uniform": self._rng.uniform(0, 2), "exponential": self._rng.expovariate(1)}
-        await asyncio.sleep(self._seconds * factors[self._times])
+        await asyncio.sleep(self._seconds)
         return Observation(messages=[{"role": "user", "content": _letters(range(4))}])
 
     async def close(self) -> None: ...
@@ -100,8 +93,8 @@ class RandomLengths:
 class Episodes:
     """Runs `number` episodes whose environments are in worker processes, or in the event loop (`run_in`).
 
-    tool       seconds of an answer, or their mean, if the `times` are not equal
-    lockstep   whether the episodes wait for each other in each turn
+    tool      seconds of an answer
+    lockstep  whether the episodes wait for each other in each turn
     """
 
     def __init__(
@@ -112,14 +105,13 @@ class Episodes:
         run_in: str,
         tool: float,
         vocabulary: int,
-        times: Times = "equal",
         lockstep: bool = False,
     ) -> None:
         self._generator, self._number = RandomLengths(generator), number
         self.runtime = Runtime(self._generator)
         settings = EnvironmentSettings(
             factory="benchmarks.environments:SlowAnswer",
-            kwargs={"seconds": tool, "times": times},
+            kwargs={"seconds": tool},
             run_in=run_in,
             max_turns=TURNS,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from purerl.data.chat import Chat
-from purerl.data.examples import DataSet, iterate_chunks, prompts_at, row_name, rows_at, tokenized_at
+from purerl.data.examples import DataSet, iterate_chunks, prompts_at, rendered_at, row_name, tokenized_at
 from purerl.errors import DataError
 from purerl.protocols import Capabilities
 
@@ -32,7 +32,7 @@ def check_problem_lengths(chat: Chat, problems: Mapping[str, DataSet], *, new_to
 def check_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, new_tokens: int, limit: int, do: str) -> None:
     """Refuse rows whose prompt and `new_tokens` exceed `limit`; `do` is the remedy. Raises DataError."""
     for chunk in iterate_chunks(sorted(indices)):
-        for index, prompt in zip(chunk, prompts_at(chat, data, chunk, rows_at(data, chunk)), strict=True):
+        for index, prompt in zip(chunk, prompts_at(chat, data, chunk, rendered_at(data, chunk)), strict=True):
             if len(prompt.tokens) + new_tokens > limit:
                 got = f"a prompt of {len(prompt.tokens):,} tokens, and up to {new_tokens:,} new tokens"
                 raise DataError(row_name(data, index), got=got, need=f"at most {limit:,} together", do=do)
@@ -41,7 +41,7 @@ def check_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, new_toke
 def check_answer_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, limit: int) -> None:
     """Refuse demonstrations and preference pairs with more than `limit` tokens. Raises DataError."""
     for chunk in iterate_chunks(sorted(indices)):
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True):
             length = max(len(example.tokens) for example in tokenized_at(chat, data, index, row))
             if length > limit:
                 got, do = f"a prompt and an answer of {length:,} tokens", "leave the row out"
@@ -56,7 +56,7 @@ def check_mismatched_lengths(chat: Chat, data: DataSet, indices: Iterable[int], 
     lengths = [
         (example.action.index(True), len(example.tokens) - example.action.index(True), index)
         for chunk in iterate_chunks(sorted(indices))
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True)
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True)
         for example in tokenized_at(chat, data, index, row)
     ]
     prompt, _, first = max(lengths)

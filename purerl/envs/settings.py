@@ -69,9 +69,9 @@ class EnvironmentSettings:
         **at_least(1),
     )
     lockstep: bool = setting(
-        "whether episodes of a synchronous run or of an evaluation wait for each other: an engine in the process of the "
-        "run samples a turn when all of them have asked for it, so that the run can be repeated bit for bit. false: an "
-        "episode continues as soon as its environment has answered, which is faster if answers take different times",
+        "whether the episodes of a synchronous run, or of an evaluation, wait for each other: an engine in the process "
+        "of the run samples a turn when all of them have requested it, so the run can be repeated bit for bit. false: "
+        "an episode continues when its environment has answered, which is faster if answers take different times",
         default=True,
         may_change="rounding",
         **boolean(),

@@ -121,10 +121,11 @@ def _check_lockstep(
         return
     key = "environment.lockstep"
     if not generator.in_process or (rollout and rollout.background):
-        raise no_effect(key, False, "an engine that decodes in the main thread; with any other no episode waits")
+        need = "an engine that decodes in the main thread; with any other no episode waits"
+        raise no_effect(key, environment.lockstep, need)
     if evaluate is None and rollout is not None and not rollout.is_synchronous:
         need = 'max_staleness = 0 and order = "drawn", or an evaluation; otherwise no episode waits'
-        raise no_effect(key, False, need)
+        raise no_effect(key, environment.lockstep, need)
 
 
 def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities | None) -> None:

@@ -19,7 +19,7 @@ __all__ = ["Due", "Lockstep"]
 
 
 class Due(NamedTuple):
-    """The requests of a turn, in the order in which their episodes have started, and keys that are not needed anymore."""
+    """The requests of a turn, in the order in which their episodes started, and keys that are not needed anymore."""
 
     requests: list[Request]
     released: list[str]

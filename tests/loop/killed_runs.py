@@ -101,6 +101,10 @@ def _environment(max_staleness: int, game: str, **changes: Any) -> RunConfig:
     return evolve(config, algorithm=algorithm, rollout=rollout, rewards=(), environment=settings, max_steps=5)
 
 
+def _in_event_loop(max_staleness: int) -> RunConfig:
+    return _environment(max_staleness, "AsyncEvens", run_in="event_loop")
+
+
 def _decodes_on_its_own(max_staleness: int, **changes: Any) -> RunConfig:
     """The engine samples in a thread of its own while the trainer trains."""
     config = _stale(max_staleness, fake, **changes)

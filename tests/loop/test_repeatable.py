@@ -78,7 +78,8 @@ def test_run_that_is_interrupted_equals_one_that_is_not(name: str, tmp_path: Pat
 
 def test_lockstep_is_refused_where_no_episode_waits(tmp_path: Path) -> None:
     settings = EnvironmentSettings(factory="tests.loop.games:Evens", num_workers=1, lockstep=False)
-    config = fake(1, rewards=(), environment=settings)
+    algorithm = Composition(grpo.Config(), (importance_weight.Config(),))
+    config = fake(1, algorithm=algorithm, rewards=(), environment=settings)
     stale = evolve(config, rollout=evolve(config.rollout, max_staleness=1))
     refused = {
         "an engine that decodes in the main thread": evolve(
