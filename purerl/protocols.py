@@ -57,8 +57,7 @@ class Capabilities:
     vocab_size            trainers: number of token ids that the model has, padding included; None: unknown
     attention             the implementation of attention; None: it has no name
     notes                 sentences about the model and its settings that a user has to know before the first step
-    batch_invariant       generators: the tokens of a request do not depend on the requests beside it, though the last
-                          bits of their log-probabilities may; see `Generator`
+    batch_invariant       generators: the tokens of a request do not depend on the requests beside it; see `Generator`
     seeded                generators: the seed of a request determines its tokens; see `Generator`
     in_process            generators: decoding happens inside `collect`
     adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
@@ -194,8 +193,8 @@ class Generator(Protocol):
                      log-probabilities may differ. Without it, a token whose logits are nearly tied may change too
     in_process       decoding happens inside `collect`, and never while the caller does something else
 
-    Tokens can be repeated exactly only with a generator that is both `seeded` and `batch_invariant`. Log-probabilities
-    are repeated bit for bit if the same requests are decoded together too.
+    Tokens are repeated exactly only by a generator that is `seeded` and `batch_invariant`. Log-probabilities are repeated
+    bit for bit if the same requests are decoded together too.
     """
 
     capabilities: Capabilities

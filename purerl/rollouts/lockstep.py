@@ -90,7 +90,7 @@ class Lockstep:
         return self._held.pop(key, None) is not None
 
     def take(self) -> Due:
-        """What the generator gets now. That is nothing if an episode that waits has no request."""
+        """The requests that the generator gets now: none if an episode that waits has no request."""
         if len(self._held) < self._num_waiting:
             return _NOTHING
         held = [self._held.pop(key) for key in list(self._held)]
