@@ -193,8 +193,8 @@ class Generator(Protocol):
                      log-probabilities may differ. Without it, a token whose logits are nearly tied may change too
     in_process       decoding happens inside `collect`, and never while the caller does something else
 
-    Tokens are repeated exactly only by a generator that is `seeded` and `batch_invariant`. Log-probabilities are repeated
-    bit for bit if the same requests are decoded together too.
+    Tokens are repeated exactly only by a generator that is `seeded` and `batch_invariant`. Log-probabilities are
+    repeated bit for bit if the same requests are decoded together too.
     """
 
     capabilities: Capabilities

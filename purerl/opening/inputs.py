@@ -21,6 +21,7 @@ from purerl.plugins import locate
 from purerl.store.checkpoint import saved_steps
 from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory
+from purerl.system.exhausted import explain_exhausted
 from purerl.system.files import as_os_error, atomic_directory
 from purerl.system.phases import phase
 
@@ -31,7 +32,7 @@ __all__ = ["check_files", "check_inputs", "checked_code", "created_files", "data
 def prepare(function: str | None, seed: int, directory: Path) -> None:
     """Call the function `prepare_data` with this name, once, to fill ``{run}/prepared``.
 
-    Raises: RunError for an exception of the function, except one of the file system.
+    Raises: RunError for an exception of the function, except one of the file system, or for exhausted memory.
     """
     path = directory / "prepared"
     if function is None or path.exists():
@@ -42,7 +43,7 @@ def prepare(function: str | None, seed: int, directory: Path) -> None:
         except PurerlError:
             raise
         except Exception as error:
-            if as_os_error(error) is not None:  # such as a full disk
+            if as_os_error(error) is not None or explain_exhausted(error) is not None:  # such as a full disk
                 raise
             got, do = f"{type(error).__name__}: {error}", "fix the function; --debug prints the traceback"
             raise RunError(f"prepare_data {function!r} failed", got=got, do=do) from error
