@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
+from purerl.system.garbage import without_collections
 from purerl.system.phases import phase, shown
 
 if TYPE_CHECKING:
@@ -86,9 +88,12 @@ def train(
     callback ends the run and is raised. The same call resumes the run from its last checkpoint; the steps since then
     are repeated, with the same results and the same calls. An initial run calls only `should_stop`.
 
+    Unless OMP_WAIT_POLICY is set, or torch has been imported before, waiting threads of torch sleep.
+
     Raises: as `run_config` and `purerl.loop.train.train`.
     """
-    with shown(), phase("importing packages"):
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does; torch reads it when it is imported
+    with shown(), phase("importing packages"), without_collections():
         from purerl.loop.callbacks import Callbacks
         from purerl.loop.train import train as train_config
     callbacks = Callbacks(

@@ -17,7 +17,7 @@ from purerl.errors import RewardError
 from purerl.loop.train import train
 from purerl.seeds import restored_generators
 from purerl.settings import Model
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 
 from .random_rewards import drawn
 from .small import fake
