@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from string import ascii_letters, digits
 from typing import Any, Protocol
 
 import numpy as np
@@ -12,12 +13,12 @@ from purerl.data.special_tokens import encode, is_marked
 
 __all__ = [
     "Encoding",
+    "bounded_tokens",
     "decode",
     "encode_continuation",
     "encode_rendered",
     "encode_strings",
     "is_byte_level",
-    "max_byte_level_tokens",
 ]
 
 _MAX_NFC_GROWTH = 3
@@ -95,24 +96,30 @@ def decode(chat: Encoding, tokens: Sequence[int], *, skip_special_tokens: bool) 
 
 
 def is_byte_level(tokenizer: Any) -> bool:
-    """Whether `tokenizer` is a byte-level BPE: it makes at least one token of a text, and at most one of each byte.
+    """Whether `tokenizer` is a byte-level BPE: at least one token of a text with a letter or digit of ASCII.
 
-    The text may be normalized to form C before. Of another tokenizer, such as SentencePiece, no such bound is known.
+    It makes at most one token of each byte of a text, which may be normalized to form C before. Of another tokenizer,
+    such as SentencePiece, no such bounds are known.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None or type(backend.model).__name__ != "BPE" or backend.truncation or backend.padding:
         return False
-    from tokenizers import normalizers, pre_tokenizers
+    from tokenizers.normalizers import NFC
 
-    if not isinstance(backend.normalizer, normalizers.NFC | None):
+    if not isinstance(backend.normalizer, NFC | None):
         return False
     state = json.loads(backend.pre_tokenizer.__getstate__()) if backend.pre_tokenizer else {}
     *others, last = state.get("pretokenizers", [state])
     keeps_text = all(each["type"] in ("Split", "Digits") and each.get("behavior") != "Removed" for each in others)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    return last.get("type") == "ByteLevel" and keeps_text and None not in map(backend.token_to_id, alphabet)
+    knows_ascii = None not in map(backend.token_to_id, ascii_letters + digits)
+    return last.get("type") == "ByteLevel" and keeps_text and knows_ascii
 
 
-def max_byte_level_tokens(text: str) -> int:
-    """An upper bound of the number of tokens of `text`, of a tokenizer for which `is_byte_level` is true."""
-    return _MAX_NFC_GROWTH * len(text.encode(errors="surrogatepass")) + 1  # a space may be added before the text
+def bounded_tokens(text: str) -> int | None:
+    """An upper bound of the number of tokens of `text`, of a tokenizer for which `is_byte_level` is true.
+
+    None if the text has no letter or digit of ASCII: then it may have no token.
+    """
+    if not any(character.isalnum() and character.isascii() for character in text):
+        return None
+    return _MAX_NFC_GROWTH * len(text.encode()) + 1  # a space may be added before the text

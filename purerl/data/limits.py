@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from purerl.data.chat import Chat, prompt_texts
-from purerl.data.encoding import max_byte_level_tokens
+from purerl.data.encoding import bounded_tokens
 from purerl.data.examples import (
     DataSet,
     Example,
@@ -62,7 +62,8 @@ def _is_short(chat: Chat, data: DataSet, row: Example, limit: int) -> bool:
         return False
     with suppress(DataError):
         (text,) = prompt_texts(chat_of_row(chat, row), [extract_prompt(data.example_format, row)])
-        return len(text) > 0 and len(chat.first_tokens) + max_byte_level_tokens(text) <= limit
+        bound = bounded_tokens(text)
+        return bound is not None and len(chat.first_tokens) + bound <= limit
     return False
 
 

@@ -42,9 +42,7 @@ def twin_of(model: PreTrainedModel, replaced: Mapping[int, Any], *, attention: s
 
 def _adapted(model: nn.Module) -> dict[str, Any]:
     """The layers of `model` with an adapter of peft."""
-    lora: Any = sys.modules.get(
-        "peft.tuners.lora"
-    )  # imported if there is an adapter; it takes a second
+    lora: Any = sys.modules.get("peft.tuners.lora")  # imported if there is an adapter; it takes a second
     modules = model.named_modules() if lora is not None else ()
     return {name: module for name, module in modules if isinstance(module, lora.LoraLayer)}
 
