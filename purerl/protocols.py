@@ -57,7 +57,8 @@ class Capabilities:
     vocab_size            trainers: number of token ids that the model has, padding included; None: unknown
     attention             the implementation of attention; None: it has no name
     notes                 sentences about the model and its settings that a user has to know before the first step
-    batch_invariant       generators: the tokens of a request do not depend on the requests beside it; see `Generator`
+    batch_invariant       generators: the tokens of a request do not depend on the requests beside it, though the last
+                          bits of their log-probabilities may; see `Generator`
     seeded                generators: the seed of a request determines its tokens; see `Generator`
     in_process            generators: decoding happens inside `collect`
     adapters              generators: accept the weights of an adapter (LoRA), whether they merge them or not
@@ -189,11 +190,12 @@ class Generator(Protocol):
 
     seeded           a request that runs alone has the same tokens each time, at any temperature, and other tokens with
                      another seed. Otherwise only greedy decoding is repeatable, and `Request.seed` may have no effect
-    batch_invariant  a request has the same tokens beside other requests as alone. Otherwise rounding may depend on the
-                     batch, so that a token whose logits are nearly tied may change
+    batch_invariant  a request has the same tokens beside other requests as alone. The last bits of their
+                     log-probabilities may differ. Without it, a token whose logits are nearly tied may change too
     in_process       decoding happens inside `collect`, and never while the caller does something else
 
-    Sampling can be repeated exactly only with a generator that is both `seeded` and `batch_invariant`.
+    Tokens can be repeated exactly only with a generator that is both `seeded` and `batch_invariant`. Log-probabilities
+    are repeated bit for bit if the same requests are decoded together too.
     """
 
     capabilities: Capabilities

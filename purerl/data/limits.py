@@ -16,8 +16,8 @@ from purerl.data.examples import (
     extract_prompt,
     iterate_chunks,
     prompts_at,
+    rendered_at,
     row_name,
-    rows_at,
     tokenized_at,
 )
 from purerl.data.row_settings import chat_of_row
@@ -47,7 +47,7 @@ def check_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, new_toke
     Prompts that are short enough by the bytes of their text are not tokenized.
     """
     for chunk in iterate_chunks(sorted(indices)):
-        pairs = zip(chunk, rows_at(data, chunk), strict=True)
+        pairs = zip(chunk, rendered_at(data, chunk), strict=True)
         unclear = {index: row for index, row in pairs if not _is_short(chat, data, row, limit - new_tokens)}
         prompts = prompts_at(chat, data, [*unclear], [*unclear.values()])
         for index, prompt in zip(unclear, prompts, strict=True):
@@ -70,7 +70,7 @@ def _is_short(chat: Chat, data: DataSet, row: Example, limit: int) -> bool:
 def check_answer_lengths(chat: Chat, data: DataSet, indices: Iterable[int], *, limit: int) -> None:
     """Refuse demonstrations and preference pairs with more than `limit` tokens. Raises DataError."""
     for chunk in iterate_chunks(sorted(indices)):
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True):
             length = max(len(example.tokens) for example in tokenized_at(chat, data, index, row))
             if length > limit:
                 got, do = f"a prompt and an answer of {length:,} tokens", "leave the row out"
@@ -85,7 +85,7 @@ def check_mismatched_lengths(chat: Chat, data: DataSet, indices: Iterable[int], 
     lengths = [
         (example.action.index(True), len(example.tokens) - example.action.index(True), index)
         for chunk in iterate_chunks(sorted(indices))
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True)
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True)
         for example in tokenized_at(chat, data, index, row)
     ]
     prompt, _, first = max(lengths)

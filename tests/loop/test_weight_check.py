@@ -226,7 +226,7 @@ class Copies(Keeping):
             part.load_weights(weights, version=version)
 
 
-@pytest.mark.parametrize(("number", "of_each"), [(1, 4), (2, 2), (4, 1), (11, 1)])
+@pytest.mark.parametrize(("number", "of_each"), [(1, 8), (3, 2), (8, 1), (11, 1)])
 def test_every_copy_of_the_weights_is_asked(tmp_path: Path, number: int, of_each: int) -> None:
     model = tiny_model(tmp_path)
     generator = Copies(model, number, {})
