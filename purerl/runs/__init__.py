@@ -1,4 +1,7 @@
-"""Runs from Python, by the name of a recipe, as on the command line."""
+"""Runs from Python, by the name of a recipe, as on the command line.
+
+As there, waiting threads of torch sleep, unless OMP_WAIT_POLICY is set or torch has been imported before.
+"""
 
 from __future__ import annotations
 
@@ -87,8 +90,6 @@ def train(
     is written, and `on_checkpoint` when everything about the step is on disk. The run waits for them. An exception in a
     callback ends the run and is raised. The same call resumes the run from its last checkpoint; the steps since then
     are repeated, with the same results and the same calls. An initial run calls only `should_stop`.
-
-    Unless OMP_WAIT_POLICY is set, or torch has been imported before, waiting threads of torch sleep.
 
     Raises: as `run_config` and `purerl.loop.train.train`.
     """
