@@ -29,7 +29,7 @@ from benchmarks.generator import VOCABULARY, tiny_model
 from purerl.backends.hf.generator import Config
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.settings import Model
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 
 SAMPLES = 10_000
 DISTRIBUTIONS = {
