@@ -38,6 +38,7 @@ from purerl.backends.hf.training.adapter import Adapter, BaseTrainer
 from purerl.backends.hf.training.expert_records import open_records
 from purerl.backends.hf.training.extras import ExtraReader
 from purerl.backends.hf.training.flops import peak_of_ranks, training_flops
+from purerl.backends.hf.training.idle_memory import release_memory
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs, check_built_for, zero_score
 from purerl.backends.hf.training.optimizer import build_optimizer, clear_gradients, clip_gradients, release_gradients
 from purerl.backends.hf.training.optimizer_state import OPTIMIZER, load_state, state_like, state_of
@@ -147,6 +148,7 @@ class HFTrainer:
             for name, result in self._forward(rows, part, outputs, extras).items():
                 scores[name][part.rows] = self.extras.keep(part.rows, name, result).to(scores[name])
         restore_shards(self.fsdp)
+        release_memory(self.mesh.device, None if self.trained else self.module)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
@@ -161,13 +163,13 @@ class HFTrainer:
         metrics = self._accumulate("step", batch, objective, counts, router_coefficient=self.router_coefficient)
         metrics = self._optimize(metrics, counts)
         release_gradients(self.trained.values())
+        release_memory(self.mesh.device)
         return metrics
 
     def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
         """The gradient that `step` would clip, without that of the loss of the router. Raises as `step`."""
         self._accumulate("gradient", batch, objective, counts, router_coefficient=0.0)
-        gradients = full_tensors({name: p.grad for name, p in self.trained.items()})
-        found = {name: total.clone() for name, total in gradients}
+        found = {name: total.clone() for name, total in full_tensors({n: p.grad for n, p in self.trained.items()})}
         release_gradients(self.trained.values())
         return found
 
