@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 __all__ = ["HeapGrowth", "disable_malloc_trim", "release_freed"]
@@ -43,7 +44,7 @@ def release_freed() -> None:
 
 
 class HeapGrowth:
-    """Returns freed memory within a phase, each time that the heap of the C library has grown by 64 MiB.
+    """Returns freed memory within a phase, each time that the process has grown by 64 MiB.
 
     The temporary tensors of a layer leave a gap before its result. Small tensors of the next layer are placed into this
     gap, so its large ones no longer fit, and the heap grows with each layer. `release` returns the gaps, where
@@ -54,17 +55,22 @@ class HeapGrowth:
         self._size = 0
 
     def release(self) -> None:
-        """Return the gaps if the heap has grown by 64 MiB since the last time, or since it was smaller than then."""
+        """Return the gaps if the process has grown by 64 MiB since the last time, or since it was smaller than then."""
         library = _glibc()
         if library is None:
             return
-        size = library.mallinfo2().arena
+        size = _written_memory()
         if size - self._size >= _GROWTH:
             library.malloc_trim(0)
-            size = library.mallinfo2().arena
-        elif size > self._size:
-            return
-        self._size = size
+            self._size = _written_memory()
+        else:
+            self._size = min(self._size, size)
+
+
+def _written_memory() -> int:
+    """Bytes of resident memory that is not mapped from files."""
+    _, resident, mapped, *_ = map(int, Path("/proc/self/statm").read_text().split())
+    return (resident - mapped) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _is_set_by_user() -> bool:

@@ -13,7 +13,7 @@ from purerl.backends.hf.model import prefix
 from purerl.backends.hf.model.added_gradients import added
 from purerl.backends.hf.training.optimizer import clear_gradients, release_gradients
 from purerl.batch import with_fields
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, InputError
 from purerl.system.tensor_tracker import MemoryTracker
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, make_batch
@@ -112,6 +112,14 @@ def test_gradient_that_does_not_exist_yet_is_created():
     assert added(weight.detach()).data_ptr() == weight.data_ptr()
     with torch.no_grad():
         assert added(weight) is weight
+
+
+def test_gradient_that_was_replaced_before_the_backward_pass_is_refused():
+    weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+    loss = added(weight).sum()
+    weight.grad = None
+    with pytest.raises(InputError, match=r"^the gradient of a weight that is used twice\n  got:  another tensor\n"):
+        loss.backward()
 
 
 def tokens_read(trainer) -> int:
