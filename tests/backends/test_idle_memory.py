@@ -60,7 +60,7 @@ def test_a_model_that_is_trained_stays_in_memory(path: str) -> None:
 def test_weights_that_were_replaced_stay_in_memory(path: str) -> None:
     trainer = make_trainer(path, updates=0)
     first = logp(trainer)
-    trainer.load_weights(TensorWeights({name: 2 * value for name, value in trainer.weights()}))
+    trainer.load_weights(TensorWeights({name: 2 * value for name, value in make_trainer(path).weights()}))
     replaced = logp(trainer)
     assert not torch.equal(replaced, first)
     torch.testing.assert_close(logp(trainer), replaced, rtol=0, atol=0)

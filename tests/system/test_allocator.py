@@ -52,17 +52,12 @@ from pathlib import Path
 from purerl.system.allocator import HeapGrowth, disable_malloc_trim
 disable_malloc_trim()
 growth, results = HeapGrowth(), []
-
-def layer():
-    temporary = [torch.ones(2**20) for _ in range(4)]
-    results.append(torch.ones(2**12))
-    return temporary
-
 for _ in range(64):
     {release}
-    temporary = layer()
+    temporary = torch.ones(2 * 2**20)
+    results.append(torch.ones(2**12))
     del temporary
-    results.append(torch.ones(2**19))  # placed into the gap
+    results.append(torch.ones(5 * 2**18))  # is placed into the gap of 8 MiB, of which 3 MiB remain
 print(int(Path("/proc/self/statm").read_text().split()[1]) * {page})
 """
 
@@ -104,16 +99,16 @@ def test_gaps_between_tensors_are_returned_at_the_end_of_a_phase():
 
 @pytest.mark.slow
 def test_little_memory_is_kept_for_the_next_phase():
-    assert released(16) == 0
+    assert abs(released(16)) < 2**20
 
 
 @pytest.mark.slow
 def test_nothing_is_returned_if_the_user_has_set_a_threshold():
-    assert released(64, MALLOC_MMAP_THRESHOLD_=str(2**30)) == 0
+    assert abs(released(64, MALLOC_MMAP_THRESHOLD_=str(2**30))) < 2**20
 
 
 @pytest.mark.slow
 def test_gaps_that_layers_leave_are_returned_as_the_heap_grows():
     page = os.sysconf("SC_PAGE_SIZE")
     kept, released = (run(LAYERS.format(release=release, page=page)) for release in ("pass", "growth.release()"))
-    assert kept - released > 2**27, "results take 128 MiB, and without a release the gaps between them as much or more"
+    assert kept - released > 2**26, "64 gaps of 3 MiB, of which at most 64 MiB are not returned"
