@@ -13,7 +13,7 @@ __all__ = ["HeapGrowth", "disable_malloc_trim", "release_freed"]
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER, _GIBIBYTE = 2**31 - 1, 2**30
 
-_WORTHWHILE, _GROWTH = 2**27, 2**26
+_WORTHWHILE, _GROWTH = 2**27, 2**25
 """Bytes of freed memory, and of new memory, from which on memory is returned. Less is reused, which takes less time."""
 
 
@@ -44,7 +44,7 @@ def release_freed() -> None:
 
 
 class HeapGrowth:
-    """Returns freed memory within a phase, each time that the process has grown by 64 MiB.
+    """Returns freed memory within a phase, each time that the process has grown by 32 MiB.
 
     The temporary tensors of a layer leave a gap before its result. Small tensors of the next layer are placed into this
     gap, so its large ones no longer fit, and the heap grows with each layer. `release` returns the gaps, where
@@ -55,7 +55,7 @@ class HeapGrowth:
         self._size = 0
 
     def release(self) -> None:
-        """Return the gaps if the process has grown by 64 MiB since the last time, or since it was smaller than then."""
+        """Return the gaps if the process has grown by 32 MiB since the last time, or since it was smaller than then."""
         library = _glibc()
         if library is None:
             return

@@ -111,4 +111,4 @@ def test_nothing_is_returned_if_the_user_has_set_a_threshold():
 def test_gaps_that_layers_leave_are_returned_as_the_heap_grows():
     page = os.sysconf("SC_PAGE_SIZE")
     kept, released = (run(LAYERS.format(release=release, page=page)) for release in ("pass", "growth.release()"))
-    assert kept - released > 2**26, "64 gaps of 3 MiB, of which at most 64 MiB are not returned"
+    assert kept - released > 2**26, "64 gaps of 3 MiB, of which at most 32 MiB are not returned"

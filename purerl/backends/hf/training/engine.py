@@ -210,8 +210,7 @@ class HFTrainer:
 
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""
-        choices = [CHOICES] if CHOICES in batch.keys() else []
-        return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
+        return select_fields(batch, (*reads, *({CHOICES} & {*batch.keys()})))[part.rows].to(self.mesh.device)
 
     def _forward(
         self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], extras: Extras | None
@@ -267,6 +266,7 @@ class HFTrainer:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
             loss = loss + self.router_coefficient * balance
             metrics = {**metrics, "router_aux_loss": Weighted(balance.detach(), weight)}  # each part has its own share
+        release_memory(self.mesh.device)
         with tf32_products(loss.device, enabled=self.module.autocast is not None):
             loss.backward()
         return metrics
