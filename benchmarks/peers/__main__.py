@@ -28,7 +28,7 @@ from benchmarks.peers.batch import SLACK, Batch, Row, draw
 from benchmarks.peers.estimators import GROUPS, RECURRENCES
 from benchmarks.peers.laws import broken_laws
 from benchmarks.peers.objectives import LOSSES
-from purerl.backends.hf.training.allocator import disable_malloc_trim
+from purerl.system.allocator import disable_malloc_trim
 
 MANY_ROWS = (4096, 256)
 COPY = "copy"

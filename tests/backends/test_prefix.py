@@ -8,9 +8,13 @@ import pytest
 import torch
 
 from purerl.algos.algebra import prepare_step
+from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.model import prefix
+from purerl.backends.hf.model.added_gradients import added
+from purerl.backends.hf.training.optimizer import clear_gradients, release_gradients
 from purerl.batch import with_fields
-from purerl.errors import ConfigError
+from purerl.errors import ConfigError, InputError
+from purerl.system.tensor_tracker import MemoryTracker
 from tests.backends.tiny import FAMILIES, VOCAB_SIZE, make_trainer, write_model
 from tests.backends.training import CRITIC, POLICY, make_batch
 
@@ -82,6 +86,40 @@ def test_shared_prefixes_work_with_a_critic_and_with_recomputation(tmp_path, set
     objective = CRITIC if "role" in settings else POLICY
     actual, expected = (gradients(trainer, objective) for trainer in trainers(write_model(tmp_path), **settings))
     torch.testing.assert_close(actual, expected)
+
+
+def test_gradients_of_suffixes_are_added_up_before_those_of_prefixes_exist(tmp_path):
+    [trainer, _] = trainers(write_model(tmp_path, num_hidden_layers=8), recompute="layers")
+    peaks, found = {}, {}
+    for adds_early in (True, False):
+        trainer.module.adds_early = adds_early
+        clear_gradients(trainer.trained.values())
+        with MemoryTracker() as tracker, tracker.phase("training"):
+            tracker.label("weights", trainer.module.parameters())
+            tracker.label("gradients", [parameter.grad for parameter in trainer.trained.values()])
+            found[adds_early] = gradients(trainer, POLICY)
+        peaks[adds_early] = tracker.peaks["training"]["other"]
+        release_gradients(trainer.trained.values())
+    torch.testing.assert_close(found[True], found[False])
+    layers = sum(parameter.nbytes for layer in layers_of(trainer.module) for parameter in layer.parameters())
+    assert peaks[False] - peaks[True] > 0.5 * layers
+
+
+def test_gradient_that_does_not_exist_yet_is_created():
+    weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+    ((added(weight) * 5).sum() + added(weight)[0] + weight[1]).backward()
+    assert weight.grad.tolist() == [6, 6]
+    assert added(weight.detach()).data_ptr() == weight.data_ptr()
+    with torch.no_grad():
+        assert added(weight) is weight
+
+
+def test_gradient_that_was_replaced_before_the_backward_pass_is_refused():
+    weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
+    loss = added(weight).sum()
+    weight.grad = None
+    with pytest.raises(InputError, match=r"^the gradient of a weight that is used twice\n  got:  another tensor\n"):
+        loss.backward()
 
 
 def tokens_read(trainer) -> int:

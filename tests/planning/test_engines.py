@@ -155,3 +155,18 @@ def test_sampling_needs_what_was_planned(rows: int, limit: int, tmp_path: Path) 
     with MemoryTracker() as tracker, tracker.phase("sampling"):
         generate(engine, requests)
     assert _planned(use, "sampling") == pytest.approx(tracker.peak("sampling"), rel=0.1)
+
+
+@pytest.mark.parametrize(("dtype", "is_mapped"), [("float32", True), ("auto", True), ("bfloat16", False)])
+def test_a_model_that_only_scores_is_counted_in_scoring_if_its_files_are_mapped(
+    dtype: str, is_mapped: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("purerl.backends.hf.memory.trainer.MIN_SIZE", 0)
+    model = evolve(write_model(tmp_path, num_hidden_layers=1), dtype=dtype)
+    arguments: dict[str, Any] = {"model": model, "outputs": ("logp",), "workload": WORKLOAD}
+    frozen = trainer.memory(trainer.Config(device="cpu"), is_trained=False, **arguments)
+    assert ("parameters" in frozen.states) != is_mapped
+    assert ("parameters" in frozen.transient["scoring"]) == is_mapped
+    on_accelerator = trainer.memory(trainer.Config(device="cpu"), is_trained=False, on_accelerator=True, **arguments)
+    assert "parameters" in on_accelerator.states
+    assert "parameters" in trainer.memory(trainer.Config(device="cpu"), is_trained=True, **arguments).states

@@ -178,9 +178,9 @@ def build(config: Config, *, model: Model, role: str, outputs: Sequence[str], up
     from purerl.backends.hf.model.load import load
     from purerl.backends.hf.model.self_test import verify
     from purerl.backends.hf.moe.router import coefficient_of
-    from purerl.backends.hf.training.allocator import disable_malloc_trim
     from purerl.backends.hf.training.engine import HFTrainer
     from purerl.backends.hf.training.rounding import is_narrow
+    from purerl.system.allocator import disable_malloc_trim
     from purerl.system.devices.accelerator import device_of
 
     check(config, role=role, outputs=outputs, updates=updates)

@@ -32,10 +32,12 @@ from purerl.backends.hf.model.parallel import recompute
 from purerl.backends.hf.model.token_model import TokenModel
 from purerl.backends.hf.training.adapter import add_adapter
 from purerl.backends.hf.training.engine import HFTrainer
+from purerl.backends.hf.training.idle_memory import MIN_SIZE
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs
 from purerl.backends.hf.training.rounding import REMAINDER, is_narrow
 from purerl.backends.hf.weights.gather import BUCKET
 from purerl.kernels.logp import KEPT, chunk_size, fused
+from purerl.models.pretrained import config_of
 from purerl.ranks import ONE_RANK, Ranks
 from purerl.settings import Model
 from purerl.system.memory_use import GRADIENTS, MOMENTS, PARAMETERS, MemoryUse, Workload, refusal
@@ -76,7 +78,9 @@ def memory_of_trainer(
     _create_states(whole)
     shapes = fake_model(model, architecture=architecture_of(model, outputs, is_trained=is_trained))
     refused = refusal(partial(check_shapes, shapes, model, config))
-    return evolve(_on_one_rank(config, whole, transient, workload), refused=refused)
+    use = evolve(_on_one_rank(config, whole, transient, workload), refused=refused)
+    is_mapped = not (is_trained or on_accelerator or config.mesh.is_divided) and _has_dtype_of_files(model)
+    return _only_while_scoring(use) if is_mapped else use
 
 
 def _transient(trainer: _SimulatedTrainer, outputs: Sequence[str], workload: Workload) -> dict[str, dict[str, int]]:
@@ -129,6 +133,7 @@ def _simulated_trainer(
         adapter = add_adapter(module, lora, path=model.path, device=torch.device("cpu"), seed=0, frozen=frozen)
     elif frozen:
         freeze(module, frozen)
+    module.adds_early = not config.compile and not config.mesh.is_divided
     if config.packing:
         module.pack_rows()
     is_split = config.packing or config.mesh.sequence > 1
@@ -285,6 +290,22 @@ def _on_one_rank(
     gradients = {GRADIENTS: size} if (size := states.pop(GRADIENTS, 0)) else {}
     phases |= {phase: {**phases[phase], **gradients} for phase in ("training", "optimizer") if phase in phases}
     return MemoryUse(states=states, transient=phases, host=host, assumed=assumed)
+
+
+def _has_dtype_of_files(model: Model) -> bool:
+    """Whether weights are loaded in the dtype of the files, so that they are mapped and not copied."""
+    dtype = config_of(model).dtype
+    return dtype is not None and model.dtype in ("auto", str(dtype).removeprefix("torch."))
+
+
+def _only_while_scoring(use: MemoryUse) -> MemoryUse:
+    """`use` with the parameters in the phase in which they are used, after which `release_memory` releases them."""
+    size = use.states.get(PARAMETERS, 0)
+    if size < MIN_SIZE:
+        return use
+    states = {name: each for name, each in use.states.items() if name != PARAMETERS}
+    scoring = {PARAMETERS: size, **use.transient.get("scoring", {})}
+    return evolve(use, states=states, transient={**use.transient, "scoring": scoring})
 
 
 def _gathered(trainer: HFTrainer, ranks: int) -> dict[str, int]:

@@ -10,6 +10,7 @@ the same distances.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -20,6 +21,7 @@ from purerl.backends.hf.decoder.backbone import decoder_of
 from purerl.backends.hf.decoder.inputs import Inputs, take_positions, token_inputs
 from purerl.backends.hf.decoder.limits import unsupported_layers
 from purerl.backends.hf.decoder.outputs import equal_up_to_rounding, states_of
+from purerl.backends.hf.model.added_gradients import call_added
 from purerl.backends.hf.model.past_cache import PastCache, cache_argument
 from purerl.types import RowInt, TokenBool, TokenInt
 
@@ -99,18 +101,21 @@ def _split(tokens: TokenInt, action: TokenBool, group: RowInt) -> Plan:
 
 
 def read_prefixes(
-    backbone: nn.Module, plan: Plan, inputs: Inputs, action: TokenBool, **options: Any
+    backbone: nn.Module, plan: Plan, inputs: Inputs, action: TokenBool, *, adds_early: bool = False, **options: Any
 ) -> tuple[tuple[Tensor, ...], Tensor]:
     """The `states` of `plan`, and for each of the m action tokens the flat index [m] of the token before it."""
-    outputs = states(backbone, plan, inputs, **options)
+    outputs = states(backbone, plan, inputs, adds_early=adds_early, **options)
     rows, times = action.nonzero(as_tuple=True)
     rows = plan.number[rows]
     return outputs, rows * outputs[0].shape[1] + times - plan.length[plan.member[rows]]
 
 
-def states(backbone: nn.Module, plan: Plan, inputs: Inputs, **options: Any) -> tuple[Tensor, ...]:
+def states(
+    backbone: nn.Module, plan: Plan, inputs: Inputs, *, adds_early: bool = False, **options: Any
+) -> tuple[Tensor, ...]:
     """Final hidden states [n, 1 + suffix columns, d]: of the last token of each row's prefix, and of its suffix.
 
+    With `adds_early` the gradients that come from suffixes are added up before those that come from prefixes exist.
     With ``output_router_logits=True`` in `options`, the router logits of each layer follow, in the same shape.
     """
     columns, remaining = plan.prefixes.shape[1], plan.suffixes.shape[1]
@@ -122,7 +127,7 @@ def states(backbone: nn.Module, plan: Plan, inputs: Inputs, **options: Any) -> t
     origin = torch.arange(columns + remaining, device=plan.length.device) - columns + plan.length[:, None]
     padded = bool((plan.length < columns).any())
     suffix = _SuffixCache(prefix, plan.member, origin[:, :columns].clamp(min=0) if padded else None, columns)
-    of_suffixes = backbone(
+    of_suffixes = (partial(call_added, backbone) if adds_early else backbone)(
         **{"position_ids": origin[plan.member, columns:], **inputs(take_positions(plan.suffixes))},
         attention_mask=(origin >= 0)[plan.member] if padded else None,
         **cache_argument(backbone, suffix),

@@ -29,6 +29,7 @@ from purerl.backends.hf.decoder.inputs import Inputs, Part, token_inputs
 from purerl.backends.hf.decoder.limits import limits_of
 from purerl.backends.hf.decoder.loading import no_progress_bars
 from purerl.backends.hf.decoder.outputs import logit_shape, output_head, states_of
+from purerl.backends.hf.model.added_gradients import added
 from purerl.backends.hf.model.packed_attention import pack_attention
 from purerl.backends.hf.model.packing import Pack, read_pack
 from purerl.backends.hf.model.prefix import Plan, read_prefixes
@@ -89,6 +90,7 @@ class TokenModel(nn.Module):
         self.routers: Routers | None = None  # if their choices can be replayed
         self.attention: Any = causal.config._attn_implementation  # noqa: SLF001 - transformers has no public attribute
         self.multiple_of = 1  # the number of tokens that are read of each row, for compiled layers
+        self.adds_early = True  # the gradients of several uses of a weight, as `added_gradients.py` describes
         self.has_vocabulary = any(name in LANGUAGE_OUTPUTS for name in outputs)
         self.is_classifier = CLASSIFIER_SCORE in outputs
         self.limits, self.autocast = limits_of(causal), autocast
@@ -194,6 +196,7 @@ class TokenModel(nn.Module):
         language = [name for name in outputs if name in LANGUAGE_OUTPUTS]
         if language:
             weight, bias, shard = output_head(self.model.get_output_embeddings())
+            weight = added(weight) if self.adds_early else weight
             divisor = torch.where(temperature > 0, temperature, 1)[:, None].expand(action.shape)[action]
             results |= token_outputs(
                 hidden,
@@ -233,7 +236,9 @@ class TokenModel(nn.Module):
             padding = {"multiple": self.multiple_of, "group": self.sequence}
             action, outputs, index = read_pack(self.decoder, pack, inputs, action, **padding, **options)
         elif prefixes is not None:
-            outputs, index = read_prefixes(self.decoder, prefixes, inputs, action, **options)
+            outputs, index = read_prefixes(
+                self.decoder, prefixes, inputs, action, adds_early=self.adds_early, **options
+            )
         else:
             action, outputs, index = self._read_rows(inputs, action, options)
         # A flat index: on a CPU the gradient of indexing by rows and times is forty times slower.

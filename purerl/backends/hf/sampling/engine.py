@@ -42,6 +42,7 @@ from purerl.backends.sampling import choose
 from purerl.images import ImageStore
 from purerl.protocols import Completion, FinishReason, Request, Weights
 from purerl.settings import Model
+from purerl.system.allocator import release_freed
 from purerl.system.devices.accelerator import device_of
 
 if TYPE_CHECKING:
@@ -131,6 +132,8 @@ class HFGenerator:
                 break
         if not self._waiting and not self._slots:
             self._table.release()
+            if self._device.type == "cpu":
+                release_freed()
         collected, self._finished = self._finished, []
         self._keys.difference_update(completion.key for completion in collected)
         return collected

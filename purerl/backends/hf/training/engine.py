@@ -38,6 +38,7 @@ from purerl.backends.hf.training.adapter import Adapter, BaseTrainer
 from purerl.backends.hf.training.expert_records import open_records
 from purerl.backends.hf.training.extras import ExtraReader
 from purerl.backends.hf.training.flops import peak_of_ranks, training_flops
+from purerl.backends.hf.training.idle_memory import release_memory
 from purerl.backends.hf.training.layout import MicroBatch, arrange, arrange_packs, check_built_for, zero_score
 from purerl.backends.hf.training.optimizer import build_optimizer, clear_gradients, clip_gradients, release_gradients
 from purerl.backends.hf.training.optimizer_state import OPTIMIZER, load_state, state_like, state_of
@@ -147,6 +148,7 @@ class HFTrainer:
             for name, result in self._forward(rows, part, outputs, extras).items():
                 scores[name][part.rows] = self.extras.keep(part.rows, name, result).to(scores[name])
         restore_shards(self.fsdp)
+        release_memory(self.mesh.device, None if self.trained else self.module)
         return sum_scores(TensorDict(scores, batch_size=batch.batch_size), self.mesh.data)
 
     def step(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> Metrics:
@@ -161,13 +163,13 @@ class HFTrainer:
         metrics = self._accumulate("step", batch, objective, counts, router_coefficient=self.router_coefficient)
         metrics = self._optimize(metrics, counts)
         release_gradients(self.trained.values())
+        release_memory(self.mesh.device)
         return metrics
 
     def gradient(self, batch: TensorDict, objective: Objective, counts: Mapping[str, Counts]) -> dict[str, Tensor]:
         """The gradient that `step` would clip, without that of the loss of the router. Raises as `step`."""
         self._accumulate("gradient", batch, objective, counts, router_coefficient=0.0)
-        gradients = full_tensors({name: p.grad for name, p in self.trained.items()})
-        found = {name: total.clone() for name, total in gradients}
+        found = {name: total.clone() for name, total in full_tensors({n: p.grad for n, p in self.trained.items()})}
         release_gradients(self.trained.values())
         return found
 
@@ -208,8 +210,7 @@ class HFTrainer:
 
     def _rows(self, batch: TensorDict, part: MicroBatch, reads: Sequence[str]) -> TensorDict:
         """The rows of one micro-batch, on the model's device."""
-        choices = [CHOICES] if CHOICES in batch.keys() else []
-        return select_fields(batch, (*reads, *choices))[part.rows].to(self.mesh.device)
+        return select_fields(batch, (*reads, *({CHOICES} & {*batch.keys()})))[part.rows].to(self.mesh.device)
 
     def _forward(
         self, rows: TensorDict, part: MicroBatch, outputs: Sequence[str], extras: Extras | None
@@ -265,6 +266,7 @@ class HFTrainer:
             balance = balance_loss(experts, outputs["router_probability"], self.module.config.num_experts_per_tok)
             loss = loss + self.router_coefficient * balance
             metrics = {**metrics, "router_aux_loss": Weighted(balance.detach(), weight)}  # each part has its own share
+        release_memory(self.mesh.device)
         with tf32_products(loss.device, enabled=self.module.autocast is not None):
             loss.backward()
         return metrics
