@@ -143,7 +143,7 @@ def parallel(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """Runs of 20 kinds, killed 200 times in total (-- --kills N: another number), at random events and times.
+    """Runs of 21 kinds, killed 200 times in total (-- --kills N: another number), at random events and times.
 
     Also in each phase, with one rank or a server of an engine that is killed or stopped, and on a disk that is full.
     """

@@ -9,11 +9,9 @@ recipe: LoRA of rank 32 on all linear layers, 16 prompts with 8 completions of a
 for them, clipping at 0.2 and 0.28, the mean over tokens, no KL penalty, a constant learning rate. TRL drops no groups
 without variance. Their advantage is 0, and the loss is divided by the tokens of all groups.
 
-It writes trl.json with the mean reward of the completions of each step, CPU seconds and the peak of the memory, and the
-model with its adapter merged, for ``purerl eval``:
-
-    purerl eval /tmp/char_count/trl-0/final --data /tmp/char_count/seed-0/prepared/held_out.parquet \\
-        --reward purerl.rewards.math:boxed --temperature 1 --max-tokens 20
+It writes the model with its adapter merged, and trl.json: the mean reward of the completions of each step, the accuracy
+on the held-out problems before and after, CPU seconds, and the peak of the memory. A copy of it is
+benchmarks/results/char_count_trl.json, which `python -m benchmarks.board page` draws.
 """
 
 from __future__ import annotations
@@ -59,18 +57,39 @@ def main(run: Path, output: Path) -> None:
     begun = time.process_time()
     trainer.train()
     seconds = time.process_time() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     rewards = [entry["reward"] for entry in trainer.state.log_history if "reward" in entry]
     merged = trainer.model.merge_and_unload()
     merged.save_pretrained(output / "final")
     tokenizer.save_pretrained(output / "final")
     result = {
         "rewards": rewards,
+        "eval/accuracy": _accuracies(run, config, output / "final"),
         "cpu_seconds": seconds,
-        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "peak_gib": peak,
         "versions": {name: version(name) for name in ("trl", "peft", "transformers", "torch")},
     }
     (output / "trl.json").write_text(json.dumps(result, indent=1))
     print(json.dumps(result))
+
+
+def _accuracies(run: Path, config: dict[str, Any], model: Path) -> list[tuple[int, float]]:
+    """The step and the accuracy on held-out problems: before training, as `run` measured it, and of `model`."""
+    from purerl.backends.hf import generator
+    from purerl.evaluation.problem_results import metrics
+    from purerl.evaluation.settings import Evaluate
+    from purerl.runs.evaluation import evaluation_of_model, run_evaluation
+    from purerl.settings import Model
+
+    first = json.loads((run / "metrics.jsonl").read_text().partition("\n")[0])
+    settings = Evaluate(
+        data=str(run / "prepared" / "held_out.parquet"), max_tokens=config["rollout"]["max_tokens"], temperature=1.0
+    )
+    evaluation = evaluation_of_model(
+        Model(str(model)), settings, generator=generator.Config(), rewards=["purerl.rewards.math:boxed"]
+    )
+    after = metrics(run_evaluation(evaluation), settings)["eval/accuracy"]
+    return [(0, first["eval/accuracy"]), (config["max_steps"], after)]
 
 
 def reward(completions: list[list[dict[str, str]]], answer: list[str], **_: Any) -> list[float]:

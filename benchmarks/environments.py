@@ -91,13 +91,29 @@ class RandomLengths:
 
 
 class Episodes:
-    """Runs `number` episodes whose environments are in worker processes, or in the event loop (`run_in`)."""
+    """Runs `number` episodes whose environments are in worker processes, or in the event loop (`run_in`).
 
-    def __init__(self, generator: HFGenerator, number: int, *, run_in: str, tool: float, vocabulary: int) -> None:
+    tool      seconds of an answer
+    lockstep  whether the episodes wait for each other in each turn
+    """
+
+    def __init__(
+        self,
+        generator: HFGenerator,
+        number: int,
+        *,
+        run_in: str,
+        tool: float,
+        vocabulary: int,
+        lockstep: bool = False,
+    ) -> None:
         self._generator, self._number = RandomLengths(generator), number
         self.runtime = Runtime(self._generator)
         settings = EnvironmentSettings(
-            factory="benchmarks.environments:SlowAnswer", kwargs={"seconds": tool}, run_in=run_in, max_turns=TURNS
+            factory="benchmarks.environments:SlowAnswer",
+            kwargs={"seconds": tool},
+            run_in=run_in,
+            max_turns=TURNS,
         )
         host = open_host(settings)
         self.runtime.add_cleanup(host.close)
@@ -108,6 +124,7 @@ class Episodes:
             sampling=Sampling(max_tokens=64),
             samples_per_prompt=1,
             max_turns=TURNS,
+            open_requests=self.runtime.episodes(in_lockstep=lockstep),
         )
         self._rollouts = Rollouts(self.runtime, workflow)
         self._letters = vocabulary - len(SPECIAL)

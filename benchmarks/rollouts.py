@@ -45,7 +45,7 @@ from purerl.rollouts.single_turn import SingleTurn
 from purerl.rollouts.types import Draw
 from purerl.seeds import derive_seed
 from purerl.settings import Model
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 
 PROMPT, NEW, ROWS, BOUND = 64, 64, 256, 0.05
 

@@ -28,7 +28,7 @@ from purerl.placement.join import SINGLE_PROCESS
 from purerl.ranks import ONE_RANK
 from purerl.rewards.adapters import RewardFunction
 from purerl.store.background import CheckpointWriter
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 
 
 @define

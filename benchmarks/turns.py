@@ -48,7 +48,7 @@ from purerl.backends.hf.generator import Config
 from purerl.backends.hf.sampling.engine import HFGenerator
 from purerl.protocols import Completion, Request, Sampling, generate
 from purerl.settings import Model
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 
 PROMPT, NEW, ANSWER, ROWS = 64, (32, 64), 12, 256
 

@@ -193,6 +193,10 @@ def _missing(plugin: GeneratorPlugin, python: str | None) -> str:
     return ""
 
 
+_EXTENT = {"batch_invariant": "batch_invariant (tokens, not the last bits of log-probabilities)"}
+"""Capabilities with what they hold for."""
+
+
 def _describe(capabilities: Capabilities) -> str:
     """`capabilities` in words.
 
@@ -201,6 +205,8 @@ def _describe(capabilities: Capabilities) -> str:
     'outputs: entropy, logp'
     >>> _describe(Capabilities(max_sequence_length=512, seeded=True, in_process=True))
     'max_sequence_length: 512; seeded, in_process'
+    >>> _describe(Capabilities(batch_invariant=True))
+    'batch_invariant (tokens, not the last bits of log-probabilities)'
     >>> _describe(Capabilities(sampling=frozenset({"top_k", "top_p"})))
     'sampling: top_k, top_p'
     """
@@ -211,7 +217,7 @@ def _describe(capabilities: Capabilities) -> str:
         f"outputs: {outputs}" if outputs else "",
         f"sampling: {', '.join(sorted(capabilities.sampling))}" if capabilities.sampling else "",
         f"max_temperature: {values['max_temperature']:g}" if capabilities.max_temperature is not None else "",
-        ", ".join(name for name, value in values.items() if value is True),
+        ", ".join(_EXTENT.get(name, name) for name, value in values.items() if value is True),
     ]
     return "; ".join(filter(None, parts)) or "no optional capability"
 

@@ -189,11 +189,12 @@ class Generator(Protocol):
 
     seeded           a request that runs alone has the same tokens each time, at any temperature, and other tokens with
                      another seed. Otherwise only greedy decoding is repeatable, and `Request.seed` may have no effect
-    batch_invariant  a request has the same tokens beside other requests as alone. Otherwise rounding may depend on the
-                     batch, so that a token whose logits are nearly tied may change
+    batch_invariant  a request has the same tokens beside other requests as alone. The last bits of their
+                     log-probabilities may differ. Without it, a token whose logits are nearly tied may change too
     in_process       decoding happens inside `collect`, and never while the caller does something else
 
-    Sampling can be repeated exactly only with a generator that is both `seeded` and `batch_invariant`.
+    Tokens are repeated exactly only by a generator that is `seeded` and `batch_invariant`. Log-probabilities are
+    repeated bit for bit if the same requests are decoded together too.
     """
 
     capabilities: Capabilities

@@ -15,7 +15,7 @@ import hypothesis
 import pytest
 import torch
 
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 from tests.collection import one_after_another
 from tests.forks import WORKERS
 from tests.machine import MACHINE_TESTS, faults, reset_signals

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.board import __doc__ as description
+from benchmarks.board.curve import CURVE, curve, lines_of, read_trl
 from benchmarks.board.figure import FIGURE, figure
 from benchmarks.board.page import PAGE, group_results, page, read_published
-from benchmarks.board.readme import README, with_sentence
+from benchmarks.board.readme import README, with_results
 from benchmarks.board.result import read_results, result_of, store
 from purerl.errors import PurerlError
 
@@ -50,12 +51,15 @@ def run(recipe: str, seeds: Sequence[int], settings: Sequence[str]) -> None:
 
 
 def write_page() -> None:
-    """Write the page, its figure, and the sentence of README.md."""
-    results = read_results()
+    """Write the page, the figures, and the results in README.md."""
+    results, published, trl = read_results(), read_published(), read_trl()
     groups = group_results(results)
-    PAGE.write_text(page(results, read_published()), encoding="utf-8")
+    lines = lines_of(groups, trl)
+    PAGE.write_text(page(results, published), encoding="utf-8")
+    if lines:
+        CURVE.write_text(curve(lines, published), encoding="utf-8")
     FIGURE.write_text(figure(groups), encoding="utf-8")
-    README.write_text(with_sentence(README.read_text(encoding="utf-8"), groups), encoding="utf-8")
+    README.write_text(with_results(README.read_text(encoding="utf-8"), groups, trl), encoding="utf-8")
 
 
 def main() -> None:
@@ -67,7 +71,7 @@ def main() -> None:
     running.add_argument("recipe")
     running.add_argument("--seeds", nargs="+", type=int, default=[0])
     running.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the recipe")
-    commands.add_parser("page", help="write docs/reference/results.md, its figure, and the sentence of README.md")
+    commands.add_parser("page", help="write docs/reference/results.md, the figures, and the results in README.md")
     options = parser.parse_args()
     try:
         if options.command == "add":

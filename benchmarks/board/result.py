@@ -9,14 +9,15 @@
       "digests": {"config": ..., "model": ..., "data": {"train.parquet": ...}},
       "steps": 160, "initial_steps": 240,                   of the run, and of the initial run; null if there is none
       "before": {"eval/accuracy": 0.34}, "after": {...},    all evaluations and validations
-      "curve": {"eval/accuracy": [[0, 0.34], [20, 0.41]]},  [step, value] of every evaluation
-      "cpu_seconds": 58.2,
+      "curve": {"eval/accuracy": [[0, 0.34], [20, 0.41]]},  [step, value] of every evaluation, and of reward/mean
+      "cpu_seconds": 58.2, "step_seconds": 40.1,
       "processes": [{"started": ..., "commit": ..., "versions": {...}, "machine": {...}, ...}]
     }
 
-``cpu_seconds`` is the time of the main process on the first rank, from its start to the last step: `time/cpu` of all
-steps, and what was used before the first one, with the initial run. Workers of rewards and the export of the model are
-not included. Do each run in a process of its own: what a process did before a run counts too.
+``cpu_seconds`` is the time of the main process on the first rank, from its start to the last step: ``step_seconds``,
+the sum of `time/cpu` of all steps, and what was used before the first one, with the initial run. Workers of rewards and
+the export of the model are not included. Do each run in a process of its own: what a process did before a run counts
+too.
 
 A directory as a model is described by its class and its number of parameters. A path in the command is cut to its name.
 """
@@ -46,6 +47,7 @@ from purerl.store.processes import read_processes
 __all__ = ["FOLDER", "find_recipe", "read_results", "result_of", "store"]
 
 FOLDER = Path(__file__).parents[1] / "results" / "board"
+_REWARD = "reward/mean"
 _REPRODUCE = Path(__file__).parents[2] / "reproduce"
 
 
@@ -61,6 +63,8 @@ def result_of(run: Path) -> dict[str, Any]:
         raise RunDirectoryError(f"{str(run)!r} has no result", got=got, need="a finished run of this version")
     records, facts = read_lines(run / "metrics.jsonl"), read_facts(run)
     initial = read_summary(run / "initial_run") if config.initial_run is not None else None
+    started = sum(process["cpu_seconds"] for process in processes)
+    steps = sum(record.get("time/cpu", 0.0) for record in records)
     recipe, settings = find_recipe(config)
     shown = [_without_folders(setting) for setting in settings]
     return {
@@ -78,8 +82,9 @@ def result_of(run: Path) -> dict[str, Any]:
         "initial_steps": initial and initial["steps"],
         "before": summary["before"],
         "after": summary["after"],
-        "curve": {name: _curve(records, name) for name in summary["after"]},
-        "cpu_seconds": round(_cpu_seconds(records, processes), 1),
+        "curve": {name: _curve(records, name) for name in [_REWARD, *summary["after"]]},
+        "cpu_seconds": round(started + steps, 1),
+        "step_seconds": round(steps, 1),
         "processes": processes,
     }
 
@@ -186,11 +191,6 @@ def _num_parameters(file: Path) -> int:
 
 def _curve(records: Iterable[Mapping[str, Any]], name: str) -> list[tuple[int, float]]:
     return [(record["step"], record[name]) for record in records if record.get(name) is not None]
-
-
-def _cpu_seconds(records: Iterable[Mapping[str, Any]], processes: Iterable[Mapping[str, Any]]) -> float:
-    before = sum(process["cpu_seconds"] for process in processes)
-    return before + sum(record.get("time/cpu", 0.0) for record in records)
 
 
 def _digest(value: Any) -> str:

@@ -9,8 +9,8 @@ import attrs
 import typer
 
 from purerl.errors import ConfigError
+from purerl.system.garbage import without_collections
 from purerl.system.strict_json import to_json
-from purerl_cli.garbage import without_collections
 from purerl_cli.options import App
 from purerl_cli.output import with_debug
 

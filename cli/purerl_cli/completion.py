@@ -6,7 +6,7 @@ from pathlib import Path
 
 import typer
 
-from purerl_cli.garbage import without_collections
+from purerl.system.garbage import without_collections
 
 __all__ = ["recipe_names", "setting_keys"]
 

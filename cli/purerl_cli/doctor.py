@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from purerl.errors import ConfigError
-from purerl_cli.garbage import without_collections
+from purerl.system.garbage import without_collections
 from purerl_cli.output import with_debug
 
 __all__ = ["doctor"]

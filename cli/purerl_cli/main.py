@@ -18,6 +18,7 @@ import typer
 import purerl
 from purerl.errors import ConfigError
 from purerl.monitoring.console.rich_text import escape_consoles
+from purerl.system.garbage import without_collections
 from purerl.system.phases import first_line, shown
 from purerl.system.terminal import escape_output
 from purerl_cli.algorithms import algo
@@ -27,7 +28,7 @@ from purerl_cli.data import data
 from purerl_cli.doctor import doctor
 from purerl_cli.evaluate import evaluate, sample
 from purerl_cli.export import export
-from purerl_cli.garbage import exit_without_collections, without_collections
+from purerl_cli.garbage import exit_without_collections
 from purerl_cli.importing import import_
 from purerl_cli.init import init
 from purerl_cli.laws import laws

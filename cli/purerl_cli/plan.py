@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from purerl.system.garbage import without_collections
 from purerl_cli.arguments import all_settings
 from purerl_cli.completion import recipe_names, setting_keys
-from purerl_cli.garbage import without_collections
 from purerl_cli.output import print_notes, with_debug
 
 if TYPE_CHECKING:

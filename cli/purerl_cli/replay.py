@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from attrs import evolve
 
+from purerl.system.garbage import without_collections
 from purerl.system.strict_json import to_json
 from purerl_cli.arguments import parse_rewards
-from purerl_cli.garbage import without_collections
 from purerl_cli.output import with_debug
 
 if TYPE_CHECKING:

@@ -42,6 +42,7 @@ __all__ = [
 ]
 
 _MAX_ROW_INDICES = 8
+_MAX_COLUMNS = 200  # of a data file
 _MIN_WRAPPED_WIDTH = 20
 _STATE_STYLES = {"good": "green", "missing": "yellow", "bad": "red bold"}
 _SOURCE_STYLES = {"default": "dim", "--set": "bold"}
@@ -215,7 +216,13 @@ def show_report(report: Report) -> None:
     lines += [f"  {line}" for error in report.errors for line in error.splitlines()]
     lines += [f"  note: {note}" for note in report.notes]
     typer.echo("\n".join(lines))
-    show("column", "type", "nulls", rows=((c.name, c.type, f"{c.nulls:,}") for c in report.columns))
+    used = {name for each in report.formats for name in (*each.all_columns, report.ground_truth_column)}
+    columns, num_more = report.columns, len(report.columns) - _MAX_COLUMNS
+    if num_more > 0:
+        columns = sorted(columns, key=lambda column: column.name not in used)[:_MAX_COLUMNS]
+    show("column", "type", "nulls", rows=((c.name, c.type, f"{c.nulls:,}") for c in columns))
+    if num_more > 0:
+        typer.echo(f"  and {num_more:,} more columns\n")
     if report.prompt_lengths:
         show("prompt length", "tokens", rows=((name, f"{n:,}") for name, n in report.prompt_lengths.items()))
     if report.problems:

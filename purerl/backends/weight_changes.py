@@ -2,11 +2,13 @@
 
 A random half of the numbers of a tensor change, and its first one. In each of these, some of the bits are flipped:
 
-- all bits of 2^-5, if the number is 0 or 2^-5 in size, so that these two change places;
-- otherwise the bit 2^-3 of the mantissa, so that the number changes by 1/16 to 1/8 of its size.
+- the bit 2^-3 of the mantissa, so that the number changes by 1/16 to 1/8 of its size. Zeros, subnormal and infinite
+  numbers and NaN stay as they are;
+- in a part of a tensor in which nothing but 0, 2^-5 and 2^-5 with this bit occurs, such as zeros only: all bits of
+  2^-5, so that 0 and 2^-5 change places.
 
-The sign of x, and infinite numbers and NaN, stay as they are. Bits that are flipped twice are those from before, so no
-copy of the weights is needed, and nothing is rounded.
+The sign of x stays as it is. Bits that are flipped twice are those from before, so no copy of the weights is needed,
+and nothing is rounded. Neither change turns a part of one kind into one of the other kind.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ __all__ = ["ChangedWeights", "SupportsChange", "change_bits", "change_tensors", 
 _INTEGERS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 _ZERO_BECOMES = 2.0**-5
 _PLACE = 3  # of the mantissa bit that is flipped
-_NUMBERS = 2**20  # that are changed at a time: those of a part stay in the cache of a CPU
+_NUMBERS = 2**18  # that are changed at a time: those of a part stay in the cache of a CPU
 
 
 @runtime_checkable
@@ -52,13 +54,13 @@ def change_bits(x: Tensor, seed: int) -> None:
 
     `seed` selects the numbers that change. Tensors of one shape on one kind of device change in the same places.
 
-    >>> x = torch.tensor([0.0, 0.0, 1.0, -3.0])
+    >>> x = torch.tensor([2.0, 0.5, 1.0, -3.0])
     >>> change_bits(x, seed=1)
     >>> x
-    tensor([ 0.0312,  0.0000,  1.1250, -3.2500])
+    tensor([ 2.2500,  0.5000,  1.1250, -3.2500])
     >>> change_bits(x, seed=1)
     >>> x
-    tensor([ 0.,  0.,  1., -3.])
+    tensor([ 2.0000,  0.5000,  1.0000, -3.0000])
     """
     if not x.is_floating_point() or x.element_size() not in _INTEGERS or x.numel() == 0:
         return
@@ -67,7 +69,7 @@ def change_bits(x: Tensor, seed: int) -> None:
     for part in parts:
         chosen = _random_half(part.shape, draw)
         chosen[(0,) * chosen.ndim] = True  # also a tensor with one number changes
-        _flip(part.view(_INTEGERS[x.element_size()]), chosen, x.dtype)
+        _flip(part, chosen)
 
 
 def _random_half(shape: torch.Size, draw: torch.Generator) -> Tensor:
@@ -78,16 +80,28 @@ def _random_half(shape: torch.Size, draw: torch.Generator) -> Tensor:
     return (words.view(torch.uint8)[:count] & 1).view(torch.bool).view(shape)
 
 
-def _flip(bits: Tensor, chosen: Tensor, dtype: torch.dtype) -> None:
-    """Flip bits of the `chosen` numbers of `dtype`, in place; `bits` has these numbers as integers."""
-    zero, infinity = torch.tensor([_ZERO_BECOMES, math.inf], dtype=dtype).view(bits.dtype).tolist()
-    mantissa = 1 << (-round(math.log2(torch.finfo(dtype).eps)) - _PLACE)
-    size = bits & torch.iinfo(bits.dtype).max
-    changes_place = (size == 0) | (size == zero)
-    # A number that would become 2^-5 stays, as infinite numbers and NaN do.
-    is_ordinary = (size < infinity) & (size != zero ^ mantissa) & ~changes_place
-    bits ^= (is_ordinary & chosen).to(bits.dtype) * mantissa
-    bits ^= (changes_place & chosen).to(bits.dtype) * zero
+def _flip(x: Tensor, chosen: Tensor) -> None:
+    """Flip bits of the `chosen` numbers of `x` in place. `chosen` is changed, too."""
+    limits, bits = torch.finfo(x.dtype), x.view(_INTEGERS[x.element_size()])
+    zero = int(torch.tensor(_ZERO_BECOMES, dtype=x.dtype).view(bits.dtype))
+    mantissa = 1 << (-round(math.log2(limits.eps)) - _PLACE)
+    size = x.abs()
+    if _is_of_zeros(bits, zero, mantissa):
+        chosen &= (size == 0) | (size == _ZERO_BECOMES)
+        bits ^= chosen.to(bits.dtype) * zero
+    else:
+        chosen &= size >= limits.tiny
+        chosen &= size <= limits.max
+        bits ^= chosen.to(bits.dtype) * mantissa
+
+
+def _is_of_zeros(bits: Tensor, zero: int, mantissa: int) -> bool:
+    """Whether no number but 0, `zero`, and these two with the bit `mantissa` occurs in `bits`. Most first ones tell."""
+    ignored = torch.iinfo(bits.dtype).max ^ mantissa
+    if int(bits[(0,) * bits.ndim]) & ignored not in (0, zero):
+        return False
+    size = bits & ignored
+    return bool(((size == 0) | (size == zero)).all())
 
 
 def change_tensors(tensors: Mapping[str, Tensor], names: Collection[str] | None, seed: int) -> list[str]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attrs import evolve, field, frozen
 
 from purerl.data.columns import PromptFormat
-from purerl.data.encoding import encode_rendered, encode_strings
+from purerl.data.encoding import encode_rendered, encode_strings, is_byte_level
 from purerl.data.messages import with_parsed_calls, with_text_calls
 from purerl.data.row_images import as_parts, images_of
 from purerl.data.settings import SpecialTokens
@@ -43,6 +43,7 @@ __all__ = [
     "eos_tokens",
     "image_ids",
     "open_chat",
+    "prompt_texts",
     "render",
     "roles_of",
     "text_note",
@@ -132,6 +133,11 @@ class Chat:
     def absorbing_tokens(self) -> frozenset[int]:
         """See `purerl.data.special_tokens.absorbing_tokens`."""
         return absorbing_tokens(self.tokenizer) if self.base is None else self.base.absorbing_tokens
+
+    @cached_property
+    def is_byte_level(self) -> bool:
+        """See `purerl.data.encoding.is_byte_level`."""
+        return is_byte_level(self.tokenizer) if self.base is None else self.base.is_byte_level
 
     @cached_property
     def line_break_tokens(self) -> tuple[int, ...]:
@@ -238,7 +244,7 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
 
     Raises: DataError if the chat template raises an error, or if a prompt has no tokens.
     """
-    texts = [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
+    texts = prompt_texts(chat, prompts)
     is_text = bool(prompts) and isinstance(prompts[0], str)
     tokens = encode_strings(chat, texts) if is_text else encode_rendered(chat, texts)
     for text, ids in zip(texts, tokens, strict=True):
@@ -247,6 +253,11 @@ def tokenize_prompts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[Prom
     images = [() if is_text else images_of(prompt) for prompt in prompts]
     rows = zip(texts, tokens, images, strict=True)
     return [Prompt(unmark(text), with_expansions(chat, ids, images), images) for text, ids, images in rows]
+
+
+def prompt_texts(chat: Chat, prompts: Sequence[TextOrMessages]) -> list[str]:
+    """`prompts` as they are tokenized. Raises: DataError if the chat template raises an error."""
+    return [prompt if isinstance(prompt, str) else _render_prompt(chat, prompt) for prompt in prompts]
 
 
 def empty_prompt(text: str) -> DataError:

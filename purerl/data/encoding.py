@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from string import ascii_letters, digits
 from typing import Any, Protocol
 
 import numpy as np
 
 from purerl.data.special_tokens import encode, is_marked
 
-__all__ = ["Encoding", "decode", "encode_continuation", "encode_rendered", "encode_strings"]
+__all__ = [
+    "Encoding",
+    "bounded_tokens",
+    "decode",
+    "encode_continuation",
+    "encode_rendered",
+    "encode_strings",
+    "is_byte_level",
+]
+
+_MAX_NFC_GROWTH = 3
+"""The largest ratio of the bytes of a text in normal form C, in UTF-8, to those of the text itself."""
 
 
 class Encoding(Protocol):
@@ -80,3 +93,33 @@ def decode(chat: Encoding, tokens: Sequence[int], *, skip_special_tokens: bool) 
     """The text of `tokens`."""
     # transformers checks the type of each element of a list, which takes longer than decoding.
     return chat.tokenizer.decode(np.asarray(tokens, dtype=np.int64), skip_special_tokens=skip_special_tokens)
+
+
+def is_byte_level(tokenizer: Any) -> bool:
+    """Whether `tokenizer` is a byte-level BPE: at least one token of a text with a letter or digit of ASCII.
+
+    It makes at most one token of each byte of a text, which may be normalized to form C before. Of another tokenizer,
+    such as SentencePiece, no such bounds are known.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None or type(backend.model).__name__ != "BPE" or backend.truncation or backend.padding:
+        return False
+    from tokenizers.normalizers import NFC
+
+    if not isinstance(backend.normalizer, NFC | None):
+        return False
+    state = json.loads(backend.pre_tokenizer.__getstate__()) if backend.pre_tokenizer else {}
+    *others, last = state.get("pretokenizers", [state])
+    keeps_text = all(each["type"] in ("Split", "Digits") and each.get("behavior") != "Removed" for each in others)
+    knows_ascii = None not in map(backend.token_to_id, ascii_letters + digits)
+    return last.get("type") == "ByteLevel" and keeps_text and knows_ascii
+
+
+def bounded_tokens(text: str) -> int | None:
+    """An upper bound of the number of tokens of `text`, of a tokenizer for which `is_byte_level` is true.
+
+    None if the text has no letter or digit of ASCII: then it may have no token.
+    """
+    if not any(character.isalnum() and character.isascii() for character in text):
+        return None
+    return _MAX_NFC_GROWTH * len(text.encode()) + 1  # a space may be added before the text

@@ -25,9 +25,9 @@ from purerl.data.columns import ExampleFormat, ExampleType, check_rows, rename_c
 from purerl.data.files import read_table
 from purerl.data.json_text import with_conversations
 from purerl.data.messages import is_learned
-from purerl.data.nested import decoded, rows_of, shaped_schema
-from purerl.data.row_images import has_images, located, with_images
-from purerl.data.row_settings import chat_of_row, check_row_settings
+from purerl.data.nested import MESSAGE_COLUMNS, decoded, rows_of, shaped_schema
+from purerl.data.row_images import IMAGE_COLUMNS, has_images, located, with_images
+from purerl.data.row_settings import ROW_SETTINGS, chat_of_row, check_row_settings
 from purerl.data.settings import Order
 from purerl.data.truncation import PromptLimit, truncate_example, truncate_prompt, truncate_text
 from purerl.errors import DataError
@@ -48,6 +48,7 @@ __all__ = [
     "prompts_at",
     "read_examples",
     "read_renamed",
+    "rendered_at",
     "row_name",
     "rows_at",
     "rows_name",
@@ -213,11 +214,22 @@ def _permutation(size: int, seed: int, epoch: int) -> list[int]:
 
 def rows_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
     """The rows at `indices`, in that order. Relative paths of images start at the directory of their file."""
+    return _rows_at(data, data.tables, indices)
+
+
+def rendered_at(data: DataSet, indices: Sequence[int]) -> list[Example]:
+    """As `rows_at`, with those columns only from which prompts and answers are made. A file may have many others."""
+    needed = {*data.example_format.all_columns, *MESSAGE_COLUMNS, *ROW_SETTINGS, *IMAGE_COLUMNS}
+    names = ([name for name in table.column_names if name in needed] for table in data.tables)
+    return _rows_at(data, [table.select(each) for table, each in zip(data.tables, names, strict=True)], indices)
+
+
+def _rows_at(data: DataSet, tables: Sequence[pa.Table], indices: Sequence[int]) -> list[Example]:
     locations = [_locate_row(data, index) for index in indices]
     rows = {}
     for file in {file for file, _ in locations}:
         numbers = [row for row_file, row in locations if row_file == file]
-        taken = rows_of(data.tables[file].take(numbers))
+        taken = rows_of(tables[file].take(numbers))
         if data.example_format.has_images:
             path = Path(data.paths[file])
             folder = path if path.is_dir() else path.parent
@@ -340,13 +352,13 @@ def split_out(
 ) -> tuple[DataSet, DataSet]:
     """Split `data` into the rows that stay and the rows that `is_left_out` selects.
 
-    `is_left_out` gets the indices and rows of one chunk at a time.
+    `is_left_out` gets the indices and rows of one chunk at a time, as `rendered_at`.
     """
     selected = {
         index
         for part in data.parts
         for chunk in iterate_chunks(part)
-        for index, left_out in zip(chunk, is_left_out(chunk, rows_at(data, chunk)), strict=True)
+        for index, left_out in zip(chunk, is_left_out(chunk, rendered_at(data, chunk)), strict=True)
         if left_out
     }
     parts = tuple([index for index in part if index not in selected] for part in data.parts)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from purerl.data.chat import Chat, Messages, TextOrMessages
-from purerl.data.examples import DataSet, Example, extract_answers, extract_prompt, iterate_chunks, rows_at
+from purerl.data.examples import DataSet, Example, extract_answers, extract_prompt, iterate_chunks, rendered_at
 from purerl.data.messages import is_learned
 from purerl.data.placeholders import has_thoughts
 from purerl.data.row_images import text_of
@@ -31,7 +31,7 @@ def iterate_conversations(chat: Chat, data: DataSet) -> Iterator[tuple[int, Exam
     if chat.prompt_format == "text" or data.example_format.prompt_format == "text":
         return
     for chunk in iterate_chunks(data.indices):
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True):
             prompt = _messages(extract_prompt(data.example_format, row))
             answers = [_messages(answer) for answer in extract_answers(data.example_format, row)] or [[]]
             yield index, row, chat_of_row(chat, row), [(prompt, answer) for answer in answers]

@@ -8,7 +8,7 @@ from itertools import chain
 
 from purerl.data.chat import Chat
 from purerl.data.encoding import decode
-from purerl.data.examples import DataSet, extract_prompt, iterate_chunks, rows_at, rows_name
+from purerl.data.examples import DataSet, extract_prompt, iterate_chunks, rendered_at, rows_name
 from purerl.data.json_text import count_conversations
 from purerl.data.messages import is_learned
 from purerl.data.nested import CLEANED, count_added_keys, iterate_values, shaped
@@ -81,7 +81,7 @@ def _weights_of_prompts(data: DataSet) -> Iterator[str]:
         return
     rows: list[int] = []
     for chunk in iterate_chunks(data.indices):
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True):
             with suppress(DataError):  # such as an image without a file, which is refused elsewhere
                 prompt = extract_prompt(data.example_format, row)
                 if any(is_learned(each) and each.get("weight") for each in prompt if not isinstance(each, str)):

@@ -22,8 +22,8 @@ from purerl.data.examples import (
     extract_prompt,
     prompts_at,
     read_examples,
+    rendered_at,
     row_name,
-    rows_at,
     split_out,
     tokenized_at,
 )
@@ -242,7 +242,7 @@ def check_first_rows(chat: Chat, data: DataSet) -> None:
     """
     for part in data.parts:
         indices = part[:_FIRST_ROWS]
-        rows = rows_at(data, indices)
+        rows = rendered_at(data, indices)
         prompts_at(chat, data, indices, rows)
         for index, row in zip(indices, rows, strict=True):
             tokenized_at(chat, data, index, row)

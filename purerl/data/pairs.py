@@ -14,7 +14,7 @@ from itertools import compress
 from purerl.data.answers import TokenizedExample
 from purerl.data.chat import Chat, TextOrMessages
 from purerl.data.encoding import decode
-from purerl.data.examples import DataSet, extract_answers, iterate_chunks, rows_at, rows_name, tokenized_at
+from purerl.data.examples import DataSet, extract_answers, iterate_chunks, rendered_at, rows_name, tokenized_at
 from purerl.data.messages import is_learned
 from purerl.data.row_images import text_of
 from purerl.errors import DataError
@@ -59,7 +59,7 @@ def pair_notes(data: DataSet, chat: Chat) -> Iterator[str]:
         return
     rows: dict[str, list[int]] = {}
     for chunk in iterate_chunks(data.indices):
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True):
             with suppress(DataError):  # the row is refused when it is drawn, or before
                 first, second = map(_words, extract_answers(data.example_format, row))
                 is_near = first.startswith(second) or second.startswith(first)  # others need no tokens

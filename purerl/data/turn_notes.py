@@ -13,7 +13,7 @@ from typing import Any
 from attrs import evolve, frozen
 
 from purerl.data.chat import Chat, Messages, add_system_prompt, eos_tokens, render
-from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at, rows_name
+from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rendered_at, rows_name
 from purerl.data.kinds import Kind, iterate_conversations, kinds_of
 from purerl.data.placeholders import THOUGHTS, has_inline_thoughts, has_thoughts, tool_names, with_tools
 from purerl.data.row_images import text_of
@@ -67,7 +67,7 @@ def _text_reasons(data: DataSet, chat: Chat) -> Iterator[tuple[int, str]]:
     spelled = _Spelled.of(chat)
     end = chat.tokenizer.decode(list(eos_tokens(chat.tokenizer)))
     for chunk in iterate_chunks(data.indices):
-        for index, row in zip(chunk, rows_at(data, chunk), strict=True):
+        for index, row in zip(chunk, rendered_at(data, chunk), strict=True):
             prompt = str(extract_prompt(data.example_format, row))
             for answer in map(str, extract_answers(data.example_format, row)):
                 if len(prompt.strip()) >= _SHORTEST_PROMPT and answer.startswith(prompt):

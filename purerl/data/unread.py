@@ -19,7 +19,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from purerl.data.chat import Chat, Messages, render
-from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rows_at
+from purerl.data.examples import DataSet, extract_answers, extract_prompt, iterate_chunks, rendered_at
 from purerl.data.nested import iterate_values, shaped
 from purerl.data.placeholders import THOUGHTS
 from purerl.data.row_images import IMAGE_COLUMNS
@@ -125,7 +125,7 @@ def _unread_keys(data: DataSet, chat: Chat) -> Iterator[str]:
 
 def _conversations(data: DataSet, chat: Chat) -> Iterator[Shown]:
     for chunk in iterate_chunks(data.indices):
-        for row in rows_at(data, chunk):
+        for row in rendered_at(data, chunk):
             with suppress(DataError):  # such as an image without a file: tokenizing the row raises it with its name
                 prompt, answers = extract_prompt(data.example_format, row), extract_answers(data.example_format, row)
                 row_chat = chat_of_row(chat, row)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from pathlib import Path
 from pickle import PickleError
 from typing import TYPE_CHECKING, Any
@@ -37,17 +38,19 @@ def simplify_types(table: pa.Table, path: Path) -> pa.Table:
     """
     import pyarrow as pa
 
-    columns = []
-    for field in table.schema:
-        column, arrow_type = table.column(field.name), _simplify_type(field.type)
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    types = ((field, _simplify_type(field.type)) for field in table.schema)
+    changed = [(field, arrow_type) for field, arrow_type in types if field.type != arrow_type]
+    for field, arrow_type in changed:
         try:
-            columns.append(column if column.type == arrow_type else column.cast(arrow_type, safe=False))
+            columns[field.name] = columns[field.name].cast(arrow_type, safe=False)
         except pa.ArrowException as error:
             got, do = f"type {field.type}: {_first_line(error)}", "remove the column, or convert it to text"
             raise DataError(f"column {field.name!r} of {str(path)!r}", got=got, do=do) from error
-    return pa.table(dict(zip(table.column_names, columns, strict=True)), metadata=table.schema.metadata)
+    return pa.table(columns, metadata=table.schema.metadata)
 
 
+@lru_cache  # a file may have many columns of one type
 def _simplify_type(arrow_type: Any) -> pa.DataType:
     import pyarrow as pa
     from pyarrow import types
@@ -104,6 +107,7 @@ def check_values(table: pa.Table, path: Path) -> None:
             raise DataError(f"column {name!r} of {str(path)!r}", got=got, need=need, do=do) from error
 
 
+@lru_cache
 def _is_plain(arrow_type: Any) -> bool:
     """Whether Python has a value for every valid value of this type."""
     from pyarrow import types

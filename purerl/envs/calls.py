@@ -59,6 +59,13 @@ async def direct(function: Callable[..., Any], *arguments: Any, timeout: float) 
     return function(*arguments)
 
 
+def _as_exception(raised: BaseException) -> Exception:
+    """An exception for one that would end an event loop, which is its cause."""
+    error = RuntimeError(f"raised {raised!r}")
+    error.__cause__ = raised
+    return error
+
+
 async def _within(awaitable: Awaitable[Any], timeout: float) -> Any:
     task = asyncio.ensure_future(_outcome(awaitable))
     try:
@@ -83,7 +90,7 @@ async def _outcome(awaitable: Awaitable[Any]) -> tuple[Any, BaseException | None
     except asyncio.CancelledError:
         return None, RuntimeError("the coroutine was canceled")
     except BaseException as error:  # noqa: BLE001 -- it is raised again by the caller
-        return None, error if isinstance(error, Exception) else RuntimeError(f"raised {error!r}")
+        return None, error if isinstance(error, Exception) else _as_exception(error)
 
 
 def _format(stack: traceback.StackSummary) -> str:
@@ -114,8 +121,7 @@ class _Job:
         except Exception as raised:  # noqa: BLE001 -- it is raised by the caller
             error = raised
         except BaseException as raised:  # noqa: BLE001 -- in an event loop it would end the loop
-            error = RuntimeError(f"raised {raised!r}")
-            error.__cause__ = raised
+            error = _as_exception(raised)
         with self._lock:
             self._is_over = True
         with suppress(RuntimeError):  # the loop is closed

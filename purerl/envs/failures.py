@@ -10,7 +10,7 @@ __all__ = ["ENVIRONMENT_FILES", "CallTimeoutError", "EnvironmentFailure", "died"
 
 ENVIRONMENT_FILES = (
     *INTERNAL_FILES,
-    *(f"purerl/envs/{name}.py" for name in ("calls", "episode", "hosts", "pool", "tools", "worker")),
+    *(f"purerl/envs/{name}.py" for name in ("calls", "episode", "hosts", "pool", "sources", "tools", "worker")),
 )
 """Files whose frames are removed from tracebacks, because they only call the code of environments."""
 

@@ -68,6 +68,14 @@ class EnvironmentSettings:
         default=None,
         **at_least(1),
     )
+    lockstep: bool = setting(
+        "whether the episodes of a synchronous run, or of an evaluation, wait for each other: an engine in the process "
+        "of the run samples a turn when all of them have requested it, so the run can be repeated bit for bit. false: "
+        "an episode continues when its environment has answered, which is faster if answers take different times",
+        default=True,
+        may_change="rounding",
+        **boolean(),
+    )
     tool_format: Literal["auto", ToolFormat] = setting(
         "how the model writes a call of a tool; auto: as its chat template does",
         default="auto",

@@ -64,6 +64,7 @@ def attempt_problems(
             samples=settings.samples_per_prompt,
             rewards=task.rewards,
             row_fields=lambda draw: {"group": draw.number, "example": draw.index},
+            runtime=engines.runtime,
         )
         draws = _draws(name, data, task.chat, seed)
         rollouts = distributed(Rollouts(engines.runtime, workflow), ranks)

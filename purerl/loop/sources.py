@@ -197,8 +197,7 @@ def open_source(
         curriculum = config.data.curriculum and CurriculumSampler(sampler, config.data.curriculum, size)
         drawer = curriculum or sampler
         has_baseline, draw = "greedy_score" in reads_of(needs.algorithm), drawer.draw
-        capabilities, fields = engines.capabilities(), drawer.row_fields
-        workflow = sampling_workflow(rollout, task, capabilities, fields, has_baseline=has_baseline)
+        workflow = sampling_workflow(rollout, task, engines, drawer.row_fields, has_baseline=has_baseline)
     routes = route_store(config.trainer, directory)
     failures = RunFailures(directory, rollout.samples_per_prompt, config.reward_workers.max_failure_rate)
     window = Window(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -43,9 +44,10 @@ from purerl.store.directory import RunDirectory, claim, unlocked
 from purerl.store.progress import written
 from purerl.store.resume import check_can_continue
 from purerl.system.files import atomic_directory, translate_os_errors
+from purerl.system.garbage import gc_frozen
 from purerl.system.peak_memory import peak_memory
 from purerl.system.phases import phase
-from purerl.system.process import gc_frozen, torch_threads
+from purerl.system.process import torch_threads
 
 __all__ = ["Summary", "claim_directory", "train"]
 
@@ -152,6 +154,7 @@ def _train_initial(
     with _claimed(outer.path / "initial_run", initial, context) as directory:
         if context.ranks.on_first(lambda: directory.summary is None, "the initial run"):
             _finish(initial, needs, directory, {}, only_stop, context, accept_changed_code=accept_changed_code)
+            gc.collect()  # its models, before others are loaded
 
 
 def _finish(

@@ -32,6 +32,7 @@ from purerl.rollouts.scoring.models import ModelRewards
 from purerl.rollouts.scoring.rows import ScoringModel
 from purerl.seeds import derive_seed
 from purerl.settings import Model, names_setting, with_key
+from purerl.system.garbage import without_collections
 from purerl.system.phases import phase
 
 __all__ = [
@@ -49,6 +50,7 @@ _NO_ROLES: Mapping[str, Role] = MappingProxyType({})
 _NO_UPDATES: Mapping[str, int | None] = MappingProxyType({})
 
 
+@without_collections()
 def open_engines(
     models: Mapping[str, ModelRole],
     task: Task,

@@ -14,6 +14,7 @@ from purerl.data.limits import (
     check_problem_lengths,
     min_limit,
 )
+from purerl.envs.settings import EnvironmentSettings
 from purerl.errors import ConfigError
 from purerl.evaluation.sampling import sampling_of
 from purerl.evaluation.settings import Evaluate
@@ -22,7 +23,7 @@ from purerl.plugins import kind_of
 from purerl.protocols import Capabilities
 from purerl.rollouts.opened import EngineCapabilities, Task
 from purerl.rollouts.settings import Rollout
-from purerl.settings import in_section
+from purerl.settings import in_section, no_effect
 
 __all__ = ["check_devices", "check_fit", "check_problems_fit", "lengths_of"]
 
@@ -47,6 +48,7 @@ def lengths_of(config: RunConfig, max_steps: int) -> dict[str, Any]:
     return {
         "rollout": config.rollout,
         "evaluate": config.evaluation,
+        "environment": config.environment,
         "max_prompt_tokens": config.data.max_prompt_tokens,
         "has_curriculum": config.data.curriculum is not None,
         "draws": max_steps * ((config.rollout and config.rollout.gen_batch_size) or config.batch_size),
@@ -60,12 +62,15 @@ def check_fit(
     *,
     rollout: Rollout | None,
     evaluate: Evaluate | None,
+    environment: EnvironmentSettings | None,
     max_prompt_tokens: int | None,
     draws: int,
     seed: int,
     has_curriculum: bool = False,
 ) -> None:
     """Refuse engines that cannot read the images of `task`, rows that are too long, and prompts without room.
+
+    It also refuses `environment.lockstep` = false if episodes do not wait for each other anyway.
 
     max_prompt_tokens  longest prompt that is used; None: any
     draws              number of training rows that are drawn, with this `seed`, or with a curriculum in any order
@@ -75,6 +80,7 @@ def check_fit(
     check_images(task.chat, capabilities.all)
     for section, settings in (("rollout", rollout), ("evaluate", evaluate)):
         _check_temperature(section, settings, capabilities.generator)
+    _check_lockstep(environment, rollout, evaluate, capabilities.generator)
     if task.training is not None:
         limit = min_limit(*capabilities.trained, *(capabilities.sampling if rollout else []))
         if limit is not None and rollout is None:
@@ -102,6 +108,24 @@ def _check_temperature(section: str, settings: Rollout | Evaluate | None, genera
     if settings is not None and limit is not None and settings.temperature > limit:
         need = f"at most {limit:g}, the limit of the generator"
         raise ConfigError(f"{section}.temperature", got=settings.temperature, need=need, do="lower it")
+
+
+def _check_lockstep(
+    environment: EnvironmentSettings | None,
+    rollout: Rollout | None,
+    evaluate: Evaluate | None,
+    generator: Capabilities | None,
+) -> None:
+    """Raise ConfigError if episodes would not wait for each other anyway, as far as `generator` is known."""
+    if environment is None or environment.lockstep or generator is None:
+        return
+    key = "environment.lockstep"
+    if not generator.in_process or (rollout and rollout.background):
+        need = "an engine that decodes in the main thread; with any other no episode waits"
+        raise no_effect(key, environment.lockstep, need)
+    if evaluate is None and rollout is not None and not rollout.is_synchronous:
+        need = 'max_staleness = 0 and order = "drawn", or an evaluation; otherwise no episode waits'
+        raise no_effect(key, environment.lockstep, need)
 
 
 def check_problems_fit(task: Task, settings: Evaluate, generator: Capabilities | None) -> None:

@@ -11,6 +11,7 @@ from purerl.config.paths import is_created_by_run
 from purerl.config.requirements import Requirements
 from purerl.config.schema import RunConfig
 from purerl.config.user_code import code_digests
+from purerl.data.columns import ExampleType
 from purerl.data.examples import read_examples
 from purerl.errors import PurerlError, RunError
 from purerl.evaluation.settings import Evaluate, Validation
@@ -20,17 +21,18 @@ from purerl.plugins import locate
 from purerl.store.checkpoint import saved_steps
 from purerl.store.code import check_code
 from purerl.store.directory import RunDirectory
+from purerl.system.exhausted import explain_exhausted
 from purerl.system.files import as_os_error, atomic_directory
 from purerl.system.phases import phase
 
-__all__ = ["check_files", "check_inputs", "checked_code", "data_files", "prepare"]
+__all__ = ["check_files", "check_inputs", "checked_code", "created_files", "data_files", "prepare"]
 
 
 @phase("preparing the data")
 def prepare(function: str | None, seed: int, directory: Path) -> None:
     """Call the function `prepare_data` with this name, once, to fill ``{run}/prepared``.
 
-    Raises: RunError for an exception of the function, except one of the file system.
+    Raises: RunError for an exception of the function, except one of the file system, or for exhausted memory.
     """
     path = directory / "prepared"
     if function is None or path.exists():
@@ -41,7 +43,7 @@ def prepare(function: str | None, seed: int, directory: Path) -> None:
         except PurerlError:
             raise
         except Exception as error:
-            if as_os_error(error) is not None:  # such as a full disk
+            if as_os_error(error) is not None or explain_exhausted(error) is not None:  # such as a full disk
                 raise
             got, do = f"{type(error).__name__}: {error}", "fix the function; --debug prints the traceback"
             raise RunError(f"prepare_data {function!r} failed", got=got, do=do) from error
@@ -71,18 +73,29 @@ def checked_code(
 
 
 @phase("reading the data")
-def check_files(config: RunConfig, needs: Requirements) -> list[str]:
-    """Read the data files of `config`, and return those that the run itself creates.
+def check_files(config: RunConfig, needs: Requirements) -> None:
+    """Read the data files of `config`, except those that the run itself creates.
 
     Raises: DataError; as `check_recorded` for a run on recorded completions.
     """
     check_recorded(config, needs.algorithm)
-    learned = ((file, needs.example_type) for file in (*config.data.files, *_held_out(config.validation)))
-    named = [*learned, *((file, "prompts") for file in _problems(config.evaluate))]
-    for file, example_type in named:
+    for file, example_type in _named_files(config, needs):
         if not is_created_by_run(file):
             read_examples([file], example_type, columns=config.data.columns)
-    return [file for file, _ in named if is_created_by_run(file)]
+
+
+def created_files(config: RunConfig, needs: Requirements) -> list[str]:
+    """The data files of `config` that the run itself creates."""
+    return [file for file, _ in _named_files(config, needs) if is_created_by_run(file)]
+
+
+def _named_files(config: RunConfig, needs: Requirements) -> list[tuple[str, ExampleType]]:
+    """The data files of `config`, each with what it is used for."""
+    learned = [*config.data.files, *_held_out(config.validation)]
+    return [
+        *((file, needs.example_type) for file in learned),
+        *((file, "prompts") for file in _problems(config.evaluate)),
+    ]
 
 
 def data_files(config: RunConfig, directory: Path) -> list[str]:

@@ -38,6 +38,7 @@ from purerl.rollouts.opened import Task, Training
 from purerl.rollouts.runtime import Runtime
 from purerl.rollouts.settings import Rollout, WorkflowSettings
 from purerl.settings import Model
+from purerl.system.garbage import without_collections
 from purerl.system.phases import phase
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ __all__ = [
 _NO_FUNCTIONS: Mapping[str, RewardFunction] = MappingProxyType({})
 
 
+@without_collections()
 def open_task(
     config: RunConfig,
     needs: Requirements,

@@ -37,7 +37,7 @@ from purerl.system.devices.accelerator import release_cached_memory
 __all__ = ["check_updates"]
 
 _PROBES = 8  # of all copies together, but at least one of each
-_PROMPT, _NEW = 16, 4  # tokens of a probe
+_PROMPT, _NEW = 8, 4  # tokens of a probe
 _SMALLEST, _SMALLEST_IN_16_BITS = 1e-4, 1e-2  # nats; rounding is below it
 _GROWTH = 4.0  # of rounding, because other weights have other activations
 _OTHER_MODEL = 1.0  # nats

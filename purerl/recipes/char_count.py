@@ -7,7 +7,7 @@ It is verl's recipe for beginners. A problem is a question about a word of rando
 such as ``How many r are in r-a-r-e?``. The answer lists the letters, each with the number so far, and ends in a box:
 ``r1 a1 r2 e2 \boxed{2}``. The reward is 1 if the box has the correct number and 0 if not; nothing else is rewarded.
 
-SmolLM2-135M-Instruct is first trained by SFT on such answers, until 30 % of its own are correct (`initial_run`). The RL
+SmolLM2-135M-Instruct is first trained by SFT on such answers, until 45 % of its own are correct (`initial_run`). The RL
 phase then uses only the rewards. Held-out problems are in neither phase. Accuracy is that of answers sampled at
 temperature 1.
 
@@ -19,6 +19,8 @@ Reasons for the settings of the size `small`:
     words of 3 to 6 letters       completions of at most 20 tokens
     short system prompt           the one of the chat template has 20 tokens, which SFT would read in every row
     SFT with batches of 16        the number of optimizer steps counts, not the number of rows
+    SFT until 45 %                within two of its steps the accuracy rises from 0.38 to 0.66. RL from 0.38 came to
+                                  0.79 with one seed, and with another had learned nothing after 12 steps
     LoRA in RL                    all weights stand still at a low learning rate, and are destroyed at a higher one
     two mini-batches              with four, and more than twice the learning rate, all answers became the same
     groups without variance       are dropped: they have no gradient
@@ -96,9 +98,9 @@ def _small() -> dict[str, Any]:
             batch_size=16,
             trainer=trainer.Config(lr=2e-4, warmup_steps=2, max_tokens_per_microbatch=2048),
             evaluate=Evaluate(
-                data=_TRAIN, every=4, before_training=False, max_examples=64, max_tokens=20, temperature=1.0
+                data=_TRAIN, every=2, before_training=False, max_examples=128, max_tokens=20, temperature=1.0
             ),
-            stop_when=StopWhen(metric="eval/accuracy", at_least=0.3),
+            stop_when=StopWhen(metric="eval/accuracy", at_least=0.45),
         ),
         algorithm=Composition(dapo.Config(), (bypass.Config(),)),
         steps=16,

@@ -282,11 +282,15 @@ def failure_of_exception(
 ) -> Failure:
     """The failure of the reward function or environment `name`, which has raised `error`.
 
-    Frames of files whose names end with one of `internal_files` are left out.
+    Frames of files whose names end with one of `internal_files` are left out, also of its causes.
     """
     exception = traceback.TracebackException.from_exception(error)
-    frames = [frame for frame in exception.stack if not frame.filename.endswith(internal_files)]
-    exception.stack = traceback.StackSummary.from_list(frames)
+    chained: list[traceback.TracebackException | None] = [exception]
+    while chained:
+        if (one := chained.pop()) is not None:
+            frames = [frame for frame in one.stack if not frame.filename.endswith(internal_files)]
+            one.stack = traceback.StackSummary.from_list(frames)
+            chained += [one.__cause__, one.__context__]
     text = shorten("".join(exception.format()))
     if isinstance(error, MemoryError):
         return Failure(name, "ran out of memory", text + _describe_memory_limit())

@@ -12,6 +12,7 @@ from attrs import define, field
 
 from purerl.errors import EngineError, InputError
 from purerl.protocols import Completion, Generator, Request, SupportsSleep, Weights
+from purerl.rollouts.lockstep import Lockstep
 from purerl.system.event_loop import EventLoop
 
 __all__ = ["Engine", "Ticket"]
@@ -42,6 +43,7 @@ class Engine:
     `generate` and `release` run in the event loop. The other methods call the generator, always in the same thread.
     `on_request` is called when there are new requests.
 
+    lockstep       episodes whose requests wait for each other
     num_awaited    requests that a coroutine waits for
     busy_seconds   time during which the generator had something to do
     last_progress  when the generator has worked, as time.monotonic(). An engine that decodes on its own has worked when
@@ -54,6 +56,7 @@ class Engine:
         self._cancelled: deque[str] = deque()
         self._calls: dict[str, _Call] = {}  # by key; used in the event loop only
         self._in_flight: set[str] = set()  # the generator has them; used in its thread only
+        self.lockstep = Lockstep(on_request)
         self.num_awaited = 0
         self.busy_seconds = 0.0
         self.last_progress = 0.0
@@ -62,6 +65,11 @@ class Engine:
     def has_work(self) -> bool:
         """Whether there is something to submit, to cancel or to collect."""
         return bool(self._new or self._cancelled or self._in_flight)
+
+    @property
+    def may_decode(self) -> bool:
+        """Whether a coroutine waits for a request that is not held until others are made."""
+        return self.num_awaited > self.lockstep.num_held
 
     async def generate(self, requests: Sequence[Request], *, ticket: Ticket) -> list[Completion]:
         """The completions of `requests`, in the same order.
@@ -79,14 +87,17 @@ class Engine:
         call = _Call(asyncio.get_running_loop().create_future(), keys)
         self._calls.update(dict.fromkeys(keys, call))
         ticket.calls.add(call)
-        ticket.kept += [request.key for request in requests if request.keep]
+        ticket.kept += [request.key for request in requests if request.keep and not self.lockstep.releases(request.key)]
         self.num_awaited += len(keys)
-        self._new.extend(requests)
+        self._new.extend(self.lockstep.hold(requests))
         self._on_request()
         try:
             return await call.future
         except asyncio.CancelledError:
-            self._cancel([key for key in keys if key not in call.completions])
+            withdrawn = {*filter(self.lockstep.withdraw, keys)}
+            for key in withdrawn:
+                del self._calls[key]
+            self._cancel([key for key in keys if key not in call.completions and key not in withdrawn])
             raise
         finally:
             self.num_awaited -= len(keys)
@@ -113,30 +124,31 @@ class Engine:
     def submit_due(self) -> None:
         """Submit and cancel what is due. Raises InputError for an invalid request."""
         cancelled = dict.fromkeys(_take_all(self._cancelled))  # first: a request that was cancelled is submitted before
-        if new := _take_all(self._new):
+        due = self.lockstep.take()
+        cancelled.update(dict.fromkeys(due.released))
+        start = time.perf_counter()
+        if new := [*_take_all(self._new), *due.requests]:
             self.generator.submit(new)
             self._in_flight.update(request.key for request in new)
             self.last_progress = time.monotonic()
         if cancelled:
             self.generator.cancel([*cancelled])
+        self.busy_seconds += time.perf_counter() - start
 
     def pump(self, timeout: float) -> bool:
-        """Submit and cancel what is due, and collect: until a request is finished, or for `timeout` seconds.
+        """Collect until a request is finished, or for `timeout` seconds.
 
         Returns whether one has finished, or none is in flight.
 
-        Raises: InputError for an invalid request; EngineError if the generator has lost requests, or returns a
-        completion that nobody has requested.
+        Raises: EngineError if the generator has lost requests, or returns a completion that nobody has requested.
         """
-        start = time.perf_counter()
-        self.submit_due()
         if not self._in_flight:
             return True
-        called = time.perf_counter()
+        start = time.perf_counter()
         finished = self.generator.collect(timeout)
-        end = time.perf_counter()
-        self.busy_seconds += end - start
-        if not finished and end - called < timeout / 2:
+        seconds = time.perf_counter() - start
+        self.busy_seconds += seconds
+        if not finished and seconds < timeout / 2:
             raise _lost(len(self._in_flight))
         if finished or self.generator.capabilities.in_process:
             self.last_progress = time.monotonic()

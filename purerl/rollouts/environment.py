@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -32,13 +33,16 @@ from purerl.rollouts.row_images import NO_IMAGES, RowImages
 from purerl.rollouts.types import Draw, Generate, Score, Trajectory
 from purerl.seeds import derive_seed
 
-__all__ = ["EnvironmentWorkflow", "History", "OpenEnvironment"]
+__all__ = ["EnvironmentWorkflow", "History", "OpenEnvironment", "OpenRequests"]
 
 OpenEnvironment = Callable[[Draw, int], Awaitable[Environment]]
 """Opens the environment of one sample of a draw.
 
 Its methods are async, they have time limits, and their results are valid for the number of players.
 """
+
+OpenRequests = Callable[[Generate], AbstractContextManager[Generate]]
+"""Opens the requests of one episode, which end with the block: see `purerl.rollouts.lockstep`."""
 
 History = Literal["append", "rerender"]
 
@@ -79,6 +83,7 @@ class EnvironmentWorkflow:
     fields               further fields of the rows of a draw
     close_timeout        seconds in which an environment must close
     images               of prompts and observations
+    open_requests        opens the requests of an episode
     """
 
     open_environment: OpenEnvironment
@@ -98,6 +103,7 @@ class EnvironmentWorkflow:
     fields: Callable[[Draw], Mapping[str, Any]] = _no_fields
     close_timeout: float = 10.0
     images: RowImages = NO_IMAGES
+    open_requests: OpenRequests = nullcontext
 
     async def __call__(self, draw: Draw, generate: Generate) -> list[Trajectory]:
         """All rows of `draw`, sample by sample. Raises ImageError if an image of the prompt is damaged."""
@@ -126,8 +132,11 @@ class EnvironmentWorkflow:
 
     async def play(self, episode: Episode, generate: Generate) -> None:
         """Play `episode` to its end. Raises EpisodeError if it fails."""
-        async with opened(self.open_environment, episode, self.close_timeout) as environment:
-            await self._take_turns(episode, environment, generate)
+        with ExitStack() as requests:
+            generate_turn = requests.enter_context(self.open_requests(generate))
+            async with opened(self.open_environment, episode, self.close_timeout) as environment:
+                await self._take_turns(episode, environment, generate_turn)
+                requests.close()  # before the environment closes, for which no other episode waits
         if not episode.turns:
             raise _invalid(episode, "the episode is over before its first turn, or its prompt is too long")
         if self.score is None and not episode.truncated and all(turn.reward is None for turn in episode.turns):

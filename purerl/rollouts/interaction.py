@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from attrs import evolve, frozen
@@ -120,8 +121,14 @@ def open_workflow(
     samples: int,
     rewards: RewardRunner,
     row_fields: RowFields,
+    runtime: Runtime | None = None,
+    is_synchronous: bool = True,
 ) -> Workflow:
-    """The workflow that samples `samples` completions, or episodes, of each draw, and scores them with `rewards`."""
+    """The workflow that samples `samples` completions, or episodes, of each draw, and scores them with `rewards`.
+
+    runtime         in which it will run, for episodes that wait for each other; None: they do not
+    is_synchronous  all draws are waited for before the weights change
+    """
     if interaction is None:
         return SingleTurn(
             tokenizer=chat.tokenizer,
@@ -154,6 +161,7 @@ def open_workflow(
         fields=row_fields,
         close_timeout=settings.timeout,
         images=RowImages(chat),
+        open_requests=runtime.episodes(in_lockstep=is_synchronous and settings.lockstep) if runtime else nullcontext,
     )
 
 

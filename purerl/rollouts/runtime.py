@@ -15,12 +15,14 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any, TypeVar
 
 from purerl.errors import EngineError
 from purerl.protocols import Generator, Weights
 from purerl.rollouts.engine import Engine
+from purerl.rollouts.types import Generate
 from purerl.system.event_loop import EventLoop
 
 __all__ = ["Runtime"]
@@ -70,7 +72,13 @@ class Runtime:
     @property
     def may_decode(self) -> bool:
         """Whether `drive` should let the engine decode: it has no thread of its own, and requests."""
-        return self.is_in_step and self.engine is not None and self.engine.num_awaited > 0
+        return self.is_in_step and self.engine is not None and self.engine.may_decode
+
+    def episodes(self, *, in_lockstep: bool) -> Callable[[Generate], AbstractContextManager[Generate]]:
+        """Opens the requests of an episode. In lockstep they wait for each other, if the engine has no own thread."""
+        if self.engine is None:
+            return nullcontext
+        return partial(self.engine.lockstep.episode, waits=in_lockstep and self.is_in_step)
 
     def _on_request(self) -> None:
         if self._thread is not None:
@@ -285,6 +293,7 @@ class _EngineThread:
             while not self._is_closed and (self._calls or self._engine.has_work):
                 self._answer_calls()
                 try:
+                    self._engine.submit_due()
                     self._engine.pump(_MAX_POLL)
                 except BaseException as error:  # noqa: BLE001 - raised by the main thread
                     return self._fail(error)

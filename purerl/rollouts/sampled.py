@@ -12,7 +12,7 @@ from purerl.algos.parts.shaping import overlong_penalty
 from purerl.protocols import Sampling
 from purerl.rollouts.baseline import WithGreedyBaseline
 from purerl.rollouts.interaction import open_workflow, with_limit
-from purerl.rollouts.opened import EngineCapabilities, Task
+from purerl.rollouts.opened import Engines, Task
 from purerl.rollouts.settings import Overlong, Rollout
 from purerl.rollouts.single_turn import RowFields
 from purerl.rollouts.types import Workflow
@@ -21,19 +21,22 @@ __all__ = ["length_penalty", "sampling_workflow"]
 
 
 def sampling_workflow(
-    settings: Rollout, task: Task, engines: EngineCapabilities, row_fields: RowFields, *, has_baseline: bool
+    settings: Rollout, task: Task, engines: Engines, row_fields: RowFields, *, has_baseline: bool
 ) -> Workflow:
     """The workflow that samples the rows of a draw, no longer than `engines` allow, and scores them.
 
     With a baseline, it samples another completion at temperature 0, whose reward is the `greedy_score` of the rows.
     """
+    capabilities = engines.capabilities()
     build = partial(
         open_workflow,
-        with_limit(task.interaction, *engines.trained, *engines.sampling),
+        with_limit(task.interaction, *capabilities.trained, *capabilities.sampling),
         task.chat,
         task.training.examples.example_format,
         rewards=task.rewards,
         row_fields=row_fields,
+        runtime=engines.runtime,
+        is_synchronous=settings.is_synchronous,
     )
     sampling = Sampling(settings.temperature, settings.max_tokens, task.chat.stop_tokens, settings.stop_strings)
     workflow = build(sampling=sampling, samples=settings.samples_per_prompt)

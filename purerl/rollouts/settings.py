@@ -156,6 +156,11 @@ class Rollout:
             if self.recorded is not None and getattr(self, name):
                 raise no_effect(name, getattr(self, name), "completions that are sampled; those of recorded are read")
 
+    @property
+    def is_synchronous(self) -> bool:
+        """Whether all draws of a step are waited for, and nothing is sampled in advance."""
+        return not self.max_staleness and self.order == "drawn"
+
 
 def with_draw_weights(algorithm: Algorithm) -> Algorithm:
     """`algorithm` with the importance weight of a row's draw, `draw_weight`, as a factor of each loss of the row."""

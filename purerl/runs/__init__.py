@@ -1,7 +1,11 @@
-"""Runs from Python, by the name of a recipe, as on the command line."""
+"""Runs from Python, by the name of a recipe, as on the command line.
+
+As there, waiting threads of torch sleep, unless OMP_WAIT_POLICY is set or torch has been imported before.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +15,7 @@ from purerl.config.overrides import apply
 from purerl.config.schema import RunConfig
 from purerl.errors import ConfigError
 from purerl.recipes import resolve
+from purerl.system.garbage import without_collections
 from purerl.system.phases import phase, shown
 
 if TYPE_CHECKING:
@@ -88,7 +93,8 @@ def train(
 
     Raises: as `run_config` and `purerl.loop.train.train`.
     """
-    with shown(), phase("importing packages"):
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does; torch reads it when it is imported
+    with shown(), phase("importing packages"), without_collections():
         from purerl.loop.callbacks import Callbacks
         from purerl.loop.train import train as train_config
     callbacks = Callbacks(

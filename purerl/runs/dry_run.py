@@ -23,7 +23,7 @@ from purerl.models.tokenizer import load_tokenizer
 from purerl.opening.base_models import identify_models
 from purerl.opening.engines import preview_engines
 from purerl.opening.fit import check_devices, check_fit, lengths_of
-from purerl.opening.inputs import check_files, data_files
+from purerl.opening.inputs import check_files, created_files, data_files
 from purerl.opening.model_notes import attention_notes, model_notes
 from purerl.opening.start_checkpoint import check_start_checkpoint, parse_start_checkpoint
 from purerl.opening.task import open_task, with_interaction
@@ -139,9 +139,11 @@ def _check_phase(
     runs_code: bool,
 ) -> list[str]:
     """Check the files and models of `config`, and return those that cannot be checked. Adds to the `notes`."""
-    missing, models = check_files(config, needs), [*dict.fromkeys(needs.all_models().values())]
+    missing, models = created_files(config, needs), [*dict.fromkeys(needs.all_models().values())]
     unreadable = [m for m in models if is_created_by_run(m.path) or (m.trust_remote_code and not runs_code)]
     missing += [model.path for model in unreadable]
+    if missing:
+        check_files(config, needs)  # otherwise `open_task` reads them
     task = None if missing else open_task(config, needs, functions=functions)
     for model in models if missing else ():
         if model not in unreadable:

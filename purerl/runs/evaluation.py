@@ -47,9 +47,9 @@ from purerl.rollouts.runtime import Runtime
 from purerl.seeds import restored_generators
 from purerl.settings import Model, in_section
 from purerl.system.files import write_atomically
+from purerl.system.garbage import gc_frozen
 from purerl.system.phases import phase
 from purerl.system.private_files import private_folder
-from purerl.system.process import gc_frozen
 from purerl.system.strict_json import to_json
 
 __all__ = ["Evaluation", "evaluation_of_model", "evaluation_of_run", "run_evaluation", "write_json"]

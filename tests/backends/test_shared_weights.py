@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -296,3 +297,11 @@ def test_reasons_for_a_copy(generator: dict[str, Any], trainer: dict[str, Any], 
     sampler = hf_generator.Config(**{"device": "cpu", **generator})
     settings = hf_trainer.Config(device="cpu", **trainer)
     assert copy_reason(sampler, model=Model("nowhere", dtype="float32"), trainer=settings) == reason
+
+
+def test_peft_is_not_imported_without_an_adapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "peft"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "peft", None)  # importing it fails
+    trainer = trainer_of(tiny_model(tmp_path, "llama"))
+    assert len(generate(shared_with(trainer), requests())) == 6

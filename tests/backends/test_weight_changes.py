@@ -59,6 +59,26 @@ def test_zeros_and_the_number_that_they_become_change_places() -> None:
     assert 60 < int((x[::2] > 0).sum()) + int((x[1::2] == 0).sum()) < 140
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("values", [[0.0], [2**-5], [2**-5 * 1.125], [2**-5 * 1.125, 0.0], [0.0, 1.0], [-0.0, 2**-5]])
+def test_few_numbers_of_a_kind_are_restored(dtype: torch.dtype, values: list[float]) -> None:
+    x = torch.tensor(values * 30, dtype=dtype)
+    subnormal = torch.finfo(dtype).smallest_normal / 16
+    for part in (x, x[:1], torch.cat([x, x.new_tensor([subnormal])])):
+        before = bits(part).clone()
+        for seed in (0, 1, 1, 0):
+            change_bits(part, seed)
+        assert torch.equal(bits(part), before)
+
+
+def test_zeros_beside_other_numbers_stay() -> None:
+    x = torch.tensor([1.0, 0.0, -0.0] * 30)
+    before = x.clone()
+    change_bits(x, seed=1)
+    assert torch.equal(bits(x[before == 0]), bits(before[before == 0]))
+    assert not torch.equal(x, before)
+
+
 def test_a_tensor_with_one_number_changes() -> None:
     for seed in range(10):
         x = torch.ones(1)

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from benchmarks.board.curve import CURVE, curve, lines_of, read_trl
 from benchmarks.board.figure import FIGURE, figure
 from benchmarks.board.page import PAGE, group_results, page, read_published
-from benchmarks.board.readme import README, with_sentence
+from benchmarks.board.readme import README, with_results
 from benchmarks.board.result import find_recipe, read_results, result_of, store
 from purerl.errors import RunDirectoryError
 from purerl.loop.train import Summary, train
@@ -41,8 +42,10 @@ def test_page_is_what_the_results_make() -> None:
     how = "python -m benchmarks.board page"
     assert PAGE.read_text(encoding="utf-8") == page(results, read_published()), how
     assert FIGURE.read_text(encoding="utf-8") == figure(group_results(results)), how
-    text = README.read_text(encoding="utf-8")
-    assert text == with_sentence(text, group_results(results)), how
+    text, trl = README.read_text(encoding="utf-8"), read_trl()
+    assert text == with_results(text, group_results(results), trl), how
+    if lines := lines_of(group_results(results), trl):
+        assert CURVE.read_text(encoding="utf-8") == curve(lines, read_published()), how
 
 
 def test_result_has_what_the_run_has_stored(run: Summary, result: dict[str, Any]) -> None:
@@ -109,7 +112,9 @@ def _made(
     return {
         "task": task, "seed": seed, "settings": settings, "command": " ".join(["purerl train", task, *settings]),
         "model": "Tiny", "before": {"eval/accuracy": 0.25}, "after": {"eval/accuracy": accuracy},
-        "cpu_seconds": seconds, "processes": [{"started": started, "commit": commit, "machine": machine}],
+        "curve": {"reward/mean": [[1, 0.25], [2, 0.5]], "eval/accuracy": [[0, 0.25], [2, accuracy]]}, "steps": 2,
+        "cpu_seconds": seconds, "step_seconds": seconds / 2,
+        "processes": [{"started": started, "commit": commit, "machine": machine}],
     }  # fmt: skip
 
 
@@ -169,8 +174,33 @@ def test_sentence_of_the_readme_has_the_range_of_all_seeds() -> None:
         _made("char_count", 0, 0.5, 100.0, "a" * 40, "2026-01-02T00:00:00+00:00"),
     ]
     text = "Before\n<!-- results of addition -->\nold\n<!-- end of results -->\nAfter\n"
-    written = " ".join(with_sentence(text, group_results(results)).split())
+    written = " ".join(with_results(text, group_results(results), None).split())
     assert "old" not in written
     assert "raised the accuracy from 0.25 to between 0.96 and 0.98 on 2 seeds. A run took 56 CPU seconds" in written
     assert written.startswith("Before <!-- results of addition --> On held-out")
     assert written.endswith("<!-- end of results --> After")
+
+
+SHUFFLED = 'algorithm.kind="tests.recipes.shuffled"'
+TRL = {"rewards": [0.3, 0.4], "eval/accuracy": [[0, 0.25], [2, 0.65]], "cpu_seconds": 90.0}
+
+
+def test_curve_has_each_line_of_the_newest_commit_and_the_published_number() -> None:
+    started = "2026-01-05T00:00:00+00:00"
+    results = [*RESULTS[:3], _made("char_count", 0, 0.3, 9.0, "b" * 40, started, SHUFFLED)]
+    lines = lines_of(group_results(results), TRL)
+    assert [line.name for line in lines] == ["purerl", "TRL", "purerl, shuffled rewards"]
+    assert [line.after for line in lines] == [[0.7, 0.8], [0.65], [0.3]]
+    drawn = curve(lines, read_published())
+    assert [drawn.count(text) for text in ("<polyline", "<circle", "verl after SFT: 0.435")] == [3, 8, 1]
+
+
+def test_readme_has_the_results_of_the_real_model() -> None:
+    results = [*RESULTS[:3], _made("char_count", 0, 0.3, 9.0, "b" * 40, "2026-01-05T00:00:00+00:00", SHUFFLED)]
+    text = "Before\n<!-- results of char_count -->\n<!-- end of results -->\nAfter\n"
+    written = " ".join(with_results(text, group_results(results), TRL).split())
+    assert (
+        "from 0.25 of held-out problems after SFT to between 0.70 and 0.80 after 2 steps of RL, on 2 seeds" in written
+    )
+    assert "TRL, from the same model, ends at 0.65; its RL phase takes 2 CPU minutes" in written
+    assert "With rewards shuffled within each group it ends at 0.30." in written

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from purerl_cli.garbage import without_collections
+from purerl.system.garbage import without_collections
 
 
 @pytest.mark.parametrize("enabled", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ from purerl.algos import kto, sft
 from purerl.backends.fake import generator as fake_generator
 from purerl.backends.fake import trainer as fake_trainer
 from purerl.data.chat import open_chat
-from purerl.data.examples import indices_of_draws
-from purerl.data.limits import check_problem_lengths, min_limit
+from purerl.data.encoding import bounded_tokens, encode_strings, is_byte_level
+from purerl.data.examples import indices_of_draws, prompts_at, read_examples
+from purerl.data.limits import check_lengths, check_problem_lengths, min_limit
 from purerl.data.settings import Data
 from purerl.errors import DataError
 from purerl.evaluation.settings import Evaluate
@@ -27,6 +29,7 @@ from tests.loop.small import small_real
 
 from .made import tokenizer, write
 from .runs import config, save_model
+from .tokenizers_of_kinds import KINDS, tokenizer_of
 
 LIMIT, NEW = 10, 3
 FITS, TOO_LONG = "1" * (LIMIT - NEW - 1), "1" * (LIMIT - NEW)  # the tokenizer adds <bos>
@@ -144,3 +147,44 @@ def test_smallest_limit_of_all_engines_is_used(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(fake_trainer, "build", limited)
     with pytest.raises(DataError, match="at most 10 together"):
         _open(tmp_path, [TOO_LONG], generator=engine)
+
+
+TEXTS = ("a", "1", "é1", "2+3=5 and 12*3=36.\n\n", "a" * 50, "東京a\ufdfa\U0001d15f", "a\x04\x13\u0344", " \ta")
+
+
+@pytest.mark.parametrize(("model", "split"), KINDS)
+def test_byte_level_tokenizers_make_as_many_tokens_as_is_assumed(model: str, split: str) -> None:
+    chat = open_chat(tokenizer_of(model, split), "text")
+    assert chat.is_byte_level == (model in ("bpe", "bytes") and (split.startswith("byte-level") or split == "digits"))
+    for text, tokens in zip(TEXTS, encode_strings(chat, TEXTS), strict=True) if chat.is_byte_level else ():
+        assert 1 <= len(tokens) - len(chat.first_tokens) <= (bounded_tokens(text) or 0), text
+
+
+def test_text_that_may_have_no_token_has_no_bound() -> None:
+    assert [bounded_tokens(text) for text in ("", " ", "\x04", "東京", "é")] == [None] * 5
+
+
+def test_removed_text_has_no_bound() -> None:
+    from tokenizers import pre_tokenizers
+
+    own = deepcopy(tokenizer_of("bytes", "byte-level"))
+    assert is_byte_level(own)
+    removed = pre_tokenizers.Split("a", "removed")
+    own.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence([removed, pre_tokenizers.ByteLevel()])
+    assert not is_byte_level(own)
+
+
+def test_only_prompts_that_may_be_too_long_are_tokenized(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenized: list[int] = []
+
+    def count(chat: Any, data: Any, indices: list[int], rows: Any) -> list[Any]:
+        tokenized.extend(indices)
+        return prompts_at(chat, data, indices, rows)
+
+    monkeypatch.setattr("purerl.data.limits.prompts_at", count)
+    file = _file(tmp_path / "rows.jsonl", ["a1", "1" * 40, "é", "a 1"])
+    data, chat = read_examples([file], "prompts"), open_chat(tokenizer_of("bytes", "byte-level"), "text")
+    check_lengths(chat, data, data.indices, new_tokens=3, limit=60, do="")
+    assert tokenized == [1, 2]
+    with pytest.raises(DataError, match="row 1 of"):
+        check_lengths(chat, data, data.indices, new_tokens=3, limit=20, do="")

@@ -261,6 +261,23 @@ def without_hints(first, second):
     return first + second
 
 
+class Refuses:
+    """A tool whose object cannot be made."""
+
+    error = ValueError
+
+    def __init__(self):
+        raise self.error("no key for the service")
+
+    def add(self, first: int) -> int:
+        """Add nothing."""
+        return first
+
+
+class Exits(Refuses):
+    error = SystemExit
+
+
 class Notes:
     """Tools with a state for each episode."""
 

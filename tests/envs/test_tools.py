@@ -141,3 +141,20 @@ def test_tools_are_closed_if_the_episode_cannot_be_opened(
     monkeypatch.setenv("BOX", str(tmp_path / "closed"))
     hosted(lambda host: failure_of(host.open()), tools(*names, run_in="event_loop"))
     assert (tmp_path / "closed").exists()
+
+
+@pytest.mark.parametrize("run_in", ["process", "thread", "event_loop"])
+@pytest.mark.parametrize(("name", "exception"), [("Refuses", "ValueError"), ("Exits", "SystemExit")])
+def test_exception_of_a_tool_has_no_frame_of_purerl(name: str, exception: str, run_in: str) -> None:
+    async def main(host):
+        async with episode(host):
+            raise AssertionError
+
+    async def failure(host):
+        return await failure_of(main(host))
+
+    described = hosted(failure, tools(name, run_in=run_in))
+    assert described.kind == "raised"
+    assert f"{exception}: no key for the service" in described.traceback
+    assert 'raise self.error("no key for the service")' in described.traceback
+    assert "purerl/envs" not in described.traceback.replace("tests/envs", "")

@@ -62,7 +62,8 @@ def test_doctor_finds_no_problem_in_the_test_environment() -> None:
     assert set(engines) == kinds
     assert engines["trainer fake"] == f"outputs: {', '.join(sorted(OUTPUTS))}"
     sampling = f"sampling: {', '.join(sorted(FILTERS))}"
-    assert engines["generator hf"] == f"{sampling}; batch_invariant, seeded, in_process, adapters"
+    extent = "batch_invariant (tokens, not the last bits of log-probabilities)"
+    assert engines["generator hf"] == f"{sampling}; {extent}, seeded, in_process, adapters"
 
 
 def test_missing_extra_is_reported_as_missing_and_missing_package_as_bad(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from typing import Any
 
@@ -44,6 +45,14 @@ class Evens:
 
     def dies(self) -> None:
         os._exit(9)
+
+
+class SlowEvens(Evens):
+    """Its answers take other times in each run."""
+
+    def step(self, text: str, calls: Any) -> Observation:
+        time.sleep(random.SystemRandom().uniform(0.0, 0.02))  # the worker has seeded the other generators
+        return super().step(text, calls)
 
 
 class AsyncEvens(Evens):

@@ -2,6 +2,9 @@
 
 Runs of `KINDS` are equal to uninterrupted ones bit for bit. What those of `TIMED` sample depends on time: they train
 each draw at most once, lose none, and train no token that is too old.
+
+All of them train and sample a real model with the engines `hf`, except for an engine that decodes on its own: that is
+the fake one, whose rows do not depend on each other at all.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from attrs import evolve
 
 from purerl.algos import dapo, dpo, gigpo, grpo, opd, ppo, prime, remax, sft
 from purerl.algos.modifiers import bypass, entropy_bonus, importance_weight, kl_reward
+from purerl.backends.hf.tiny_models import write_small_model
 from purerl.composition import Composition
 from purerl.config.schema import Role, RunConfig
 from purerl.envs.settings import EnvironmentSettings
@@ -55,48 +59,55 @@ def _dpo(folder: Path) -> RunConfig:
 def _dapo(folder: Path) -> RunConfig:
     """Groups are sampled again until they have variance, and a coefficient adapts."""
     adaptive = entropy_bonus.Config(coef=0.01, target=10.0)
-    rollout = evolve(fake().rollout, max_resample_rounds=2)
+    rollout = evolve(small().rollout, max_resample_rounds=2)
     gates = ("tests.loop.rewards:first_is_even",)
-    return fake(algorithm=Composition(dapo.Config(), (adaptive,)), rollout=rollout, gates=gates, max_steps=6)
+    return small_real(algorithm=Composition(dapo.Config(), (adaptive,)), rollout=rollout, gates=gates, max_steps=6)
 
 
 def _remax(folder: Path) -> RunConfig:
     """A greedy baseline, and evaluations with several samples of each problem."""
-    evaluate = evolve(fake().evaluate, samples_per_prompt=2, temperature=1.0)
-    return fake(algorithm=remax.Config(), evaluate=evaluate, num_minibatches=1, max_steps=6)
+    evaluate = evolve(small().evaluate, samples_per_prompt=2, temperature=1.0)
+    return small_real(algorithm=remax.Config(), evaluate=evaluate, num_minibatches=1, max_steps=6)
 
 
 def _prime(folder: Path) -> RunConfig:
     """Two trained models, and rewards that are functions of random numbers."""
     rewards = ("tests.loop.rewards:digits", "tests.loop.random_rewards:drawn")
-    return fake(algorithm=prime.Config(), rewards=rewards, max_steps=6)
+    return small_real(algorithm=prime.Config(), rewards=rewards, max_steps=6)
 
 
 def _distillation(folder: Path) -> RunConfig:
-    """The fake engine draws the weights of a model from its path, so the teacher differs from the policy."""
-    character_tokenizer().save_pretrained(folder / "teacher")
-    return fake(algorithm=opd.Config(), roles={"teacher": Role(model=str(folder / "teacher"))}, max_steps=6)
+    """The teacher is another model than the policy."""
+    write_small_model(folder / "teacher", character_tokenizer(), seed=1, max_length=32, initializer_range=0.06)
+    return small_real(algorithm=opd.Config(), roles={"teacher": Role(model=str(folder / "teacher"))}, max_steps=6)
 
 
 _CORRECTED = Composition(grpo.Config(), (bypass.Config(),))
 """An algorithm that corrects for stale rollouts."""
 
 
-def _stale(max_staleness: int, **changes: Any) -> RunConfig:
+def _stale(max_staleness: int, make: Callable[..., RunConfig] = small_real, **changes: Any) -> RunConfig:
     """Rewards are computed by a worker process, so some are missing when a step ends."""
-    rollout = evolve(fake().rollout, max_staleness=max_staleness, **changes)
-    return fake(algorithm=_CORRECTED, rollout=rollout, reward_workers=RewardWorkers(num_workers=1), max_steps=7)
+    rollout = evolve(small().rollout, max_staleness=max_staleness, **changes)
+    return make(algorithm=_CORRECTED, rollout=rollout, reward_workers=RewardWorkers(num_workers=1), max_steps=7)
 
 
-def _environment(max_staleness: int, game: str = "AsyncEvens", **changes: Any) -> RunConfig:
+def _environment(max_staleness: int, game: str, **changes: Any) -> RunConfig:
+    """A turn ends with an even digit. The ratio of the policies at the tokens is a weight of the loss."""
     settings = EnvironmentSettings(factory=f"tests.loop.games:{game}", has_states=True, max_turns=3, **changes)
-    algorithm, config = gigpo.Config() if max_staleness == 0 else _CORRECTED, _stale(max_staleness)
-    rollout = evolve(config.rollout, max_tokens=8, stop_strings=("a", "d", "g"))  # the fake engine samples letters
+    weighted = Composition(gigpo.Config(), (importance_weight.Config(),))
+    algorithm, config = _CORRECTED if max_staleness else weighted, _stale(max_staleness)
+    rollout = evolve(config.rollout, max_tokens=8, stop_strings=tuple("02468"))
     return evolve(config, algorithm=algorithm, rollout=rollout, rewards=(), environment=settings, max_steps=5)
 
 
-def _decodes_on_its_own(config: RunConfig) -> RunConfig:
+def _in_event_loop(max_staleness: int) -> RunConfig:
+    return _environment(max_staleness, "AsyncEvens", run_in="event_loop")
+
+
+def _decodes_on_its_own(max_staleness: int, **changes: Any) -> RunConfig:
     """The engine samples in a thread of its own while the trainer trains."""
+    config = _stale(max_staleness, fake, **changes)
     return evolve(config, generator=evolve(config.generator, in_process=False, seconds_per_token=0.001))
 
 
@@ -115,22 +126,25 @@ KINDS: Mapping[str, Callable[[Path], RunConfig]] = {
     "prime, random rewards": _prime,
     "distillation": _distillation,
     "three steps off policy": lambda folder: _stale(3),
-    "environment in the event loop, one step off policy": lambda folder: _environment(1, run_in="event_loop"),
-    "environment in the event loop": lambda folder: _environment(0, run_in="event_loop"),
-    "environment in processes": lambda folder: _environment(0, "Evens", num_workers=1),
-    "an engine that decodes on its own": lambda folder: _decodes_on_its_own(_stale(0)),
+    "environment in the event loop, one step off policy": lambda folder: _environment(
+        1, "AsyncEvens", run_in="event_loop"
+    ),
+    "environment in the event loop": lambda folder: _environment(0, "AsyncEvens", run_in="event_loop"),
+    "environment in processes": lambda folder: _environment(0, "SlowEvens", num_workers=2),
+    "an engine that decodes on its own": lambda folder: _decodes_on_its_own(0),
     "checkpoints in the background": lambda folder: _in_background(small(algorithm=grpo.Config())),
     "checkpoints in the background, three steps off policy": lambda folder: _in_background(_stale(3)),
 }
 
 TIMED: Mapping[str, Callable[[Path], RunConfig]] = {
-    "an engine that decodes on its own, three steps off policy": lambda folder: _decodes_on_its_own(_stale(3)),
+    "an engine that decodes on its own, three steps off policy": lambda folder: _decodes_on_its_own(3),
     "groups that finish first, and extra ones": lambda folder: _decodes_on_its_own(
-        _stale(1, order="finished", num_extra_groups=2)
+        1, order="finished", num_extra_groups=2
     ),
+    "an engine in a thread of its own, one step off policy": lambda folder: _stale(1, background=True),
     "extra groups, synchronous": lambda folder: _stale(0, order="finished", num_extra_groups=2),
     "groups that finish first": lambda folder: _stale(3, order="finished"),
-    "environment in processes, one step off policy": lambda folder: _environment(1, "Evens", num_workers=1),
+    "environment in processes, one step off policy": lambda folder: _environment(1, "SlowEvens", num_workers=2),
 }
 
 

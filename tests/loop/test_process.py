@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 from contextvars import Context
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,12 @@ import pytest
 import torch
 from attrs import evolve
 
-from purerl.errors import RewardError
+from purerl.errors import ConfigError, RewardError
 from purerl.loop.train import train
+from purerl.runs import train as train_from_python
 from purerl.seeds import restored_generators
 from purerl.settings import Model
-from purerl.system.process import gc_frozen
+from purerl.system.garbage import gc_frozen
 
 from .random_rewards import drawn
 from .small import fake
@@ -65,6 +68,41 @@ def test_initial_run_and_run_each_have_their_number_of_threads(tmp_path: Path) -
             train(fake(**changes), rewards=[broken], directory=tmp_path / f"{expected}")
         assert threads == {expected}
         assert torch.get_num_threads() == own
+
+
+def test_collector_is_off_while_a_run_is_opened_and_on_in_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    enabled = dict[str, bool]()
+    for module, name in (("task", "read_files"), ("engines", "open_trainer")):
+        function = getattr(import_module(f"purerl.opening.{module}"), name)
+
+        def recorded(*args: Any, called: Any = function, name: str = name, **options: Any) -> Any:
+            enabled[name] = gc.isenabled()
+            return called(*args, **options)
+
+        monkeypatch.setattr(f"purerl.opening.{module}.{name}", recorded)
+    was_enabled = gc.isenabled()
+    gc.enable()
+    try:
+        train_from_python(fake(max_steps=1), directory=tmp_path, on_step=lambda *_: enabled.update(step=gc.isenabled()))
+    finally:
+        if not was_enabled:
+            gc.disable()
+    assert enabled == {"read_files": False, "open_trainer": False, "step": True}
+
+
+@pytest.mark.parametrize(("policy", "expected"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
+def test_threads_wait_passively_unless_the_environment_sets_a_policy(
+    monkeypatch: pytest.MonkeyPatch, policy: str | None, expected: str
+) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "other")  # restored after the test
+    monkeypatch.delenv("OMP_WAIT_POLICY")
+    if policy is not None:
+        monkeypatch.setenv("OMP_WAIT_POLICY", policy)
+    with pytest.raises(ConfigError):
+        train_from_python("no such recipe")
+    assert os.environ["OMP_WAIT_POLICY"] == expected
 
 
 @pytest.mark.slow

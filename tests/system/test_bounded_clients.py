@@ -6,6 +6,7 @@ import asyncio
 import time
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -26,8 +27,8 @@ EXAMPLE = {"prompt": [{"role": "user", "content": "6 * 7?"}]}
 MESSAGES = [{"role": "assistant", "content": "It is 42."}]
 
 
-def _endpoint(server: Server, seconds: float) -> Endpoint:
-    return Endpoint(url=server.url, model="m", timeout=seconds, deadline=seconds, max_retries=0)
+def _endpoint(server: Server, seconds: float, retries: int) -> Endpoint:
+    return Endpoint(url=server.url, model="m", timeout=seconds, deadline=seconds, max_retries=retries)
 
 
 def _reward(reward: judge.JudgeReward | remote_classifier.RemoteClassifier) -> str:
@@ -42,12 +43,12 @@ def _reward(reward: judge.JudgeReward | remote_classifier.RemoteClassifier) -> s
     return asyncio.run(run())
 
 
-def ask_judge(server: Server, seconds: float) -> str:
-    return _reward(judge.build(judge.Config(endpoint=_endpoint(server, seconds))))
+def ask_judge(server: Server, seconds: float, retries: int = 0) -> str:
+    return _reward(judge.build(judge.Config(endpoint=_endpoint(server, seconds, retries))))
 
 
-def ask_classifier(server: Server, seconds: float) -> str:
-    return _reward(remote_classifier.build(remote_classifier.Config(endpoint=_endpoint(server, seconds))))
+def ask_classifier(server: Server, seconds: float, retries: int = 0) -> str:
+    return _reward(remote_classifier.build(remote_classifier.Config(endpoint=_endpoint(server, seconds, retries))))
 
 
 def ask_environment(server: Server, seconds: float) -> str:
@@ -97,6 +98,22 @@ def test_time_and_memory_are_limited(
     assert message in text
     assert peak < 6 * MAX_BYTES
     assert time.monotonic() - start < 20
+
+
+@pytest.mark.parametrize(
+    "ask", [partial(ask_judge, retries=3), partial(ask_classifier, retries=3), ask_environment, ask_sandbox]
+)
+def test_attempts_and_slow_bytes_end_within_one_time_out(
+    ask: Callable[[Server, float], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is busy, and then answers byte by byte. No single wait is as long as the time-out."""
+    monkeypatch.setattr(remote, "_ANSWER_SECONDS", 0.0)
+    start = time.monotonic()
+    with serve(status(503), dribble(0.05)) as server:
+        text = ask(server, 3.0)
+        assert [request.path for request in server.requests[:2]] == [server.requests[0].path] * 2, "it is sent again"
+    assert "3 s" in text
+    assert 2.9 < time.monotonic() - start < 15
 
 
 def test_a_program_that_prints_without_end_has_a_result() -> None:

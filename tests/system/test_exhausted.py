@@ -13,6 +13,7 @@ import pytest
 import torch
 import typer
 
+from purerl.opening.inputs import prepare
 from purerl.system.exhausted import explain_exhausted
 from purerl_cli.output import report_errors
 
@@ -71,6 +72,19 @@ def test_what_is_exhausted_is_one_message(
         function()
     error = capsys.readouterr().err
     assert (caught.value.exit_code, text in error, "Traceback" in error) == (1, True, False), error
+
+
+def exhausts_memory(folder: Path, seed: int) -> None:
+    bytearray(2**62)
+
+
+def test_exhausted_memory_is_not_the_fault_of_what_prepares_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit), report_errors(debug=False):
+        prepare(f"{__name__}:exhausts_memory", 0, tmp_path)
+    assert "too little memory\n  got:  MemoryError" in capsys.readouterr().err
+    assert not (tmp_path / "prepared").exists()
 
 
 def test_another_error_is_not_explained() -> None:

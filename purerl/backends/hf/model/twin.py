@@ -7,6 +7,7 @@ by peft. The generator changes other things. So each has modules of its own, whi
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -41,13 +42,9 @@ def twin_of(model: PreTrainedModel, replaced: Mapping[int, Any], *, attention: s
 
 def _adapted(model: nn.Module) -> dict[str, Any]:
     """The layers of `model` with an adapter of peft."""
-    from importlib.util import find_spec
-
-    if find_spec("peft") is None:
-        return {}
-    from peft.tuners.lora import LoraLayer
-
-    return {name: layer for name, layer in model.named_modules() if isinstance(layer, LoraLayer)}
+    lora: Any = sys.modules.get("peft.tuners.lora")  # imported if there is an adapter; it takes a second
+    modules = model.named_modules() if lora is not None else ()
+    return {name: module for name, module in modules if isinstance(module, lora.LoraLayer)}
 
 
 class AdaptedLinear(nn.Module):
