@@ -98,10 +98,13 @@ def open_engines(
     level = None
     if sampler is not None and generator is not None:
         if "policy" in trainers:
-            narrow = is_narrow(generator[1], models["policy"].settings.trainer, generator[0])
-            options = {"seed": seed, "temperature": temperature, "is_narrow": narrow, "ranks": context.ranks}
+            trainer = models["policy"].settings.trainer
+            narrow = is_narrow(generator[1], trainer, generator[0])
+            # Casts to 16 bits have to follow the weights, and a new adapter that is ignored changes nothing.
+            is_shared = shares_weights and not narrow and getattr(trainer, "lora", None) is None
+            options = {"seed": seed, "temperature": temperature, "is_narrow": narrow, "is_shared": is_shared}
             with phase("comparing the generator with the trainer"):
-                level = _compare(task, trainers["policy"], sampler, **options)
+                level = _compare(task, trainers["policy"], sampler, ranks=context.ranks, **options)
         runtime.attach(sampler, background=background)
     return Engines(trainers, sampler, ModelRewards(scorers, rewards, gates, task.chat.prompt_format), runtime, level)
 
@@ -240,19 +243,12 @@ def check_running(generator: tuple[Any, Model] | None, judges: Mapping[str, Role
 
 
 def _compare(
-    task: Task, policy: Trainer, generator: Generator, *, seed: int, temperature: float, is_narrow: bool, ranks: Ranks
+    task: Task, policy: Trainer, generator: Generator, *, seed: int, ranks: Ranks, **options: Any
 ) -> float | None:
     """The mismatch of `generator` and `policy` at the start, in nats. Raises: EngineError as `check_updates`."""
     size = policy.capabilities.vocab_size
-    return check_updates(
-        policy,
-        generator,
-        [token for token in ordinary_tokens(task.chat.tokenizer) if size is None or token < size],
-        ranks=ranks,
-        seed=derive_seed(seed, "weight check"),
-        temperature=temperature,
-        is_narrow=is_narrow,
-    )
+    tokens = [token for token in ordinary_tokens(task.chat.tokenizer) if size is None or token < size]
+    return check_updates(policy, generator, tokens, ranks=ranks, seed=derive_seed(seed, "weight check"), **options)
 
 
 def preview_engines(

@@ -54,12 +54,14 @@ def check_updates(
     seed: int,
     temperature: float = 1.0,
     is_narrow: bool = False,
+    is_shared: bool = False,
 ) -> float | None:
     """Send changed weights of `trainer`, the policy, to `generator`; return the level in nats.
 
     tokens       ids that prompts may consist of
     temperature  of sampling
     is_narrow    one of them computes in 16 bits
+    is_shared    the generator samples with the tensors of the trainer themselves, so only the level is measured
 
     It is None if the trainer does not compute log-probabilities. Afterwards the trainer has its weights, bit for bit,
     and the generator has other ones, until it is sent those of the trainer.
@@ -80,6 +82,8 @@ def check_updates(
             "set generator.kind to hf to see which of them differs; a generator of your own must sample what it returns"
         )
         raise EngineError("the generator computes another model than the trainer", got=got, need=need, do=do)
+    if is_shared:
+        return level
     limit = max(_GROWTH * level, _SMALLEST_IN_16_BITS if is_narrow else _SMALLEST)
     with check.changed(None) as names:
         differences = check.differences()

@@ -98,6 +98,39 @@ def test_a_generator_that_uses_all_weights_is_at_the_level_of_rounding(tmp_path:
     assert level < 1e-5
 
 
+def test_a_generator_with_the_tensors_of_the_trainer_is_sent_nothing_to_follow(tmp_path: Path) -> None:
+    model = tiny_model(tmp_path, "qwen3")
+    policy = policy_of(model)
+    shared = hf_generator.build_shared(hf_generator.Config(device="cpu"), trainer=policy, model=model, seed=0)
+    generator = Keeping(shared, ())
+    before = {name: value.clone() for name, value in policy.parameters.items()}
+    level = check_updates(policy, generator, TOKENS, ranks=ONE_RANK, seed=0, is_shared=True)
+    assert level is not None
+    assert level < 1e-5
+    assert generator.transfers == 1
+    assert all(torch.equal(value, before[name]) for name, value in policy.parameters.items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "transfers"),
+    [({}, 1), ({"lora": Lora(rank=2)}, 2), ({"mixed_precision": "bfloat16"}, 2)],
+)
+def test_a_run_changes_its_weights_before_the_first_step_only_if_something_has_to_follow_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], transfers: int
+) -> None:
+    load, versions = HFGenerator.load_weights, list[int]()
+
+    def counted(self: HFGenerator, weights: Weights, *, version: int) -> None:
+        versions.append(version)
+        load(self, weights, version=version)
+
+    monkeypatch.setattr(HFGenerator, "load_weights", counted)
+    config = small_real(1)
+    train(evolve(config, trainer=evolve(config.trainer, **changes)), directory=tmp_path / "run")
+    assert versions[: transfers + 1] == [0] * (transfers + 1), "those of the check, and the first ones of the run"
+    assert versions.count(0) == transfers + 1
+
+
 STALE = [
     ("qwen3", "model.embed_tokens.weight", "model.embed_tokens.weight"),
     ("qwen3", "lm_head.weight", "lm_head.weight"),
