@@ -67,8 +67,8 @@ def test_steps_equal_a_plain_loop_with_the_optimizer(path: str, name: str) -> No
     train(trainer, 4)
     for seed in range(4):
         batch = make_batch(seed)
-        logp = plain(batch["tokens"], batch["action"], batch["temperature"], ("logp",))["logp"]
         plain.zero_grad()
+        logp = plain(batch["tokens"], batch["action"], batch["temperature"], ("logp",))["logp"]
         (-(logp * batch["advantage"])[batch["mask"]].mean()).backward()
         nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         for optimizer in optimizers:

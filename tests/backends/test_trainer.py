@@ -190,8 +190,8 @@ def test_steps_equal_a_plain_adamw_loop_with_clipping_decay_and_schedule(path):
     reports = train(trainer, 6)
     for seed, (rate, report) in enumerate(zip(rates, reports, strict=True)):
         batch = make_batch(seed)
-        logp = plain(batch["tokens"], batch["action"], batch["temperature"], ("logp",))["logp"]
         optimizer.zero_grad()
+        logp = plain(batch["tokens"], batch["action"], batch["temperature"], ("logp",))["logp"]
         (-(logp * batch["advantage"])[batch["mask"]].mean()).backward()
         norm = nn.utils.clip_grad_norm_(plain.parameters(), 0.5)
         for group in optimizer.param_groups:

@@ -51,4 +51,4 @@ def _check(weight: Tensor, alias: Tensor) -> None:
     if alias.grad is not weight.grad:
         need = "the tensor that it was in the forward pass, and a backward pass without create_graph"
         raise InputError("the gradient of a weight that is used twice", got="another tensor", need=need)
-    alias.grad = None  # whoever keeps the graph does not keep the gradient
+    alias.grad = None  # a graph that is kept does not keep the gradient
