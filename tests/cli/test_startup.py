@@ -22,7 +22,7 @@ UNKNOWN_KEY = 'name = "x"\nmodel = "m"\nalgorithm = "grpo"\n[trainer]\nkind = "h
 _REPORT = """
 import atexit, os, sys
 names = ("torch._C", "tensordict", "torch._dynamo", "transformers", "pyarrow", "purerl.loop.train")
-atexit.register(lambda: os.write(2, ("LOADED " + " ".join(n for n in names if n in sys.modules)).encode()))
+atexit.register(lambda: os.write(2, f"LOADED {' '.join(n for n in names if n in sys.modules)}\\n".encode()))
 sys.argv[0] = "purerl"
 from purerl_cli.main import main
 main()
@@ -43,7 +43,7 @@ def _run(
     message, _, loaded = process.stderr.rpartition("LOADED")
     assert process.returncode == status, process.stderr
     assert "Traceback" not in message
-    return message, set(loaded.split())
+    return message, set(loaded.partition("\n")[0].split())  # a slow command may print its first line after that
 
 
 SOON = [
