@@ -74,7 +74,7 @@ def load_in_flight(folder: Path, *, keeps: bool) -> dict[str, Any]:
     toy = Toy(("--seconds", "0.01"), keeps=keeps)
     with toys(folder, toy) as generator:
         load(generator, 1)
-        generator.submit(requests(4, tokens=100))
+        generator.submit(requests(4, tokens=300))
         for version in (2, 3):
             time.sleep(0.2)
             load(generator, version)

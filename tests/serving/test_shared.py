@@ -31,7 +31,7 @@ def test_both_ranks_sample_from_the_servers_of_rank_0(results: list[dict[str, An
 @pytest.mark.parametrize("case", ["load, requests stay", "load, requests are sent again"])
 def test_weights_are_loaded_once_and_reach_the_requests_of_all_ranks(results: list[dict[str, Any]], case: str) -> None:
     for result in (result[case] for result in results):
-        assert result["tokens"] == [[*range(1, 101)]] * 4
+        assert result["tokens"] == [[*range(1, 301)]] * 4
         for versions in result["versions"]:
             assert versions == sorted(versions)
             assert set(versions) == {1, 2, 3}
