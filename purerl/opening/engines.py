@@ -76,7 +76,8 @@ def open_engines(
     generator    the Config of an engine, and the model that it samples; a policy among `models` is compared with it,
                  see `purerl.opening.weight_check`
     shares_weights
-                 the generator samples with the weights of the policy among `models`, and loads none
+                 the generator samples with the weights of the policy among `models`, and loads none, unless they are in
+                 actors, as those of an initial run may be
     judges       by role, "rewards.NAME", each with the Config of a generator
     rewards      all rewards and `gates` of the run: functions, and models
     updates      number of optimizer steps of each model; that of others is 0
@@ -88,7 +89,7 @@ def open_engines(
     trainers = _open_trainers(models, updates, seed=seed, processes=context.processes, stack=stack)
     roles = {name: role.settings for name, role in models.items()} | {**judges}
     scorers = _open_scorers(roles, trainers, task, seed=seed, context=context, stack=stack)
-    sampler = None
+    sampler, shares_weights = None, shares_weights and context.processes is LOCAL_PROCESSES
     if generator is not None:
         policy = trainers["policy"] if shares_weights else None
         sampler = open_generator(*generator, seed, context.processes, policy=policy)
