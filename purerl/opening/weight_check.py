@@ -10,6 +10,9 @@ least one prompt. With the means over the tokens of a copy, of which the largest
 Otherwise the generator has kept old weights somewhere. They are found by changing only some of them: half of the
 tensors, half of that half, and so on. A set is in use if d is within the limit when it alone is changed. If both halves
 of all weights are, and d is at most 4 times the limit, then it has grown by rounding.
+
+A generator that samples with the tensors of the trainer themselves is sent nothing that could be old: the level is all
+that is measured.
 """
 
 from __future__ import annotations

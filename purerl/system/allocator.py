@@ -5,16 +5,15 @@ from __future__ import annotations
 import ctypes
 import os
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-__all__ = ["HeapGrowth", "disable_malloc_trim", "release_freed"]
+__all__ = ["disable_malloc_trim", "release_freed"]
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 _NEVER, _GIBIBYTE = 2**31 - 1, 2**30
 
-_WORTHWHILE, _GROWTH = 2**27, 2**25
-"""Bytes of freed memory, and of new memory, from which on memory is returned. Less is reused, which takes less time."""
+_WORTHWHILE = 2**27
+"""Bytes of freed memory from which on it is returned. Less is reused, which takes less time."""
 
 
 def disable_malloc_trim() -> None:
@@ -41,36 +40,6 @@ def release_freed() -> None:
     library = _glibc()
     if library is not None and library.mallinfo2().fordblks >= _WORTHWHILE:
         library.malloc_trim(0)
-
-
-class HeapGrowth:
-    """Returns freed memory within a phase, each time that the process has grown by 32 MiB.
-
-    The temporary tensors of a layer leave a gap before its result. Small tensors of the next layer are placed into this
-    gap, so its large ones no longer fit, and the heap grows with each layer. `release` returns the gaps, where
-    `release_freed` returns anything.
-    """
-
-    def __init__(self) -> None:
-        self._size = 0
-
-    def release(self) -> None:
-        """Return the gaps if the process has grown by 32 MiB since the last time, or since it was smaller than then."""
-        library = _glibc()
-        if library is None:
-            return
-        size = _written_memory()
-        if size - self._size >= _GROWTH:
-            library.malloc_trim(0)
-            self._size = _written_memory()
-        else:
-            self._size = min(self._size, size)
-
-
-def _written_memory() -> int:
-    """Bytes of resident memory that is not mapped from files."""
-    _, resident, mapped, *_ = map(int, Path("/proc/self/statm").read_text().split())
-    return (resident - mapped) * os.sysconf("SC_PAGE_SIZE")
 
 
 def _is_set_by_user() -> bool:

@@ -46,22 +46,6 @@ assert all(bool((tensor == 1).all()) for tensor in kept)
 """
 
 
-LAYERS = """
-import torch
-from pathlib import Path
-from purerl.system.allocator import HeapGrowth, disable_malloc_trim
-disable_malloc_trim()
-growth, results = HeapGrowth(), []
-for _ in range(40):
-    {release}
-    temporary = torch.ones(2 * 2**20)
-    results.append(torch.ones(2**20))  # does not fit into any gap
-    del temporary
-    results.append(torch.ones(5 * 2**18))  # is placed into the gap of 8 MiB, of which 3 MiB remain
-print(int(Path("/proc/self/statm").read_text().split()[1]) * {page})
-"""
-
-
 def run(script: str, **variables: str) -> int:
     """The number that `script` prints, in a process with default settings of the allocator and `variables`."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
@@ -105,10 +89,3 @@ def test_little_memory_is_kept_for_the_next_phase():
 @pytest.mark.slow
 def test_nothing_is_returned_if_the_user_has_set_a_threshold():
     assert abs(released(64, MALLOC_MMAP_THRESHOLD_=str(2**30))) < 2**20
-
-
-@pytest.mark.slow
-def test_gaps_that_layers_leave_are_returned_as_the_heap_grows():
-    page = os.sysconf("SC_PAGE_SIZE")
-    kept, released = (run(LAYERS.format(release=release, page=page)) for release in ("pass", "growth.release()"))
-    assert kept - released > 2**26, "40 gaps of 3 MiB, of which at most 32 MiB are not returned"

@@ -14,7 +14,7 @@ so it repeats the whole compiled layer. Shards are gathered outside of compiled 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,6 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 
 from purerl.backends.hf.decoder.backbone import layers_of
 from purerl.backends.hf.mesh import RankMesh
-from purerl.system.allocator import HeapGrowth
 from purerl.system.process import keep_compiled_code_private
 
 if TYPE_CHECKING:
@@ -76,29 +75,19 @@ def parallelize(
     if config.replay_routes != "off":
         module.replay_routes()
     if config.recompute != "none":
-        recompute(layers, is_selective=config.recompute == "selective", on_cpu=mesh.device.type == "cpu")
+        recompute(layers, is_selective=config.recompute == "selective")
     if mesh.parameters is not None:
         _shard(module, layers, config, mesh, whole)
 
 
-def recompute(layers: Sequence[nn.Module], *, is_selective: bool, on_cpu: bool = False) -> None:
-    """Have every layer recompute its activations in the backward pass; if `is_selective`, the cheap ones only.
-
-    With `on_cpu` the memory that the layers before it have freed is returned to the system, as `HeapGrowth` describes.
-    """
-    growth = HeapGrowth()
+def recompute(layers: Sequence[nn.Module], *, is_selective: bool) -> None:
+    """Have every layer recompute its activations in the backward pass; if `is_selective`, the cheap ones only."""
     options: dict[str, Any] = {"use_reentrant": False, "preserve_rng_state": False}
     if is_selective:
         options["context_fn"] = partial(create_selective_checkpoint_contexts, _policy)
     for layer in layers:
         # Not by transformers' own switch, which works in training mode only, where dropout would be on.
-        forward = partial(_after_release, growth, layer.forward) if on_cpu else layer.forward
-        layer.forward = partial(checkpoint, forward, **options)
-
-
-def _after_release(growth: HeapGrowth, forward: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    growth.release()
-    return forward(*args, **kwargs)
+        layer.forward = partial(checkpoint, layer.forward, **options)
 
 
 def _policy(context: object, operation: object, *args: Any, **kwargs: Any) -> CheckpointPolicy:
